@@ -1,0 +1,35 @@
+"""Strandline: a branchable, exactly-once data pipeline on Spark and Iceberg.
+
+    import strandline as sl
+
+    with sl.open("lake") as lake:
+        lake.append("messages", [{"part_id": "1", "body": "hello"}], actor="me")
+        lake.view().sql("select count(*) from messages").rows()
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+
+def open(path: str | Path | None = None, *, read_only: bool = False) -> "Lake":
+    """Open a lake: this folder, else $STRAND_LAKE, else the nearest one upwards. `read_only=True` touches nothing."""
+    from strandline.config import find_root
+    from strandline.lake import Lake
+
+    return Lake(find_root(Path(path) if path is not None else None), read_only=read_only)
+
+
+def init(path: str | Path, *, ledger: str | None = None, warehouse: str | None = None) -> "Lake":
+    """Make a new lake in an empty folder, and open it."""
+    from strandline.create import create
+
+    return create(Path(path), ledger=ledger, warehouse=warehouse)
+
+
+from strandline.errors import StrandError  # noqa: E402
+from strandline.lake import Lake  # noqa: E402
+
+__all__ = ["Lake", "StrandError", "init", "open"]

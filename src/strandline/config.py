@@ -1,0 +1,398 @@
+"""A lake's settings: `strand.toml`, with the environment on top.
+
+A setting that is misspelt and silently ignored costs an afternoon, so everything here is strict: an unknown section or
+key names its nearest neighbour, a wrong value says what was expected and where it was written, and nothing is guessed.
+What comes out is absolute (paths, URIs) and in plain units (bytes, seconds), so that nobody below parses again.
+
+Every key can be set by `STRAND_<SECTION>_<KEY>`; an empty variable counts as absent, as container set-ups often pass
+those. `STRAND_SPARK_CONF` is a JSON object and is merged over `[spark] conf`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from strandline.errors import BadRequest, Environment, NotFound, nearest
+
+FILE_NAME = "strand.toml"
+DEFAULT_LEDGER = "sqlite:///ledger.db"
+DEFAULT_WAREHOUSE = "warehouse"
+INIT_HINT = "`strand init DIR` makes one; `--lake DIR` or $STRAND_LAKE says where one is."
+
+RESERVED_VARIABLES = frozenset(
+    {"STRAND_LAKE", "STRAND_ACTOR", "STRAND_FAILPOINTS", "STRAND_CACHE_DIR", "STRAND_IVY_SETTINGS"}
+)
+
+_SQLITE = "sqlite:///"
+_POSTGRES_SCHEMES = ("postgresql", "postgresql+psycopg")
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """Where Spark runs, and settings handed to it as they are."""
+
+    master: str
+    conf: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class FlushConfig:
+    """How large, or how old, a tail may become before the worker flushes it."""
+
+    max_bytes: int
+    max_age_s: float
+
+
+@dataclass(frozen=True)
+class LeaseConfig:
+    """How long a silent holder keeps a lease, and how long a command waits for a live one."""
+
+    ttl_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where `strand serve` listens, as HOST:PORT."""
+
+    listen: str
+
+
+@dataclass(frozen=True)
+class LakeConfig:
+    """One lake's settings, all paths absolute; `ledger` may hold a password, so print `ledger_shown` instead."""
+
+    root: Path
+    ledger: str = field(repr=False)
+    warehouse: str
+    spark: SparkConfig
+    flush: FlushConfig
+    lease: LeaseConfig
+    server: ServerConfig
+    sinks: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """The ledger's file, when it is a SQLite one."""
+        return Path(self.ledger.removeprefix(_SQLITE)) if self.ledger.startswith(_SQLITE) else None
+
+    @property
+    def ledger_shown(self) -> str:
+        """The ledger's URL without its password, for people and logs."""
+        parts = urlsplit(self.ledger)
+        if parts.password is None:
+            return self.ledger
+        return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
+
+    @property
+    def catalog_uri(self) -> str:
+        """The JDBC address of the Iceberg catalog, without credentials.
+
+        Beside a SQLite ledger it is a file of its own, so that a Spark commit never waits for an append. Without the
+        timeout a lock that is held for three seconds fails a Spark job.
+        """
+        path = self.ledger_path
+        if path is not None:
+            return f"jdbc:sqlite:{path.with_name('catalog.db')}?journal_mode=WAL&busy_timeout=30000"
+        parts = urlsplit(self.ledger)
+        address = f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"{address}?{parts.query}" if parts.query else address
+
+    @property
+    def catalog_login(self) -> dict[str, str]:
+        """Catalog properties with the ledger's user and password; apart from the URI, because URIs end up in logs."""
+        parts = urlsplit(self.ledger)
+        login = {"jdbc.user": parts.username, "jdbc.password": parts.password}
+        return {key: unquote(value) for key, value in login.items() if value}
+
+
+def parse_size(text: str) -> int:
+    """Bytes in "64MiB", "1GB" or "512k": KiB and k are 1024, KB is 1000, in any case; a bare number is bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError('a size such as "64MiB", "1GB" or "512k"')
+    number, prefix, suffix = match.groups()
+    base = 1000 if (suffix or "").lower() == "b" else 1024
+    power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
+    return int(float(number) * base**power)
+
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in "250ms", "60s", "5m", "2h" or "7d"; a bare number is refused, because nobody agrees on its unit."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if match is None:
+        raise ValueError('a duration such as "250ms", "60s", "5m", "2h" or "7d"')
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+# Readers of one value. Each takes what TOML or the environment gave, or raises ValueError with what it expected.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a string that is not empty")
+    return value.strip()
+
+
+def _size(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return parse_size(value if isinstance(value, str) else "")
+
+
+def _duration(value: object) -> float:
+    return parse_duration(value if isinstance(value, str) else "")
+
+
+def _positive_duration(value: object) -> float:
+    seconds = _duration(value)
+    if seconds <= 0:
+        raise ValueError("a duration longer than nothing")
+    return seconds
+
+
+def _listen(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"\S+:\d{1,5}", value) or int(value.rpartition(":")[2]) > 65535:
+        raise ValueError('HOST:PORT, such as "127.0.0.1:8400"')
+    return value
+
+
+def _spark_conf(value: object) -> dict[str, str]:
+    """Flat Spark settings; `spark.sql.x = 1` unquoted is nested tables to TOML, and means the same to a person."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError("a JSON object of Spark settings") from error
+    if not isinstance(value, dict):
+        raise ValueError("a table of Spark settings")
+    flat: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, dict):
+            flat.update({f"{key}.{rest}": text for rest, text in _spark_conf(item).items()})
+        else:
+            flat[key] = _spark_value(key, item)
+    return flat
+
+
+def _spark_value(key: str, item: object) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, str | int | float):
+        return str(item)
+    raise ValueError(f"a string, a number or a boolean for {key!r}")
+
+
+@dataclass(frozen=True)
+class _Key:
+    default: object
+    read: Callable[[object], Any]
+
+
+_KEYS: dict[str, dict[str, _Key]] = {
+    "lake": {"ledger": _Key(DEFAULT_LEDGER, _text), "warehouse": _Key(DEFAULT_WAREHOUSE, _text)},
+    "spark": {"master": _Key("local[*]", _text), "conf": _Key({}, _spark_conf)},
+    "flush": {"max_bytes": _Key("64MiB", _size), "max_age": _Key("60s", _duration)},
+    "lease": {"ttl": _Key("30s", _positive_duration), "wait": _Key("5m", _duration)},
+    "server": {"listen": _Key("127.0.0.1:8400", _listen)},
+}
+_VARIABLES = {f"STRAND_{section}_{key}".upper(): (section, key) for section, keys in _KEYS.items() for key in keys}
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The lake's folder: the one given, else $STRAND_LAKE, else the nearest one upwards, as git finds a repository."""
+    if start is not None:
+        return _given(start, "--lake")
+    named = os.environ.get("STRAND_LAKE")
+    if named:
+        return _given(Path(named), "$STRAND_LAKE")
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder
+    raise NotFound(f"no lake here: neither {here} nor a folder above it holds a {FILE_NAME}", hint=INIT_HINT)
+
+
+def _given(folder: Path, source: str) -> Path:
+    root = folder.expanduser().resolve()
+    if (root / FILE_NAME).is_file():
+        return root
+    what = f"it holds no {FILE_NAME}" if root.is_dir() else "there is no such folder"
+    raise NotFound(f"{root} (from {source}) is not a lake: {what}", hint=INIT_HINT)
+
+
+def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
+    """Read the settings of the lake in `root`; `env` stands in for the process's environment."""
+    root = root.resolve()
+    file = root / FILE_NAME
+    document = _read_toml(file)
+    _check_names(document, file)
+    values = _from_file(document, file)
+    for (section, key), value in _from_environment(os.environ if env is None else env).items():
+        values[section][key] = {**values[section][key], **value} if isinstance(value, dict) else value
+    return LakeConfig(
+        root=root,
+        ledger=ledger_url(root, values["lake"]["ledger"]),
+        warehouse=_warehouse_uri(root, values["lake"]["warehouse"]),
+        spark=SparkConfig(**values["spark"]),
+        flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
+        lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
+        server=ServerConfig(**values["server"]),
+        sinks=_sinks(document.get("sinks", {}), file),
+    )
+
+
+def write_default(root: Path, ledger: str = DEFAULT_LEDGER, warehouse: str = DEFAULT_WAREHOUSE) -> Path:
+    """Write a commented `strand.toml`; bad values are refused before that, and a file is never replaced."""
+    root = root.resolve()
+    ledger_url(root, ledger)
+    _warehouse_uri(root, warehouse)
+    file = root / FILE_NAME
+    if file.exists():
+        raise BadRequest(f"{root} is a lake already: it holds a {FILE_NAME}", hint="Choose another folder.")
+    # A reader must never find half a file, since the file is what makes the folder a lake.
+    partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
+    partial.write_text(_DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse)), encoding="utf-8")
+    partial.replace(file)
+    return file
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise NotFound(f"{file.parent} is not a lake: it holds no {FILE_NAME}", hint=INIT_HINT) from error
+    except OSError as error:
+        raise Environment(f"can't read {file}: {error.strerror}", hint="Check the file's permissions.") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(
+            f"{file} is not UTF-8: {error.reason} at byte {error.start}", hint="Save it as UTF-8."
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"{file} is not TOML: {error}", hint="Correct that line; strings need quotes.") from error
+
+
+def _check_names(document: dict[str, Any], file: Path) -> None:
+    for section, table in document.items():
+        if section == "sinks":
+            continue
+        if section not in _KEYS:
+            raise BadRequest(f"{file}: there is no section [{section}]", hint=nearest(section, [*_KEYS, "sinks"]))
+        if not isinstance(table, dict):
+            raise BadRequest(f"{file}: {section} must be a section", hint=f"Write [{section}] and its keys below it.")
+        for key in table:
+            if key not in _KEYS[section]:
+                raise BadRequest(f"{file}: there is no key {key!r} in [{section}]", hint=nearest(key, _KEYS[section]))
+
+
+def _from_file(document: dict[str, Any], file: Path) -> dict[str, dict[str, Any]]:
+    return {
+        section: {
+            name: _value(key, document.get(section, {}).get(name, key.default), f"{file}: [{section}] {name}")
+            for name, key in keys.items()
+        }
+        for section, keys in _KEYS.items()
+    }
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[tuple[str, str], Any]:
+    """What the environment sets. `STRAND_SPARK_MASTR` is an error; a variable of no section is not ours to judge."""
+    found: dict[tuple[str, str], Any] = {}
+    for variable, text in env.items():
+        if variable in _VARIABLES and text:
+            section, key = _VARIABLES[variable]
+            found[section, key] = _value(_KEYS[section][key], text, f"${variable}")
+        elif variable not in _VARIABLES and variable not in RESERVED_VARIABLES and _names_a_section(variable):
+            raise BadRequest(f"there is no setting ${variable}", hint=nearest(variable, _VARIABLES))
+    return found
+
+
+def _names_a_section(variable: str) -> bool:
+    return any(variable.startswith(f"STRAND_{section.upper()}_") for section in _KEYS)
+
+
+def _value(key: _Key, value: object, where: str) -> Any:
+    try:
+        return key.read(value)
+    except ValueError as error:
+        raise BadRequest(f"{where} is {value!r}, expected {error}", hint=f"The default is {key.default!r}.") from error
+
+
+def _sinks(sinks: object, file: Path) -> dict[str, dict[str, Any]]:
+    if not isinstance(sinks, dict) or not all(isinstance(settings, dict) for settings in sinks.values()):
+        raise BadRequest(f"{file}: sinks are sections of their own", hint="Write [sinks.NAME] and its keys below it.")
+    return sinks
+
+
+def ledger_url(root: Path, url: str) -> str:
+    """The absolute form of a ledger's URL; a relative SQLite path starts at the lake's folder."""
+    scheme, found, rest = url.partition("://")
+    if found and scheme in _POSTGRES_SCHEMES:
+        if not urlsplit(url).path.strip("/"):
+            raise BadRequest("the ledger's URL names no database", hint="Write postgresql://USER@HOST:5432/DATABASE.")
+        return url
+    if scheme != "sqlite" or not rest.startswith("/") or not rest.strip("/"):
+        raise BadRequest(
+            f"can't use {scheme + '://…' if found else url!r} as a ledger",
+            hint=f"Write {DEFAULT_LEDGER} (relative to {FILE_NAME}), sqlite:////absolute/path, or postgresql://…",
+        )
+    path = os.path.normpath(root / rest[1:])
+    if "?" in path:  # SQLAlchemy and JDBC both take what follows for options, and would open another file
+        raise BadRequest(f"the ledger's path holds a question mark: {path}", hint="Choose a folder without one.")
+    return f"{_SQLITE}{path}"
+
+
+def _warehouse_uri(root: Path, warehouse: str) -> str:
+    """The absolute URI of a warehouse.
+
+    A path goes into the URI as it is, and not percent-encoded: Hadoop and PyIceberg don't decode, and would make a
+    folder that is really called `my%20lake`.
+    """
+    scheme, found, rest = warehouse.partition("://")
+    if not found:
+        return f"file://{os.path.normpath(root / Path(warehouse).expanduser())}"
+    if (scheme == "file" and rest.startswith("/")) or (scheme == "s3" and rest.strip("/")):
+        return f"{scheme}://{rest.rstrip('/')}"
+    raise BadRequest(
+        f"can't use {warehouse!r} as a warehouse", hint="Write a path, file:///path or s3://bucket/prefix."
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+_DEFAULT_FILE = """\
+# The settings of this lake. This file makes the folder a lake: commands look for it upwards from where they run.
+# Every key can be set by an environment variable too: STRAND_<SECTION>_<KEY>, such as STRAND_SPARK_MASTER.
+
+[lake]
+ledger = {ledger}  # or postgresql://USER@HOST/DATABASE; a relative path starts at this file
+warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
+
+[spark]
+# master = "local[*]"  # or spark://…, k8s://…, yarn
+# conf = {{ "spark.driver.memory" = "4g" }}  # any Spark setting
+
+[flush]
+# max_bytes = "64MiB"  # the worker flushes a tail that is larger
+# max_age = "60s"  # or older
+
+[lease]
+# ttl = "30s"  # a holder that is silent for this long may be replaced
+# wait = "5m"  # how long a command waits for a holder that is alive
+
+[server]
+# listen = "127.0.0.1:8400"
+"""

@@ -1,0 +1,110 @@
+"""Tables of the lake as DuckDB relations: pinned Parquet files, plus the tail, minus what dedupe will drop.
+
+What a duplicate is, is said once, here: a read hides by it and a flush drops by it, so a row is never shown before a
+flush that is gone after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from typing import TYPE_CHECKING
+
+from strandline.engines.duck.sandbox import quote_name, quote_text
+from strandline.model.types import SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class KeyScope:
+    """What makes a row a duplicate: an equal `row_key`, within equal values of `within` (the partition, or nothing)."""
+
+    row_key: tuple[str, ...]
+    within: tuple[str, ...] = ()
+
+
+def local_path(location: str) -> str:
+    """An Iceberg file location as DuckDB opens it."""
+    return location.removeprefix("file://").removeprefix("file:") if location.startswith("file:") else location
+
+
+def parquet(paths: Sequence[str], columns: Sequence[str]) -> str:
+    """A SELECT over Parquet files."""
+    listed = ", ".join(quote_text(path) for path in paths)
+    return f"SELECT {_names(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
+
+
+def empty(columns: Sequence[Column]) -> str:
+    """A SELECT without rows, of the right types."""
+    typed = (f"NULL::{duck_type(column.type)} AS {quote_name(column.name)}" for column in columns)
+    return f"SELECT {', '.join(typed)} WHERE false"
+
+
+def load_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
+    """Read rows into a table of the connection, batch by batch: it may be scanned often, and spills when it is large."""
+    connection.register("incoming", rows)
+    connection.execute(f"CREATE TEMP TABLE {quote_name(name)} AS SELECT * FROM incoming")
+    connection.unregister("incoming")
+
+
+def find_duplicates(
+    connection: duckdb.DuckDBPyConnection, rows: str, log: str | None, scope: KeyScope, into: str
+) -> int:
+    """Write the seqs of the duplicates in `rows` into the table `into`, and return how many there are.
+
+    A row is a duplicate when its key is in `log`, or in `rows` with a lower seq. A key with a null in it never is.
+    `rows` and `log` are relations with the key's columns, and `rows` with `_seq`.
+    """
+    keyed = " AND ".join(f"r.{quote_name(column)} IS NOT NULL" for column in scope.row_key)
+    by = _names([*scope.within, *scope.row_key])
+    earlier = (
+        f"SELECT {SEQ} FROM (SELECT {SEQ}, row_number() OVER (PARTITION BY {by} ORDER BY {SEQ}) AS place "
+        f"FROM {rows} r WHERE {keyed}) WHERE place > 1"
+    )
+    query = earlier
+    if log is not None:
+        same = " AND ".join(
+            [f"r.{quote_name(column)} = l.{quote_name(column)}" for column in scope.row_key]
+            + [f"r.{quote_name(column)} IS NOT DISTINCT FROM l.{quote_name(column)}" for column in scope.within]
+        )
+        query = f"{earlier} UNION SELECT {SEQ} FROM {rows} r SEMI JOIN ({log}) l ON {same}"
+    connection.execute(f"CREATE TEMP TABLE {quote_name(into)} AS {query}")
+    ((found,),) = connection.execute(f"SELECT count(*) FROM {quote_name(into)}").fetchall()
+    return int(found)
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(quote_name(column) for column in columns)
+
+
+_DUCK_TYPES = {
+    "string": "VARCHAR",
+    "json": "VARCHAR",
+    "long": "BIGINT",
+    "int": "INTEGER",
+    "double": "DOUBLE",
+    "float": "FLOAT",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "binary": "BLOB",
+}
+
+
+def duck_type(kind: Type) -> str:
+    """One of our types in DuckDB's words."""
+    match kind:
+        case Primitive(name=name):
+            return _DUCK_TYPES[name]
+        case Decimal(precision=precision, scale=scale):
+            return f"DECIMAL({precision},{scale})"
+        case List(element=element):
+            return f"{duck_type(element)}[]"
+        case Map(key=key, value=value):
+            return f"MAP({duck_type(key)}, {duck_type(value)})"
+        case Struct(fields=fields):
+            return "STRUCT(" + ", ".join(f"{quote_name(field.name)} {duck_type(field.type)}" for field in fields) + ")"

@@ -1,0 +1,196 @@
+"""A DuckDB that can read the files it was given and nothing else.
+
+Two walls, because one might have a hole. The statement is parsed by DuckDB itself: it must be a single query, its tables
+must be tables of the lake, and its table functions must be on a short list of harmless ones. Then the connection is shut:
+no file outside the pinned ones, no extension, no setting, no Python variable.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import orjson
+
+from strandline.errors import BadRequest, Unsupported, nearest
+
+TABLE_FUNCTIONS = frozenset(
+    {
+        "generate_series",
+        "range",
+        "unnest",
+        "json_each",
+        "json_tree",
+        "repeat",
+        "repeat_row",
+        "summary",
+        "duckdb_functions",
+        "duckdb_keywords",
+        "duckdb_types",
+        "pragma_version",
+    }
+)
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A fresh in-memory database whose spills go to the system's temporary folder, never into the lake."""
+    connection = duckdb.connect()
+    connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb"])
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET preserve_insertion_order = false")
+    return connection
+
+
+def shut(connection: duckdb.DuckDBPyConnection, paths: Iterable[str]) -> None:
+    """From here on the connection sees these files alone, and can't be told otherwise."""
+    listed = ", ".join(quote_text(path) for path in paths)
+    connection.execute(f"SET allowed_paths = [{listed}]")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute("SET autoload_known_extensions = false")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def quote_text(text: str) -> str:
+    """A text as a SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quote_name(name: str) -> str:
+    """A name as a SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query that passed the first wall: its text, and the tables of the lake it reads."""
+
+    text: str
+    tables: frozenset[str]
+
+
+def parse(query: str, known: Iterable[str], hidden: Iterable[str]) -> Statement:
+    """Let one read-only query through, with `*` standing for the user's columns alone.
+
+    `known` are the tables of the lake; `hidden` the columns that `*` leaves out and that can still be named.
+    """
+    tree = _tree(query)
+    walk = _Walk({name.lower(): name for name in known}, tuple(hidden))
+    walk.node(tree["statements"][0]["node"], frozenset())
+    text = _text(tree) if walk.rewritten else query
+    return Statement(text, frozenset(walk.tables))
+
+
+def _tree(query: str) -> Any:
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise BadRequest(f"can't parse the query: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
+    kinds = [statement.type.name for statement in statements]
+    if kinds != ["SELECT"]:
+        found = ", ".join(kinds) or "nothing"
+        raise Unsupported(f"only a single query can be run here, and this is {found}", hint="Write one SELECT.")
+    with duckdb.connect() as parser:
+        ((text,),) = parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    tree = orjson.loads(text)
+    if tree.get("error"):
+        raise Unsupported(f"this statement can't be run here: {tree.get('error_message')}", hint="Write one SELECT.")
+    return tree
+
+
+def _text(tree: Any) -> str:
+    with duckdb.connect() as parser:
+        ((text,),) = parser.execute("SELECT json_deserialize_sql(?::JSON)", [orjson.dumps(tree).decode()]).fetchall()
+    return str(text)
+
+
+class _Walk:
+    """One pass over DuckDB's parse tree: refuse what is not allowed, collect the tables, rewrite the stars.
+
+    A star that stands for a table of the lake leaves the hidden columns out. One that stands for a subquery or a common
+    table expression does not: whatever was named inside is there.
+    """
+
+    def __init__(self, known: dict[str, str], hidden: tuple[str, ...]) -> None:
+        self.known = known
+        self.hidden = hidden
+        self.tables: set[str] = set()
+        self.rewritten = False
+
+    def node(self, node: Any, scope: frozenset[str]) -> None:
+        """Walk any part of the tree; `scope` are the common table expressions visible there."""
+        if isinstance(node, list):
+            for part in node:
+                self.node(part, scope)
+            return
+        if not isinstance(node, dict):
+            return
+        scope = scope | _expressions(node)
+        kind = node.get("type")
+        if kind == "BASE_TABLE":
+            self._table(node, scope)
+        elif kind == "TABLE_FUNCTION":
+            self._function(node)
+        elif kind == "SELECT_NODE":
+            self._stars(node, scope)
+        for part in node.values():
+            self.node(part, scope)
+
+    def _table(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+        name = str(node["table_name"])
+        if name.lower() in scope and not node["schema_name"]:
+            return
+        if node["catalog_name"] or node["schema_name"] not in ("", "main") or name.lower() not in self.known:
+            full = ".".join(filter(None, (node["catalog_name"], node["schema_name"], name)))
+            raise BadRequest(f"there is no table {full!r} in this lake", hint=nearest(name, self.known.values()))
+        self.tables.add(self.known[name.lower()])
+
+    def _function(self, node: dict[str, Any]) -> None:
+        name = str(node["function"].get("function_name", "")).lower()
+        if name not in TABLE_FUNCTIONS:
+            raise Unsupported(f"the table function {name!r} can't be used here", hint="A query sees the lake alone.")
+
+    def _stars(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+        aliases = [alias for alias in _lake_tables(node.get("from_table"), scope) if alias]
+        for star in _own_stars(node.get("select_list", [])):
+            relation = str(star["relation_name"])
+            for alias in aliases:
+                if relation and relation.lower() != alias.lower():
+                    continue
+                named = {str(name).lower() for name in star["exclude_list"]}
+                star["qualified_exclude_list"].extend(
+                    {"catalog": "", "schema": "", "table": alias, "column": column}
+                    for column in self.hidden
+                    if column not in named
+                )
+                self.rewritten = True
+
+
+def _expressions(node: dict[str, Any]) -> frozenset[str]:
+    entries = (node.get("cte_map") or {}).get("map", []) if isinstance(node.get("cte_map"), dict) else []
+    return frozenset(str(entry["key"]).lower() for entry in entries)
+
+
+def _lake_tables(ref: Any, scope: frozenset[str]) -> list[str]:
+    """The names under which a FROM clause offers tables of the lake to its stars."""
+    if not isinstance(ref, dict):
+        return []
+    if ref.get("type") == "JOIN":
+        return _lake_tables(ref["left"], scope) + _lake_tables(ref["right"], scope)
+    if ref.get("type") == "BASE_TABLE" and not (ref["table_name"].lower() in scope and not ref["schema_name"]):
+        return [str(ref["alias"] or ref["table_name"])]
+    return []
+
+
+def _own_stars(node: Any) -> list[dict[str, Any]]:
+    """The stars of a select list, not those of the subqueries inside it."""
+    if isinstance(node, list):
+        return [star for part in node for star in _own_stars(part)]
+    if not isinstance(node, dict) or node.get("class") == "SUBQUERY":
+        return []
+    found = [node] if node.get("class") == "STAR" else []
+    return found + [star for part in node.values() for star in _own_stars(part)]

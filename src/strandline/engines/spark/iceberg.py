@@ -1,0 +1,228 @@
+"""Iceberg tables as operations write them: on private branches, invisible until a pin in the ledger names the snapshot.
+
+This is one of the two files in which Iceberg is written (`stage.py` writes the rows); the other rooms only read. Everything goes
+through the table's Java API by py4j: a call is a few milliseconds, where the same procedure in SQL is a Spark job.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from strandline.engines.spark.session import CATALOG
+from strandline.model.rows import partition_text
+from strandline.model.schema import SEQ
+from strandline.model.tables import DataFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAIN_REF = "main"
+SETTLE_ATTEMPTS = 20
+TABLE_PROPERTIES = {
+    "format-version": "2",
+    # Our pins are not refs, so nobody else's default expiry may remove what they point at.
+    "history.expire.max-snapshot-age-ms": str(100 * 365 * 24 * 3600 * 1000),
+    # Every operation makes three metadata files.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.metadata.metrics.column._seq": "full",
+    "commit.manifest.min-count-to-merge": "20",
+    # A task's rows are in seq order already; a shuffle would only undo that.
+    "write.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+class MissingTable(Exception):
+    """The catalog has no such table."""
+
+
+@dataclass(frozen=True)
+class RefReport:
+    """What settling found: the ref's snapshot before and after, and whose it was when it was not ours."""
+
+    before: int | None
+    after: int | None
+    foreign: int | None = None
+    missing_pin: int | None = None
+
+
+class Iceberg:
+    """The Iceberg tables of one lake."""
+
+    def __init__(self, session: SparkSession, catalog: Mapping[str, str]) -> None:
+        self.session = session
+        self._jvm: Any = session.sparkContext._jvm
+        # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just held.
+        self._catalog = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+            CATALOG, self._jvm.java.util.HashMap(dict(catalog)), session._jsparkSession.sparkContext().hadoopConfiguration()
+        )
+
+    def exists(self, name: str) -> bool:
+        """Whether the catalog has this table."""
+        try:
+            self.load(name)
+        except MissingTable:
+            return False
+        return True
+
+    def load(self, name: str) -> Any:
+        """The Java table, with its newest metadata."""
+        try:
+            return self._catalog.loadTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name))
+        except Py4JJavaError as error:
+            if _is(error, "NoSuchTableException"):
+                raise MissingTable(name) from error
+            raise
+
+    def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str]) -> None:
+        """Create the table unless it is there; two processes may do so at once."""
+        if self.exists(name):
+            return
+        namespace = name.split(".", 1)[0]
+        self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{namespace}")
+        partition = f"PARTITIONED BY ({', '.join(f'`{column}`' for column in partition_by)})" if partition_by else ""
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
+        self.session.sql(
+            f"CREATE TABLE IF NOT EXISTS {CATALOG}.{name} ({columns_ddl}) USING iceberg {partition} "
+            f"TBLPROPERTIES ({properties})"
+        )
+
+    def create_branch(self, name: str, branch: str, at_snapshot: int | None) -> None:
+        """Make a private branch at a pin, or an empty one when the table has no snapshot yet."""
+        for attempt in range(SETTLE_ATTEMPTS):
+            manage = self.load(name).manageSnapshots()
+            wanted = manage.createBranch(branch) if at_snapshot is None else manage.createBranch(branch, at_snapshot)
+            try:
+                wanted.commit()
+                return
+            except Py4JJavaError as error:
+                if not _is(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                    raise
+
+    def branch_snapshot(self, name: str, branch: str) -> int | None:
+        """The snapshot at the tip of a branch."""
+        snapshot = self.load(name).snapshot(branch)
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    def has_snapshot(self, name: str, snapshot_id: int) -> bool:
+        """Whether the table's metadata still knows this snapshot."""
+        try:
+            return self.load(name).snapshot(snapshot_id) is not None
+        except MissingTable:
+            return False
+
+    def refs(self, name: str) -> dict[str, int]:
+        """Every ref of a table."""
+        refs = self.load(name).refs()
+        return {str(key): int(refs[key].snapshotId()) for key in refs}
+
+    def added_files(self, name: str, snapshot_id: int) -> list[DataFile]:
+        """The data files that a snapshot added, with their ranges of seqs."""
+        table = self.load(name)
+        seq_id = table.schema().findField(SEQ).fieldId()
+        fields = table.spec().partitionType().fields()
+        is_date = [field.type().toString() == "date" for field in fields]
+        long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
+        bound = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        files: list[DataFile] = []
+        for file in table.snapshot(snapshot_id).addedDataFiles(table.io()):
+            files.append(
+                DataFile(
+                    path=str(file.location()),
+                    rows=int(file.recordCount()),
+                    size_bytes=int(file.fileSizeInBytes()),
+                    first_seq=int(bound(long_type, file.lowerBounds().get(seq_id))),
+                    last_seq=int(bound(long_type, file.upperBounds().get(seq_id))),
+                    partition=self._partition(file, is_date),
+                )
+            )
+        return sorted(files, key=lambda file: (file.first_seq, file.path))
+
+    def _partition(self, file: Any, is_date: Sequence[bool]) -> str:
+        if not is_date:
+            return "all"
+        any_class = self._jvm.java.lang.Class.forName("java.lang.Object")
+        values = [file.partition().get(position, any_class) for position in range(len(is_date))]
+        epoch = dt.date(1970, 1, 1)
+        return partition_text(
+            [
+                epoch + dt.timedelta(days=value) if date and value is not None else value
+                for value, date in zip(values, is_date, strict=True)
+            ]
+        )
+
+    def sync_to_disk(self, name: str, snapshot_id: int | None, data_files: Iterable[DataFile] = ()) -> None:
+        """Force what a snapshot consists of onto the local disk, as an ack promises; an object store needs none of it."""
+        table = self.load(name)
+        paths = [file.path for file in data_files]
+        paths.append(str(table.operations().current().metadataFileLocation()))
+        snapshot = None if snapshot_id is None else table.snapshot(snapshot_id)
+        if snapshot is not None:
+            paths.append(str(snapshot.manifestListLocation()))
+            paths.extend(
+                str(manifest.path())
+                for manifest in snapshot.allManifests(table.io())
+                if manifest.snapshotId() == snapshot_id
+            )
+        _sync(paths)
+
+    def settle(
+        self, name: str, ref: str, branch: str, pin: Callable[[], int | None], ours: Callable[[int], bool]
+    ) -> RefReport:
+        """Point `ref` at the pin and drop the private branch, in one commit.
+
+        The metadata is taken first and the pin read after it: a pin that is older than the metadata can then only lose
+        the race for the commit, so a late settle never moves a ref back. A ref at a snapshot that is not `ours` was
+        moved by somebody else: it is reported and left alone.
+        """
+        for _ in range(SETTLE_ATTEMPTS):
+            table = self.load(name)
+            before = self._ref(table, ref)
+            wanted = pin()
+            foreign = before if before is not None and not ours(before) else None
+            if wanted is not None and table.snapshot(wanted) is None:
+                return RefReport(before, before, foreign, missing_pin=wanted)
+            change = None
+            if wanted is not None and wanted != before and foreign is None:
+                manage = table.manageSnapshots()
+                change = manage.createBranch(ref, wanted) if before is None else manage.replaceBranch(ref, wanted)
+            if table.snapshot(branch) is not None:
+                change = (change or table.manageSnapshots()).removeBranch(branch)
+            if change is None:
+                return RefReport(before, before, foreign)
+            try:
+                change.commit()
+            except Py4JJavaError as error:
+                if not _is(error, "CommitFailedException"):
+                    raise
+                continue
+            self.sync_to_disk(name, None)
+            return RefReport(before, before if foreign is not None else wanted, foreign)
+        raise TimeoutError(f"the refs of {name} were moved {SETTLE_ATTEMPTS} times while this one was being set")
+
+    def _ref(self, table: Any, ref: str) -> int | None:
+        snapshot = table.snapshot(ref)
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+
+def _is(error: Py4JJavaError, name: str) -> bool:
+    return bool(error.java_exception.getClass().getSimpleName() == name)
+
+
+def _sync(paths: Iterable[str]) -> None:
+    local = {Path(path.removeprefix("file:")) for path in paths if path.startswith(("file:", "/"))}
+    for path in [*local, *{path.parent for path in local}]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

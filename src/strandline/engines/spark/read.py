@@ -1,0 +1,33 @@
+"""Reading a pinned snapshot with Spark, with the tail beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from strandline.engines.spark.session import CATALOG
+from strandline.model.schema import SEQ
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_view(
+    session: SparkSession,
+    name: str,
+    snapshot: int | None,
+    tail: pa.Table,
+    columns: Sequence[str],
+    since: int,
+    until: int,
+) -> DataFrame:
+    """The rows of `(since, until]` of a snapshot and of a tail, as one DataFrame."""
+    from pyspark.sql import functions as sf
+
+    rows = session.createDataFrame(tail)
+    if snapshot is not None:
+        # By id: the snapshot's own schema is used then, and no ref is asked.
+        log = session.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}").select(*columns)
+        rows = log.unionByName(rows)
+    return rows.where((sf.col(SEQ) > since) & (sf.col(SEQ) <= until))

@@ -1,0 +1,106 @@
+"""One Spark per process, one session per lake.
+
+Starting a JVM takes seconds, so a process starts one and keeps it. Each lake gets a session of its own from it: the
+catalog has the same name, `strand`, in every lake (the name is part of the key in a JDBC catalog, and outside engines must
+use it too), so two lakes in one process must not share a session's settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from strandline.engines.spark import jars, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATALOG = "strand"
+# One staged file is one task: a task then holds one unbroken range of seqs, and so does the file that it writes.
+_SPLIT_BYTES = str(128 << 20)
+
+_lock = threading.Lock()
+_root: SparkSession | None = None
+
+
+def start(master: str, conf: Mapping[str, str]) -> SparkSession:
+    """This process's Spark; the first call starts it and decides its master."""
+    global _root
+    with _lock:
+        if _root is None or _root.sparkContext._jsc is None:
+            _root = _start(master, conf)
+        return _root
+
+
+def stop() -> None:
+    """Stop this process's Spark, if it was started."""
+    global _root
+    with _lock:
+        if _root is not None:
+            _root.stop()
+            _root = None
+
+
+def lake_session(root: SparkSession, catalog: Mapping[str, str]) -> SparkSession:
+    """A session that knows one lake's catalog, by the properties of `catalog_properties`."""
+    session = root.newSession()
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    settings = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{key}": value for key, value in catalog.items()},
+        "spark.sql.files.maxPartitionBytes": _SPLIT_BYTES,
+        "spark.sql.files.openCostInBytes": _SPLIT_BYTES,
+    }
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    return session
+
+
+def catalog_properties(uri: str, warehouse: str, login: Mapping[str, str]) -> dict[str, str]:
+    """What Iceberg must be told to find a lake's catalog; outside engines use the same."""
+    return {
+        "type": "jdbc",
+        "uri": uri,
+        "warehouse": warehouse,
+        "jdbc.schema-version": "V1",
+        "cache-enabled": "false",
+        **login,
+    }
+
+
+def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java.find().home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession  # the import alone costs half a second, and most commands need no Spark
+
+    paths = [str(path) for path in jars.resolve()]
+    builder = SparkSession.builder.master(master).appName("strandline")
+    for key, value in {**_defaults(master, paths), **conf}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _defaults(master: str, paths: list[str]) -> dict[str, str]:
+    quiet = resources.files("strandline.engines.spark").joinpath("log4j2.properties")
+    settings = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.driver.extraClassPath": os.pathsep.join(paths),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        "spark.driver.memory": "2g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    else:
+        settings["spark.jars"] = ",".join(paths)
+    return settings

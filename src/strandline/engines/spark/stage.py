@@ -1,0 +1,60 @@
+"""Writing rows to a private branch: the only place where Spark puts rows into Iceberg.
+
+The input is always Parquet files in seq order, each an unbroken range of seqs. Every file becomes a task and every
+task writes its rows as they come, so the data files of a log never overlap in seqs and nothing is shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from strandline.engines.spark.session import CATALOG
+from strandline.model.schema import ACTOR, AT, SEQ
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class NumberedFile:
+    """A Parquet file whose rows get the seqs from `first_seq` on, in the order they have in the file."""
+
+    path: str
+    first_seq: int
+
+
+def read_stamped(session: SparkSession, ddl: str, paths: Sequence[str]) -> DataFrame:
+    """Rows that carry their `_seq`, `_at` and `_actor` already."""
+    return session.read.schema(ddl).parquet(*paths)
+
+
+def read_numbered(
+    session: SparkSession, ddl: str, files: Sequence[NumberedFile], *, at_us: int, actor: str, without: str | None
+) -> DataFrame:
+    """Rows of a load, numbered by their place in their file; those whose seq is in the file `without` are left out."""
+    from pyspark.sql import functions as sf
+
+    def one(file: NumberedFile) -> DataFrame:
+        rows = session.read.schema(ddl).parquet(file.path)
+        seq = sf.lit(file.first_seq) + sf.col("_metadata.row_index")
+        return rows.select("*", seq.cast("bigint").alias(SEQ))
+
+    rows = reduce(lambda left, right: left.unionByName(right), (one(file) for file in files))
+    if without is not None:
+        rows = rows.join(sf.broadcast(session.read.parquet(without)), on=SEQ, how="left_anti")
+    return rows.withColumns({AT: sf.timestamp_micros(sf.lit(at_us)), ACTOR: sf.lit(actor)})
+
+
+def append_to_branch(rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[str]) -> None:
+    """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside."""
+    (
+        rows.select(*[f"`{column}`" for column in columns])
+        .writeTo(f"{CATALOG}.{name}.branch_{branch}")
+        .option("snapshot-property.strand-op", op_id)
+        .option("use-table-distribution-and-ordering", "false")
+        .option("fanout-enabled", "true")
+        .append()
+    )

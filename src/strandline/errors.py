@@ -1,0 +1,186 @@
+"""Every error a caller can meet.
+
+    StrandError
+    ├── CallerError            the caller can fix it; nothing was changed
+    │   ├── BadRequest         bad_request          the call itself is wrong
+    │   ├── NotFound           not_found            no such lake, table, branch, file
+    │   ├── InvalidRows        invalid_rows         rows that don't fit the table's schema
+    │   ├── TooLarge           too_large            more than one call may carry
+    │   ├── Unsupported        unsupported          a format or type we don't take
+    │   ├── HistoryGone        history_gone         what a view names is no longer kept
+    │   ├── Conflict           conflict             somebody else was first
+    │   └── PreconditionFailed precondition_failed  an `expect` did not hold
+    ├── TransientError         the same call may work later
+    │   ├── Busy               busy                 a lock or lease is held
+    │   ├── LeaseLost          lease_lost           another process took over; nothing was published
+    │   └── NoSpace            no_space             the disk is full
+    └── PersonError            somebody must look
+        ├── Environment        environment          Java, permissions, packages
+        ├── NewerFormat        newer_format         the lake was written by a newer strandline
+        ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
+        ├── Damaged            damaged              bytes that should be there are not
+        └── Internal           internal             a bug
+
+A message says what happened and to what; `hint` says what to do next; `detail` is for programs. The command line, HTTP
+and Python share the codes, so each class has exactly one code, one HTTP status and one exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+
+class StrandError(Exception):
+    """The root of the tree: catch this to catch everything Strandline raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 70
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+        self.detail = detail
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error document that `--json` and HTTP print."""
+        return {"code": self.code, "message": self.message, "hint": self.hint, "detail": self.detail}
+
+
+class CallerError(StrandError):
+    """The caller can fix it, and nothing was changed."""
+
+    code, http_status, exit_code = "bad_request", 400, 3
+
+
+class TransientError(StrandError):
+    """The same call may work later, and nothing was changed."""
+
+    code, http_status, exit_code = "busy", 503, 5
+
+
+class PersonError(StrandError):
+    """A person is needed."""
+
+    code, http_status, exit_code = "damaged", 500, 6
+
+
+class BadRequest(CallerError):
+    """The call itself is wrong: a name, a type, an option."""
+
+    code, http_status, exit_code = "bad_request", 400, 3
+
+
+class NotFound(CallerError):
+    """There is no such lake, table, branch, operation or file."""
+
+    code, http_status, exit_code = "not_found", 404, 3
+
+
+class InvalidRows(CallerError):
+    """Rows that don't fit the table's schema; `detail["rows"]` lists them by index, field, value and reason."""
+
+    code, http_status, exit_code = "invalid_rows", 422, 3
+
+
+class TooLarge(CallerError):
+    """More than one call may carry."""
+
+    code, http_status, exit_code = "too_large", 413, 3
+
+
+class Unsupported(CallerError):
+    """A file format, a type or a statement that Strandline does not take."""
+
+    code, http_status, exit_code = "unsupported", 415, 3
+
+
+class HistoryGone(CallerError):
+    """What a view names has been cleaned up since; it is an error, and never missing rows."""
+
+    code, http_status, exit_code = "history_gone", 410, 3
+    hint = "Take a new view (run the command again) to read the table as it is now."
+
+
+class Conflict(CallerError):
+    """Somebody else was first. `detail["kind"]` says in what; `expected` and `actual` say what differs."""
+
+    code, http_status, exit_code = "conflict", 409, 4
+
+    def __init__(self, message: str, *, kind: str, hint: str | None = None, **detail: Any) -> None:
+        super().__init__(message, hint=hint, kind=kind, **detail)
+
+
+class PreconditionFailed(CallerError):
+    """What the caller expected to be there is not."""
+
+    code, http_status, exit_code = "precondition_failed", 412, 4
+
+
+class Busy(TransientError):
+    """A lock or a lease is held by somebody who is alive."""
+
+    code, http_status, exit_code = "busy", 503, 5
+    hint = "Try again in a moment; `strand status` shows what is running."
+
+
+class LeaseLost(TransientError):
+    """Another process took over while this one was away; nothing was published."""
+
+    code, http_status, exit_code = "lease_lost", 503, 5
+    hint = "The other process is finishing the work. Run `strand status` to see it."
+
+
+class NoSpace(TransientError):
+    """The disk is full; what was acked before is safe."""
+
+    code, http_status, exit_code = "no_space", 507, 5
+    hint = "Free some room on the lake's disk and run the same command again; no restart is needed."
+
+
+class Environment(PersonError):
+    """Something the machine should provide is missing: Java, a package, a permission."""
+
+    code, http_status, exit_code = "environment", 501, 6
+
+
+class NewerFormat(PersonError):
+    """The lake was written by a newer Strandline than this one."""
+
+    code, http_status, exit_code = "newer_format", 505, 6
+    hint = "Upgrade this machine's strandline; an older one must not write to this lake."
+
+
+class RecoveryRequired(PersonError):
+    """A dead process left a record that this version can't read; operations on its tables wait for a person."""
+
+    code, http_status, exit_code = "recovery_required", 503, 6
+    hint = "`strand doctor` says which record, and what to do."
+
+
+class Damaged(PersonError):
+    """Bytes that should be there are gone or changed."""
+
+    code, http_status, exit_code = "damaged", 500, 6
+    hint = "`strand doctor` says what is damaged and what to do."
+
+
+class Internal(PersonError):
+    """A bug in Strandline."""
+
+    code, http_status, exit_code = "internal", 500, 70
+    hint = "This is a bug in strandline. Run again with --debug and report what it prints."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint for a name that does not exist: the nearest one that does, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return f"Known: {', '.join(names)}." if names else "There are none yet."

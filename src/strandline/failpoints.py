@@ -1,0 +1,128 @@
+"""Named places where a crash is simulated.
+
+Every effect outside the ledger, and every ledger transaction that another step relies on, has a failpoint before and
+after it. One test dies at each of them, reopens the lake and checks that nothing is lost, repeated or half-visible.
+
+`STRAND_FAILPOINTS="name=action;…"` arms them, where an action is `raise`, `exit` (like kill -9), `hang` or `sleep(ms)`,
+each optionally followed by `@n` for the n-th passage. When the variable is absent a failpoint costs one attribute look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from strandline.errors import BadRequest, nearest
+
+NAMES: dict[str, str] = {
+    "append.before_commit": "rows validated and inserted, transaction not yet committed",
+    "append.after_commit": "rows durable, the caller not yet told",
+    "table.before_commit": "a new table described, transaction not yet committed",
+    "table.after_commit": "a new table exists, the caller not yet told",
+    "begin.before_commit": "leases and intent written, transaction not yet committed",
+    "begin.after_commit": "intent durable, nothing staged",
+    "stage.before_table": "before the Iceberg table is made sure of",
+    "stage.before_branch": "before the private Iceberg branch is created",
+    "stage.after_branch": "private branch created, no rows written",
+    "stage.before_files": "before rows are written to the operation's own folder",
+    "stage.after_files": "rows are in the operation's folder, not in Iceberg",
+    "stage.before_append": "before Spark writes the private branch",
+    "stage.after_append": "a snapshot is on the private branch, the ledger does not know it",
+    "staged.before_commit": "phase `staged` written, transaction not yet committed",
+    "staged.after_commit": "phase `staged` durable, nothing published",
+    "publish.before_commit": "everything written in the publish transaction, not yet committed",
+    "publish.after_commit": "published, the Iceberg ref not yet moved",
+    "settle.before_ref": "before the Iceberg ref is moved and the private branch dropped",
+    "settle.after_ref": "ref moved, the operation's folder not yet removed",
+    "settle.after_folder": "folder removed, the intent not yet deleted",
+    "settle.after_commit": "intent deleted, the caller not yet told",
+    "reserve.before_commit": "a load's seq range reserved, transaction not yet committed",
+    "reserve.after_commit": "a load's seq range reserved and durable",
+    "load.before_convert": "before a load's input is converted into its folder",
+    "load.after_convert": "a load's input is converted, the ledger does not know it",
+    "load.after_parts": "the ledger knows the converted parts",
+    "load.between_bites": "one bite of a load published, the next not begun",
+    "recover.before_commit": "a dead operation decided, transaction not yet committed",
+    "recover.after_commit": "a dead operation decided and audited, its Iceberg half still open",
+    "quarantine.before_commit": "an unreadable batch set aside, transaction not yet committed",
+    "quarantine.after_commit": "an unreadable batch set aside",
+}
+
+
+class FailpointReached(BaseException):
+    """A simulated crash. Not an Exception: no handler may tidy up after a process that is dead."""
+
+
+@dataclass
+class _Armed:
+    action: str
+    nth: int
+    sleep_ms: int = 0
+    passages: int = 0
+
+
+_armed: dict[str, _Armed] | None = None
+_lock = threading.Lock()
+
+
+def parse(text: str) -> dict[str, _Armed]:
+    """Read the variable's value; an unknown name or action is an error that names the nearest known one."""
+    armed: dict[str, _Armed] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        match = re.fullmatch(r"([\w.]+)=(raise|exit|hang|sleep\((\d+)\))(?:@(\d+))?", part)
+        if match is None:
+            raise BadRequest(
+                f"STRAND_FAILPOINTS: can't read {part!r}",
+                hint="Write name=action, with action raise, exit, hang or sleep(ms), optionally @n.",
+            )
+        name, action, sleep_ms, nth = match.groups()
+        if name not in NAMES:
+            raise BadRequest(f"STRAND_FAILPOINTS: there is no failpoint {name!r}", hint=nearest(name, NAMES))
+        armed[name] = _Armed(action.split("(")[0], int(nth or 1), int(sleep_ms or 0))
+    return armed
+
+
+def arm(text: str | None) -> None:
+    """Arm these failpoints and no others; None or an empty text disarms all."""
+    global _armed
+    _armed = parse(text) or None if text else None
+
+
+def passages(name: str) -> int:
+    """How often an armed failpoint was passed: a test asks this to know that it really was on the way."""
+    return _armed[name].passages if _armed and name in _armed else 0
+
+
+def fail(name: str) -> None:
+    """Pass the failpoint `name`; it does nothing unless somebody armed it."""
+    if _armed is not None:
+        _pass(name)
+
+
+def _pass(name: str) -> None:
+    assert name in NAMES, f"failpoint {name!r} is not listed"
+    armed = _armed.get(name) if _armed else None
+    if armed is None:
+        return
+    with _lock:
+        armed.passages += 1
+        due = armed.passages == armed.nth
+    if not due:
+        return
+    if armed.action == "exit":
+        sys.stderr.flush()
+        os._exit(137)
+    if armed.action == "hang":
+        while True:
+            time.sleep(3600)
+    if armed.action == "sleep":
+        time.sleep(armed.sleep_ms / 1000)
+        return
+    raise FailpointReached(name)
+
+
+arm(os.environ.get("STRAND_FAILPOINTS"))

@@ -1,0 +1,299 @@
+"""The front door: everything a Python user does with a lake starts here.
+
+A `Lake` may be shared by threads. A `View` that it gives is immutable. Every call that writes names its actor. PySpark is imported,
+and a JVM started, by the first call that needs it, so capture and queries work where there is no Java.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from strandline import config as configuration
+from strandline.errors import BadRequest, Conflict, NotFound, TooLarge
+from strandline.ledger import owner as owners
+from strandline.ledger import tables
+from strandline.ledger.appends import Append, Appender, IdempotencyKey, NewBatch
+from strandline.ledger.ledger import MAIN, Ledger
+from strandline.model.ids import new_id
+from strandline.model.tables import Ack, Dedupe, Table, TableState
+from strandline.views.view import View
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from strandline.engines.spark.iceberg import Iceberg
+    from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.operations.context import Context, Report
+
+    Rows = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
+
+KEY_KEPT_S = 7 * 24 * 3600
+BATCH_ROWS = 100_000
+BATCH_BYTES = 64 << 20
+APPEND_BYTES = 256 << 20
+SCHEMA_RETRIES = 5
+
+
+class Lake:
+    """One lake: a ledger, a warehouse and a config. Use `strandline.open` to get one."""
+
+    def __init__(self, root: Path, *, read_only: bool = False, report: Report | None = None) -> None:
+        self.root = root
+        self.config = configuration.load(root)
+        self.read_only = read_only
+        self.ledger = Ledger.open(self.config.ledger, read_only=read_only)
+        self._owner = owners.register()
+        self._appender = Appender(self.ledger)
+        self._states: dict[tuple[str, str], TableState] = {}
+        self._report = report
+        self._context: Context | None = None
+        self._iceberg: Iceberg | None = None
+        self._spark_lock = threading.Lock()
+        if not read_only:
+            self.refresh()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the lake; what it still held is held by nobody. Spark goes on for the process's other lakes."""
+        owners.unregister(self._owner)
+        self.ledger.close()
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, str] | Any,
+        *,
+        row_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        dedupe: Dedupe = "table",
+        unknown_fields: Literal["error", "json"] = "error",
+        actor: str = "",
+    ) -> Table:
+        """Make a log table. `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema."""
+        from strandline.model.partitions import check_partition_columns
+        from strandline.model.schema import Schema, parse_mapping
+
+        schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
+        tables.check_name(name)
+        for column in row_key:
+            schema.column(column)
+        check_partition_columns(schema, partition_by)
+        if dedupe not in ("table", "partition"):
+            raise BadRequest(f"dedupe is {dedupe!r}", hint="It is 'table' or 'partition'.")
+        if dedupe == "partition" and not partition_by:
+            raise BadRequest("dedupe='partition' needs partition_by", hint="Name the partition columns, or use 'table'.")
+        return tables.create_table(
+            self.ledger,
+            name,
+            schema,
+            branch=MAIN,
+            actor=actor or default_actor(),
+            row_key=row_key,
+            partition_by=partition_by,
+            dedupe=dedupe,
+            extra=unknown_fields == "json",
+        )
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
+    ) -> Ack:
+        """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
+        actor = actor or default_actor()
+        for _ in range(SCHEMA_RETRIES):
+            state = self._state(table, branch)
+            batches = encode_rows(rows, state)
+            try:
+                return self._appender.append(self._append_of(state, batches, actor, idempotency_key))
+            except Conflict as error:
+                if error.detail["kind"] != "schema_moved" or not isinstance(rows, Sequence):
+                    raise
+                self._states.pop((branch, table.lower()), None)
+        raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
+
+    def _append_of(self, state: TableState, batches: list[NewBatch], actor: str, key: str | None) -> Append:
+        idempotency = None
+        if key is not None:
+            digest = hashlib.blake2b(b"".join(batch.checksum for batch in batches), digest_size=16).hexdigest()
+            idempotency = IdempotencyKey(f"append:{actor}:{state.table.table_id}", key, digest, KEY_KEPT_S)
+        return Append(
+            branch_id=state.head.branch_id,
+            table_id=state.table.table_id,
+            table=state.table.name,
+            schema_version=state.head.schema_version,
+            actor=actor,
+            batches=tuple(batches),
+            idempotency=idempotency,
+        )
+
+    def _state(self, table: str, branch: str) -> TableState:
+        """A table's schema, remembered: the append's transaction checks that it is still the same."""
+        key = (branch, table.lower())
+        if key not in self._states:
+            with self.ledger.read() as conn:
+                self._states[key] = tables.read_states(conn, branch, [table])[0]
+        return self._states[key]
+
+    def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
+        """Move tails into Iceberg now: one table's, or every table's."""
+        from strandline.operations.flush import flush
+
+        names = [table] if table is not None else self.view(branch).tables
+        return [flush(self.context, name, branch, actor or default_actor()) for name in names]
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def view(self, branch: str = MAIN) -> View:
+        """Everything as it is now, pinned: reads of one view never disagree."""
+        return View(self.ledger, branch, self.iceberg)
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> list[Recovered]:
+        """Finish or undo what dead processes left, as far as that needs no Spark."""
+        from strandline.operations.recovery import recover
+
+        return recover(self.context, with_iceberg=False)
+
+    def recover(self, *, dry_run: bool = False) -> list[Recovered]:
+        """The same, with the Iceberg half; Spark is started only if there is something to settle."""
+        from strandline.operations.recovery import pending_settles, recover
+
+        if dry_run:
+            return recover(self.context, with_iceberg=False, dry_run=True)
+        found = recover(self.context, with_iceberg=False)
+        if pending_settles(self.context) == 0:
+            return found
+        settled = {result.op_id: result for result in recover(self.context, with_iceberg=True)}
+        return [settled.pop(result.op_id, result) for result in found] + list(settled.values())
+
+    # -- the engines -------------------------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> Context:
+        """What operations on this lake run in."""
+        if self._context is None:
+            from strandline.operations.context import Context, silent
+            from strandline.operations.staging import Staging
+            from strandline.operations.watch import Watch
+
+            self._context = Context(
+                ledger=self.ledger,
+                owner=self._owner,
+                staging=Staging(self.config.warehouse),
+                iceberg=self.iceberg,
+                watch=Watch(self.config.lease.ttl_s),
+                ttl_s=self.config.lease.ttl_s,
+                wait_s=self.config.lease.wait_s,
+                report=self._report or silent,
+            )
+        return self._context
+
+    def iceberg(self) -> Iceberg:
+        """The lake's Iceberg tables; starts Spark when it is not running."""
+        with self._spark_lock:
+            if self._iceberg is None:
+                from strandline.engines.spark.iceberg import Iceberg
+                from strandline.engines.spark.session import catalog_properties, lake_session, start
+
+                if self._report is not None:
+                    self._report("starting Spark", 0, None)
+                root = start(self.config.spark.master, self.config.spark.conf)
+                catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, self.config.catalog_login)
+                self._iceberg = Iceberg(lake_session(root, catalog), catalog)
+            return self._iceberg
+
+    @property
+    def spark(self) -> SparkSession:
+        """The lake's Spark session, with the catalog `strand`."""
+        return self.iceberg().session
+
+
+def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:
+    """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
+    batches: list[NewBatch] = []
+    size_bytes = start = 0
+    for piece in _pieces(rows):
+        batch = _validated(piece, state, start)
+        start += batch.num_rows
+        encoded = _encode(batch, state.table)
+        size_bytes += sum(len(part.payload) for part in encoded)
+        if size_bytes > APPEND_BYTES:
+            raise TooLarge(
+                f"one append takes {APPEND_BYTES >> 20} MiB at the most",
+                hint="Append in smaller calls, or use `strand load`, which takes files of any size.",
+            )
+        batches.extend(encoded)
+    return batches
+
+
+def _pieces(rows: Rows) -> Iterable[Any]:
+    import pyarrow as pa
+
+    if isinstance(rows, pa.RecordBatchReader):
+        yield from rows
+    elif isinstance(rows, pa.Table):
+        yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    elif isinstance(rows, pa.RecordBatch):
+        yield rows
+    elif isinstance(rows, Mapping) or isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise BadRequest(
+            f"rows are {type(rows).__name__}, not rows", hint="Pass a list of dicts, an Arrow table or a reader."
+        )
+    else:
+        listed = rows if isinstance(rows, Sequence) else list(rows)
+        for at in range(0, len(listed), BATCH_ROWS):
+            yield listed[at : at + BATCH_ROWS] if len(listed) > BATCH_ROWS else listed
+
+
+def _validated(piece: Any, state: TableState, start: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from strandline.model import rows as rules
+
+    take: Callable[..., pa.RecordBatch] = (
+        rules.from_arrow if isinstance(piece, pa.RecordBatch | pa.Table) else rules.from_dicts
+    )
+    return take(piece, state.schema, extra=state.table.extra, start=start)
+
+
+def _encode(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:
+    """One batch, or several where one payload would be too large for a ledger row."""
+    from strandline.model.partitions import partitions
+    from strandline.model.wire import encode
+    from strandline.views.tail import checksum
+
+    if batch.num_rows == 0:
+        return []
+    if batch.nbytes > BATCH_BYTES and batch.num_rows > 1:
+        half = batch.num_rows // 2
+        return _encode(batch.slice(0, half), table) + _encode(batch.slice(half), table)
+    payload = encode(batch)
+    return [NewBatch(new_id(), batch.num_rows, payload, checksum(payload), partitions(batch, table.partition_by))]
+
+
+def default_actor() -> str:
+    """Who is asking, when the call does not say: $STRAND_ACTOR, else the login name."""
+    import getpass
+    import os
+
+    named = os.environ.get("STRAND_ACTOR")
+    if named:
+        return named
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

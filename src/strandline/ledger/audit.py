@@ -1,0 +1,67 @@
+"""The audit: what recovery did, written in the transaction that did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, insert, select
+
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Txn
+from strandline.model.operations import Intent
+
+RECOVERY_ACTOR = "strandline:recovery"
+
+
+def write_audit(
+    txn: Txn,
+    *,
+    op_id: str,
+    kind: str,
+    outcome: str,
+    original_actor: str,
+    tables: Sequence[dict[str, Any]],
+    reason: str,
+    actor: str = RECOVERY_ACTOR,
+) -> None:
+    """Write one audit row."""
+    txn.conn.execute(
+        insert(db.audit).values(
+            at_us=txn.at_us,
+            op_id=op_id,
+            kind=kind,
+            outcome=outcome,
+            actor=actor,
+            original_actor=original_actor,
+            tables=orjson.dumps(list(tables)).decode(),
+            reason=reason,
+        )
+    )
+
+
+def tables_of(intent: Intent, *, moved: bool) -> list[dict[str, Any]]:
+    """Per table, the snapshot it came from and the one it is at now: the same one when nothing moved."""
+    to = {effect.table_id: effect.snapshot for effect in intent.effects.tables} if intent.effects and moved else {}
+    return [
+        {
+            "table_id": scope.table_id,
+            "table": scope.iceberg_name,
+            "from": scope.log_snapshot,
+            "to": to.get(scope.table_id) or scope.log_snapshot,
+        }
+        for scope in intent.scopes
+    ]
+
+
+def read_audit(conn: Connection, *, limit: int | None = None) -> list[dict[str, Any]]:
+    """Audit rows, newest first."""
+    query = select(db.audit).order_by(db.audit.c.audit_id.desc())
+    rows = conn.execute(query.limit(limit) if limit is not None else query)
+    return [{**row._mapping, "tables": orjson.loads(row.tables)} for row in rows]
+
+
+def has_audit(conn: Connection, op_id: str) -> bool:
+    """Whether an operation was audited already."""
+    return conn.execute(select(db.audit.c.audit_id).where(db.audit.c.op_id == op_id).limit(1)).scalar() is not None

@@ -1,0 +1,177 @@
+"""Payloads: read by whoever holds a reference, released by a publish, set aside when they can't be read.
+
+A released batch stays for a grace period, because a reader may have taken its view just before the release. After that a
+sweep deletes it, and a reader that still names it gets `history_gone` instead of missing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, literal, select, update
+
+from strandline.errors import HistoryGone, NotFound
+from strandline.failpoints import fail
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.model.tables import BatchRef, Payload
+
+GRACE_S = 15 * 60
+# What is fetched at once: enough to hide the round trip, little enough to stay small in memory.
+CHUNK_BYTES = 8 << 20
+CHUNK_BATCHES = 500
+
+
+def read_payloads(ledger: Ledger, refs: Sequence[BatchRef]) -> Iterator[Payload]:
+    """The payloads of these batches, in their order, a few MiB at a time."""
+    for chunk in _chunks(refs):
+        with ledger.read() as conn:
+            rows = conn.execute(
+                select(db.batches.c.batch_id, db.batches.c.payload, db.batches.c.checksum).where(
+                    db.batches.c.batch_id.in_([ref.batch_id for ref in chunk])
+                )
+            )
+            found = {row.batch_id: (row.payload, row.checksum) for row in rows}
+        for ref in chunk:
+            if ref.batch_id not in found:
+                raise HistoryGone(f"batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}) is no longer kept")
+            payload, checksum = found[ref.batch_id]
+            yield Payload(ref, payload, checksum)
+
+
+def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
+    chunk: list[BatchRef] = []
+    size = 0
+    for ref in refs:
+        if chunk and (size + ref.size_bytes > CHUNK_BYTES or len(chunk) >= CHUNK_BATCHES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(ref)
+        size += ref.size_bytes
+    if chunk:
+        yield chunk
+
+
+def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> int:
+    """How many of these batches the tail still refers to."""
+    total = 0
+    for start in range(0, len(batch_ids), CHUNK_BATCHES):
+        some = list(batch_ids[start : start + CHUNK_BATCHES])
+        total += conn.execute(
+            select(func.count())
+            .select_from(db.tail)
+            .where(db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.batch_id.in_(some))
+        ).scalar_one()
+    return total
+
+
+def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> None:
+    """Take batches out of a tail; one that no tail refers to any more begins its grace period."""
+    for start in range(0, len(batch_ids), CHUNK_BATCHES):
+        some = list(batch_ids[start : start + CHUNK_BATCHES])
+        txn.conn.execute(
+            delete(db.tail).where(
+                db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.batch_id.in_(some)
+            )
+        )
+        referred = select(db.tail.c.batch_id).where(db.tail.c.batch_id == db.batches.c.batch_id).exists()
+        txn.conn.execute(
+            update(db.batches)
+            .where(db.batches.c.batch_id.in_(some), ~referred)
+            .values(released_at_us=txn.at_us)
+        )
+
+
+def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000) -> int:
+    """Delete batches whose grace is over; bounded, so that no append waits long behind it."""
+    with ledger.write() as txn:
+        over = select(db.batches.c.batch_id).where(
+            db.batches.c.released_at_us.is_not(None),
+            db.batches.c.released_at_us < txn.at_us - int(grace_s * 1_000_000),
+        )
+        found = list(txn.conn.execute(over.limit(limit)).scalars())
+        if found:
+            txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))
+        return len(found)
+
+
+def quarantine(ledger: Ledger, branch_id: str, table_id: str, batch_id: str, reason: str) -> bool:
+    """Set a log table's unreadable batch aside with its bytes; False when somebody else already did."""
+    with ledger.write() as txn:
+        referred = txn.conn.execute(
+            select(db.tail.c.first_seq).where(db.tail.c.branch_id == branch_id, db.tail.c.batch_id == batch_id)
+        ).scalar()
+        if referred is None:
+            return False
+        batch = db.batches.c
+        txn.conn.execute(
+            insert(db.quarantine).from_select(
+                [column.name for column in db.quarantine.columns],
+                select(
+                    batch.batch_id,
+                    literal(branch_id),
+                    batch.table_id,
+                    batch.first_seq,
+                    batch.last_seq,
+                    batch.rows,
+                    batch.schema_version,
+                    batch.actor,
+                    batch.at_us,
+                    literal(txn.at_us),
+                    literal(reason),
+                    batch.checksum,
+                    batch.payload,
+                ).where(batch.batch_id == batch_id),
+            )
+        )
+        rows = txn.conn.execute(select(batch.rows).where(batch.batch_id == batch_id)).scalar_one()
+        release(txn, branch_id, table_id, [batch_id])
+        txn.conn.execute(
+            update(db.heads)
+            .where(db.heads.c.branch_id == branch_id, db.heads.c.table_id == table_id)
+            .values(rows_quarantined=db.heads.c.rows_quarantined + rows)
+        )
+        fail("quarantine.before_commit")
+    fail("quarantine.after_commit")
+    return True
+
+
+def list_quarantined(conn: Connection) -> list[dict[str, Any]]:
+    """Every batch that was set aside, without its bytes."""
+    columns = [column for column in db.quarantine.columns if column.name not in ("payload", "checksum")]
+    rows = conn.execute(
+        select(*columns, db.tables.c.name.label("table"), func.length(db.quarantine.c.payload).label("size_bytes"))
+        .join(db.tables, db.tables.c.table_id == db.quarantine.c.table_id)
+        .order_by(db.quarantine.c.first_seq)
+    )
+    return [dict(row._mapping) for row in rows]
+
+
+def quarantined_payload(conn: Connection, batch_id: str) -> bytes:
+    """The bytes of a batch that was set aside."""
+    found = conn.execute(select(db.quarantine.c.payload).where(db.quarantine.c.batch_id == batch_id)).scalar()
+    if found is None:
+        raise NotFound(
+            f"there is no quarantined batch {batch_id}", hint="`strand quarantine list` shows those there are."
+        )
+    return bytes(found)
+
+
+def discard_quarantined(txn: Txn, batch_id: str) -> int:
+    """Give a quarantined batch up for good: its rows are counted as pruned. Returns how many there were."""
+    row = txn.conn.execute(select(db.quarantine).where(db.quarantine.c.batch_id == batch_id)).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"there is no quarantined batch {batch_id}", hint="`strand quarantine list` shows those there are."
+        )
+    txn.conn.execute(delete(db.quarantine).where(db.quarantine.c.batch_id == batch_id))
+    txn.conn.execute(
+        update(db.heads)
+        .where(db.heads.c.branch_id == row.branch_id, db.heads.c.table_id == row.table_id)
+        .values(
+            rows_quarantined=db.heads.c.rows_quarantined - row.rows,
+            rows_pruned=db.heads.c.rows_pruned + row.rows,
+        )
+    )
+    return int(row.rows)

@@ -1,0 +1,171 @@
+"""The two databases a ledger may live in, and everything about them that differs.
+
+SQLite is the embedded default: WAL, `synchronous=FULL` (an ack means the bytes are on the disk), and `BEGIN IMMEDIATE` for
+writes, because a transaction that starts as a reader and then wants to write can fail at its first write. A read is an
+explicit `BEGIN`: the driver's default would give every SELECT a database snapshot of its own, and two reads of one view
+could then disagree. Postgres says the same with REPEATABLE READ. No other module knows which one it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from strandline.errors import Busy, Damaged, Environment, NoSpace, NotFound, StrandError
+
+BUSY_TIMEOUT_S = 30.0
+
+
+class Database:
+    """A pool of connections, with one way to read and one way to write."""
+
+    def __init__(self, url: str, *, read_only: bool, create: bool = False) -> None:
+        self.url = url
+        self.read_only = read_only
+        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        self._engine = _sqlite(url, read_only, create) if self.is_sqlite else _postgres(url)
+        # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file lock.
+        self._one_writer = threading.Lock() if self.is_sqlite else None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Every statement inside sees the same database snapshot."""
+        with self._translated(), self._engine.connect() as conn, conn.begin():
+            yield conn
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One write transaction: committed when the block ends, rolled back when it raises."""
+        if self.read_only:
+            raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
+        with self._translated(), self._writer(), self._engine.connect() as conn:
+            with conn.execution_options(strand_write=True).begin():
+                yield conn
+
+    def close(self) -> None:
+        """Give every connection back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _writer(self) -> Iterator[None]:
+        if self._one_writer is None:
+            yield
+            return
+        if not self._one_writer.acquire(timeout=BUSY_TIMEOUT_S):
+            raise Busy("another thread of this process holds the ledger", reason="ledger_behind")
+        try:
+            yield
+        finally:
+            self._one_writer.release()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise _translate(error, self.url) from error
+
+
+def _sqlite(url: str, read_only: bool, create: bool) -> Engine:
+    path = Path(make_url(url).database or "")
+    if not create and not path.exists():
+        raise NotFound(f"the ledger {path} does not exist", hint="`strand init DIR` makes a lake.")
+
+    def connect() -> sqlite3.Connection:
+        return _open_read_only(path) if read_only else _open_file(path, "rwc" if create else "rw")
+
+    # A pool of files costs nothing to keep, and a connection that waits for its turn would look like a hang.
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=8, max_overflow=64)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves
+        if not read_only:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(conn: Connection) -> None:
+        writing = conn.get_execution_options().get("strand_write", False)
+        conn.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _open_file(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+    )
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    """Open without writing a byte, also where the folder can't be written to."""
+    connection = _open_file(path, "ro")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        wal = path.with_name(path.name + "-wal")
+        if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size > 0):
+            raise
+        # A read-only mount without a WAL file: nobody can write there, so the file may be read as it lies.
+        connection = _open_file(path, "ro&immutable=1")
+    return connection
+
+
+def _postgres(url: str) -> Engine:
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
+
+    @event.listens_for(engine, "begin")
+    def begin(conn: Connection) -> None:
+        if not conn.get_execution_options().get("strand_write", False):
+            conn.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+    return engine
+
+
+def _translate(error: DBAPIError, url: str) -> StrandError:
+    """What the database said, in the words of our own errors."""
+    said = str(error.orig)
+    if "locked" in said or "busy" in said:
+        return Busy(
+            f"the ledger was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
+            hint="A process may be stopped in the middle of a write. Try again, or find and end it.",
+            reason="ledger_behind",
+        )
+    if "full" in said or (isinstance(error.orig, OSError) and error.orig.errno == errno.ENOSPC):
+        return NoSpace(f"no room on the ledger's disk: {said}")
+    if "disk I/O error" in said and _room_bytes(url) < 1 << 20:
+        return NoSpace(f"no room on the ledger's disk: {said}")
+    if "readonly" in said or "read-only" in said:
+        return Environment(
+            f"no permission to write the ledger: {said}", hint="Check the owner and mode of the lake's folder."
+        )
+    if "unable to open" in said:
+        return Environment(f"can't open the ledger: {said}", hint="Check that the lake's folder can be read.")
+    if "malformed" in said or "not a database" in said or "disk I/O error" in said:
+        return Damaged(f"the ledger can't be read: {said}", hint="Restore the lake from a backup.")
+    if isinstance(error, OperationalError | InterfaceError):
+        return Busy(f"the ledger does not answer: {said}", reason="ledger_behind")
+    raise error
+
+
+def _room_bytes(url: str) -> int:
+    folder = Path(make_url(url).database or ".").parent
+    try:
+        stat = os.statvfs(folder)
+    except OSError:
+        return 0
+    return stat.f_bavail * stat.f_frsize

@@ -1,0 +1,58 @@
+"""Idempotency keys: the same call twice is stored once.
+
+The key is a row in the transaction that stores the rows, with a digest of them. Every such transaction holds the counter,
+so two calls with one key at the same moment are one after the other, and the second finds the first one's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import delete, insert, select
+
+from strandline.errors import Conflict
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Txn
+
+
+def recall(txn: Txn, scope: str, key: str, digest: str) -> dict[str, Any] | None:
+    """The first answer under this key; a conflict when it was used with other rows; None when it is new."""
+    row = txn.conn.execute(
+        select(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key)
+    ).one_or_none()
+    if row is None:
+        return None
+    if row.kept_until_us is not None and row.kept_until_us < txn.at_us:
+        txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))
+        return None
+    if row.digest != digest:
+        raise Conflict(
+            f"the idempotency key {key!r} was used before, with other rows",
+            kind="key_exists",
+            hint="Use a new key for new rows; the same key is only for sending the same rows again.",
+            expected=row.digest,
+            actual=digest,
+        )
+    answer: dict[str, Any] = orjson.loads(row.answer)
+    return answer
+
+
+def remember(txn: Txn, scope: str, key: str, digest: str, answer: Mapping[str, Any], *, kept_s: int | None) -> None:
+    """Keep an answer under a key, for a time or for good."""
+    txn.conn.execute(
+        insert(db.idempotency).values(
+            scope=scope,
+            key=key,
+            digest=digest,
+            answer=orjson.dumps(dict(answer)).decode(),
+            at_us=txn.at_us,
+            kept_until_us=None if kept_s is None else txn.at_us + kept_s * 1_000_000,
+        )
+    )
+
+
+def forget(txn: Txn, scope: str, key: str) -> None:
+    """Drop a key, because its user asked for the work to be done again."""
+    txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))

@@ -1,0 +1,116 @@
+"""Bulk loads on their way: which parts the input became, and how many of them are published.
+
+A load of a log table is published bite by bite. After a crash the same command finds its parts here and goes on after the
+last published one, so no row is loaded twice and no work is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, delete, insert, select, update
+
+from strandline.errors import Conflict
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Txn
+
+
+@dataclass(frozen=True)
+class Part:
+    """A Parquet file of a load, in the table's shape: where it is and how many rows it has."""
+
+    path: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load that has been converted and is not finished."""
+
+    load_id: str
+    branch_id: str
+    table_id: str
+    key: str
+    actor: str
+    parts: tuple[Part, ...]
+    parts_done: int
+    answer: Mapping[str, Any]
+
+
+def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load | None:
+    """The unfinished load under this key."""
+    row = conn.execute(
+        select(db.loads).where(
+            db.loads.c.branch_id == branch_id, db.loads.c.table_id == table_id, db.loads.c.key == key
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    parts = tuple(Part(*part) for part in orjson.loads(row.parts))
+    return Load(
+        row.load_id, row.branch_id, row.table_id, row.key, row.actor, parts, row.parts_done, orjson.loads(row.answer)
+    )
+
+
+def list_loads(conn: Connection) -> list[dict[str, Any]]:
+    """Every unfinished load, for `strand status`."""
+    rows = conn.execute(
+        select(db.loads.c.load_id, db.tables.c.name, db.loads.c.parts, db.loads.c.parts_done, db.loads.c.at_us).join(
+            db.tables, db.tables.c.table_id == db.loads.c.table_id
+        )
+    )
+    return [
+        {
+            "load": row.load_id,
+            "table": row.name,
+            "parts": len(orjson.loads(row.parts)),
+            "parts_done": row.parts_done,
+            "since_us": row.at_us,
+        }
+        for row in rows
+    ]
+
+
+def write_load(
+    txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, actor: str, parts: Sequence[Part]
+) -> None:
+    """Remember what a load's input became."""
+    txn.conn.execute(
+        insert(db.loads).values(
+            load_id=load_id,
+            branch_id=branch_id,
+            table_id=table_id,
+            key=key,
+            actor=actor,
+            at_us=txn.at_us,
+            parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(),
+            parts_done=0,
+            answer=orjson.dumps({}).decode(),
+        )
+    )
+
+
+def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer: Mapping[str, Any]) -> None:
+    """Move a load on from `since` parts to `parts_done`; refused when somebody else moved it already."""
+    moved = txn.conn.execute(
+        update(db.loads)
+        .where(db.loads.c.load_id == load_id, db.loads.c.parts_done == since)
+        .values(parts_done=parts_done, answer=orjson.dumps(dict(answer)).decode())
+    )
+    if moved.rowcount == 0:
+        raise Conflict(
+            f"load {load_id} was moved on by somebody else",
+            kind="table_moved",
+            hint="Run the same load again: it goes on where the other one stopped.",
+            expected=since,
+            actual=None,
+        )
+
+
+def finish_load(txn: Txn, load_id: str) -> None:
+    """All parts are published: the idempotency key remembers the answer from now on."""
+    txn.conn.execute(delete(db.loads).where(db.loads.c.load_id == load_id))

@@ -1,0 +1,109 @@
+"""Who holds a lease, and whether it is certainly dead.
+
+A process is known by its host's boot, its process namespace, its id and its start time: an id alone comes back after a
+reboot, in another container, or when the kernel reuses it. One process may open a lake several times (in tests, or one
+after another), so each open has an id of its own, and closing it is what dying is to a process. Of a process on another
+host nothing can be known from here: only its beat tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from strandline.model.ids import new_id
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One open lake in one process."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+    instance: str
+
+    def text(self) -> str:
+        """The form that is stored in the ledger."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """Read the stored form; None when it is of a kind this version does not know."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+
+
+_live: set[str] = set()
+_lock = threading.Lock()
+
+
+def register() -> Owner:
+    """The owner for a lake that is being opened."""
+    owner = Owner(os.uname().nodename, _boot(), _namespace(), os.getpid(), _started(os.getpid()) or "", new_id())
+    with _lock:
+        _live.add(owner.instance)
+    return owner
+
+
+def unregister(owner: Owner) -> None:
+    """The lake was closed: whatever it still holds is held by nobody."""
+    with _lock:
+        _live.discard(owner.instance)
+
+
+def certainly_dead(text: str) -> bool:
+    """True only when the owner can't be running any more; doubt is False."""
+    owner = Owner.parse(text)
+    if owner is None or owner.host != os.uname().nodename or owner.namespace != _namespace():
+        return False
+    if owner.boot != _boot():
+        return True
+    if owner.pid == os.getpid() and owner.started == _started(os.getpid()):
+        return owner.instance not in _live
+    started = _started(owner.pid)
+    return started is None or started != owner.started
+
+
+@lru_cache(maxsize=1)
+def _boot() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    if path.exists():
+        return path.read_text().strip()
+    return _run("sysctl", "-n", "kern.bootsessionuuid") or "unknown"
+
+
+@lru_cache(maxsize=1)
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in a form that does not move with the clock; None when there is no such process."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            return None
+        return None if fields[0] == "Z" else fields[19]
+    return _run("ps", "-o", "lstart=", "-p", str(pid)) or None
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""

@@ -1,0 +1,303 @@
+"""The ledger's tables, its format version and the way from one version to the next.
+
+The format is kept in the counter row, because every write transaction locks that row first and so checks the format
+without another query. `docs/formats.md` describes the columns; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+)
+from sqlalchemy import Connection as SqlConnection
+
+FORMAT = 1
+
+metadata = MetaData()
+
+# The one row that orders everything: the last seq, the last time, the format, the lake's own id.
+counter = Table(
+    "counter",
+    metadata,
+    Column("id", SmallInteger, primary_key=True),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("last_at_us", BigInteger, nullable=False),
+    Column("format", Integer, nullable=False),
+    Column("lake_id", Text, nullable=False),
+)
+
+branches = Table(
+    "branches",
+    metadata,
+    Column("branch_id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("tip", Text),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+# `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each other.
+tables = Table(
+    "tables",
+    metadata,
+    Column("table_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("folded_name", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("iceberg_name", Text, nullable=False, unique=True),
+    Column("row_key", Text, nullable=False),
+    Column("partition_by", Text, nullable=False),
+    Column("dedupe", Text, nullable=False),
+    Column("extra", SmallInteger, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("pins", BigInteger, nullable=False),
+)
+
+schemas = Table(
+    "schemas",
+    metadata,
+    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
+    Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("columns", Text, nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id", "version"),
+)
+
+heads = Table(
+    "heads",
+    metadata,
+    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
+    Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("log_snapshot", BigInteger),
+    Column("state_snapshot", BigInteger),
+    Column("folded_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("barrier", BigInteger, nullable=False),
+    Column("refuses", Text),
+    Column("rows_acked", BigInteger, nullable=False),
+    Column("rows_log", BigInteger, nullable=False),
+    Column("rows_dropped", BigInteger, nullable=False),
+    Column("rows_pruned", BigInteger, nullable=False),
+    Column("rows_quarantined", BigInteger, nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("batch_id", Text, primary_key=True),
+    Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("partitions", Text, nullable=False),
+    Column("released_at_us", BigInteger),
+    Column("checksum", LargeBinary, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+# A (branch, table)'s references to batches that are not in its Iceberg log yet.
+tail = Table(
+    "tail",
+    metadata,
+    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
+    Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("batch_id", Text, ForeignKey("batches.batch_id"), nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id", "first_seq"),
+)
+Index("tail_batch", tail.c.batch_id)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("snapshot_id", BigInteger, nullable=False),
+    Column("op_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id", "version"),
+)
+Index("snapshots_id", snapshots.c.table_id, snapshots.c.snapshot_id)
+
+# A file belongs to every version from the one that added it to the one before it was removed, so a publish writes the
+# change and never the list.
+files = Table(
+    "files",
+    metadata,
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("added_version", BigInteger, nullable=False),
+    Column("removed_version", BigInteger),
+    Column("rows", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id", "path"),
+)
+
+stream_heads = Table(
+    "stream_heads",
+    metadata,
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    PrimaryKeyConstraint("branch_id", "table_id", "partition"),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("op_id", Text, primary_key=True),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("op_id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("format", Integer, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+# Which tables an intent is about, apart from its body: a body that can't be read must still say what it blocks.
+intent_tables = Table(
+    "intent_tables",
+    metadata,
+    Column("op_id", Text, ForeignKey("intents.op_id"), nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    PrimaryKeyConstraint("op_id", "branch_id", "table_id"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("fence", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("op_id", Text),
+    Column("beat", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False),
+)
+Index("leases_op", leases.c.op_id)
+
+commits = Table(
+    "commits",
+    metadata,
+    Column("commit_id", Text, primary_key=True),
+    Column("branch_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False, unique=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("parents", Text, nullable=False),
+    Column("tables", Text, nullable=False),
+    Column("op_id", Text),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("op_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("original_actor", Text, nullable=False),
+    Column("tables", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("batch_id", Text, primary_key=True),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("appended_at_us", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("checksum", LargeBinary, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("kept_until_us", BigInteger),
+    PrimaryKeyConstraint("scope", "key"),
+)
+
+# A bulk load on its way: the parts it was converted into and how many of them are published.
+loads = Table(
+    "loads",
+    metadata,
+    Column("load_id", Text, primary_key=True),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("parts", Text, nullable=False),
+    Column("parts_done", Integer, nullable=False),
+    Column("answer", Text, nullable=False),
+)
+
+# The last micro-batch of a streaming query that a table has.
+query_marks = Table(
+    "query_marks",
+    metadata,
+    Column("query_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("last_batch", BigInteger, nullable=False),
+    PrimaryKeyConstraint("query_id", "table_id"),
+)
+
+# How to get from a format to the next. Each runs inside the transaction that also raises the format.
+MIGRATIONS: dict[int, Callable[[SqlConnection], None]] = {}

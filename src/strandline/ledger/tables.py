@@ -1,0 +1,240 @@
+"""Branches, tables, their schemas and their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from strandline.errors import BadRequest, Conflict, NotFound, nearest
+from strandline.failpoints import fail
+from strandline.ledger import schema as db
+from strandline.ledger.commits import write_commit
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.model.ids import new_id
+from strandline.model.schema import Schema, from_json
+from strandline.model.tables import BatchRef, Books, Dedupe, Head, Table, TableState
+
+NAMESPACE = "strand"
+
+
+def branch_id(conn: Connection, name: str) -> str:
+    """The id behind a branch's name."""
+    found = conn.execute(select(db.branches.c.branch_id).where(db.branches.c.name == name)).scalar()
+    if found is None:
+        known = conn.execute(select(db.branches.c.name)).scalars()
+        raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
+    return str(found)
+
+
+def create_table(
+    ledger: Ledger,
+    name: str,
+    schema: Schema,
+    *,
+    branch: str,
+    actor: str,
+    row_key: Sequence[str],
+    partition_by: Sequence[str],
+    dedupe: Dedupe,
+    extra: bool,
+) -> Table:
+    """Describe a new log table. Its Iceberg table is made by the first operation that writes it."""
+    with ledger.write() as txn:
+        _refuse_existing(txn.conn, name)
+        table = Table(
+            table_id=new_id(),
+            name=name,
+            kind="log",
+            iceberg_name=f"{NAMESPACE}.{name.lower()}",
+            row_key=tuple(row_key),
+            partition_by=tuple(partition_by),
+            dedupe=dedupe,
+            extra=extra,
+            created_at_us=txn.at_us,
+        )
+        _insert(txn, table, schema, branch_id(txn.conn, branch))
+        write_commit(txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0})
+        fail("table.before_commit")
+    fail("table.after_commit")
+    return table
+
+
+def _refuse_existing(conn: Connection, name: str) -> None:
+    existing = conn.execute(select(db.tables.c.name).where(db.tables.c.folded_name == name.lower())).scalar()
+    if existing is not None:
+        raise Conflict(
+            f"there is a table {existing!r} already",
+            kind="table_exists",
+            hint="Pick another name; names differ in more than their case.",
+            expected=None,
+            actual=existing,
+        )
+
+
+def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
+    txn.conn.execute(
+        insert(db.tables).values(
+            table_id=table.table_id,
+            name=table.name,
+            folded_name=table.name.lower(),
+            kind=table.kind,
+            iceberg_name=table.iceberg_name,
+            row_key=_json(table.row_key),
+            partition_by=_json(table.partition_by),
+            dedupe=table.dedupe,
+            extra=int(table.extra),
+            created_at_us=table.created_at_us,
+            pins=0,
+        )
+    )
+    txn.conn.execute(
+        insert(db.schemas).values(
+            branch_id=on_branch, table_id=table.table_id, version=1, columns=_json(schema.to_json())
+        )
+    )
+    txn.conn.execute(
+        insert(db.heads).values(
+            branch_id=on_branch,
+            table_id=table.table_id,
+            version=0,
+            folded_seq=0,
+            last_seq=0,
+            schema_version=1,
+            barrier=0,
+            rows_acked=0,
+            rows_log=0,
+            rows_dropped=0,
+            rows_pruned=0,
+            rows_quarantined=0,
+        )
+    )
+
+
+def find_table(conn: Connection, name: str) -> Table:
+    """The table behind a name; an unknown one is an error that suggests the nearest."""
+    row = conn.execute(select(db.tables).where(db.tables.c.folded_name == name.lower())).one_or_none()
+    if row is None:
+        known = conn.execute(select(db.tables.c.name)).scalars()
+        raise NotFound(f"there is no table {name!r}", hint=nearest(name, known), table=name)
+    return _table(row)
+
+
+def list_tables(conn: Connection) -> list[Table]:
+    """Every table, by name."""
+    return [_table(row) for row in conn.execute(select(db.tables).order_by(db.tables.c.folded_name))]
+
+
+def read_states(conn: Connection, branch: str, names: Sequence[str] | None = None) -> list[TableState]:
+    """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named."""
+    on_branch = branch_id(conn, branch)
+    found = list_tables(conn) if names is None else [find_table(conn, name) for name in names]
+    return [_state(conn, on_branch, table) for table in found]
+
+
+def _state(conn: Connection, on_branch: str, table: Table) -> TableState:
+    head = read_head(conn, on_branch, table.table_id)
+    reserved = conn.execute(
+        select(func.min(db.reservations.c.first_seq)).where(
+            db.reservations.c.branch_id == on_branch, db.reservations.c.table_id == table.table_id
+        )
+    ).scalar()
+    return TableState(
+        table=table,
+        head=head,
+        schema=read_schema(conn, on_branch, table.table_id, head.schema_version),
+        tail=tuple(read_tail(conn, on_branch, table.table_id)),
+        reserved_from=reserved,
+    )
+
+
+def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
+    """One head."""
+    row = conn.execute(select(db.heads).where(db.heads.c.branch_id == on_branch, db.heads.c.table_id == table_id)).one()
+    return Head(
+        branch_id=row.branch_id,
+        table_id=row.table_id,
+        version=row.version,
+        log_snapshot=row.log_snapshot,
+        last_seq=row.last_seq,
+        schema_version=row.schema_version,
+        refuses=row.refuses,
+        books=Books(row.rows_acked, row.rows_log, row.rows_dropped, row.rows_pruned, row.rows_quarantined),
+    )
+
+
+def read_schema(conn: Connection, on_branch: str, table_id: str, version: int) -> Schema:
+    """The columns of one schema version."""
+    text = conn.execute(
+        select(db.schemas.c.columns).where(
+            db.schemas.c.branch_id == on_branch, db.schemas.c.table_id == table_id, db.schemas.c.version == version
+        )
+    ).scalar_one()
+    return from_json(orjson.loads(text))
+
+
+_REF_COLUMNS = (
+    db.batches.c.batch_id,
+    db.batches.c.first_seq,
+    db.batches.c.last_seq,
+    db.batches.c.rows,
+    db.batches.c.size_bytes,
+    db.batches.c.schema_version,
+    db.batches.c.actor,
+    db.batches.c.at_us,
+)
+
+
+def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]:
+    """The batches of a tail in seq order, without their payloads."""
+    rows = conn.execute(
+        select(*_REF_COLUMNS)
+        .join_from(db.tail, db.batches, db.tail.c.batch_id == db.batches.c.batch_id)
+        .where(db.tail.c.branch_id == on_branch, db.tail.c.table_id == table_id)
+        .order_by(db.tail.c.first_seq)
+    )
+    return [BatchRef(*row) for row in rows]
+
+
+def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str) -> None:
+    """Make a (branch, table) refuse writes until a person has looked."""
+    txn.conn.execute(
+        update(db.heads)
+        .where(db.heads.c.branch_id == on_branch, db.heads.c.table_id == table_id)
+        .values(refuses=reason)
+    )
+
+
+def _table(row: Row[Any]) -> Table:
+    values: Mapping[str, Any] = row._mapping
+    return Table(
+        table_id=values["table_id"],
+        name=values["name"],
+        kind=values["kind"],
+        iceberg_name=values["iceberg_name"],
+        row_key=tuple(orjson.loads(values["row_key"])),
+        partition_by=tuple(orjson.loads(values["partition_by"])),
+        dedupe=values["dedupe"],
+        extra=bool(values["extra"]),
+        created_at_us=values["created_at_us"],
+    )
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def check_name(name: str) -> None:
+    """Table names are plain words, so that they need no quoting in any engine."""
+    if not (name.isascii() and name.replace("_", "a").isalnum() and name[0].isalpha() and len(name) <= 120):
+        raise BadRequest(
+            f"{name!r} can't be a table's name",
+            hint="Use a letter, then letters, digits and underscores, at most 120.",
+        )
+
+
+def branch_name(conn: Connection, on_branch: str) -> str:
+    """The name of a branch."""
+    return str(conn.execute(select(db.branches.c.name).where(db.branches.c.branch_id == on_branch)).scalar_one())

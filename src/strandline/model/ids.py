@@ -1,0 +1,30 @@
+"""Ids, made once; names only point at them.
+
+An id starts with the millisecond it was made in, so ids sort by age ("oldest intent first" needs no second column), and
+ends in random bits, so that two hosts never make the same one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+
+def new_id() -> str:
+    """A fresh id: 12 hex digits of time, 12 of chance."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
+
+
+def lease_of_table(branch_id: str, table_id: str) -> str:
+    """The name of the lease that every operation on a (branch, table) holds."""
+    return f"table:{branch_id}:{table_id}"
+
+
+def lease_of_operation(op_id: str) -> str:
+    """The name of the lease that says an operation is alive."""
+    return f"op:{op_id}"
+
+
+def private_branch(op_id: str) -> str:
+    """The Iceberg branch that an operation stages on, where no reader looks."""
+    return f"op_{op_id}"

@@ -1,0 +1,159 @@
+"""What an operation says about itself before, and after, it did anything.
+
+An intent is written before the first effect outside the ledger. It holds all that another process needs to finish the
+operation or to undo it. `Effects` is what the publish transaction will write; because it is data and not code, the
+process that staged it and the process that recovers it publish through the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from strandline.model.tables import DataFile
+
+INTENT_FORMAT = 1
+
+Phase = Literal["staging", "staged", "published", "abandoned", "damaged"]
+Outcome = Literal["rolled_forward", "rolled_back", "damaged"]
+
+
+@dataclass(frozen=True)
+class TableEffect:
+    """What a publish does to one (branch, table).
+
+    `snapshot` is None when nothing was written (every row was a duplicate): the tail moves on all the same.
+    """
+
+    branch_id: str
+    table_id: str
+    from_version: int
+    from_snapshot: int | None
+    snapshot: int | None
+    batches: tuple[str, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    rows_added: int = 0
+    rows_acked: int = 0
+    rows_dropped: int = 0
+    last_seq: int = 0
+    stream_heads: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CommitDraft:
+    """A commit to be written by the publish."""
+
+    kind: str
+    message: str
+    tables: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Everything a publish writes, over all tables of the operation.
+
+    `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in the same
+    transaction as the rows, so neither can be there without the other.
+    """
+
+    tables: tuple[TableEffect, ...]
+    commit: CommitDraft | None = None
+    answer: Mapping[str, Any] | None = None
+    progress: Mapping[str, Any] | None = None
+    stream: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TableScope:
+    """A (branch, table) that an operation works on, and the pins it depends on."""
+
+    branch_id: str
+    table_id: str
+    iceberg_name: str
+    version: int
+    log_snapshot: int | None
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The record of an operation that has begun and is not settled."""
+
+    op_id: str
+    kind: str
+    phase: Phase
+    branch_id: str
+    actor: str
+    owner: str
+    created_at_us: int
+    scopes: tuple[TableScope, ...]
+    effects: Effects | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The part that is stored as JSON."""
+        return {
+            "scopes": [asdict(scope) for scope in self.scopes],
+            "effects": asdict(self.effects) if self.effects is not None else None,
+        }
+
+
+def scopes_from(body: Mapping[str, Any]) -> tuple[TableScope, ...]:
+    """Read the scopes of a stored body; raises KeyError or TypeError when it is not one."""
+    return tuple(TableScope(**scope) for scope in body["scopes"])
+
+
+def effects_from(body: Mapping[str, Any]) -> Effects | None:
+    """Read the effects of a stored body; None while the operation is still staging."""
+    stored = body["effects"]
+    if stored is None:
+        return None
+    tables = tuple(_table_effect(effect) for effect in stored["tables"])
+    commit = CommitDraft(**stored["commit"]) if stored["commit"] is not None else None
+    return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"])
+
+
+def _table_effect(stored: Mapping[str, Any]) -> TableEffect:
+    values = dict(stored)
+    values["files"] = tuple(DataFile(**file) for file in stored["files"])
+    values["batches"] = tuple(stored["batches"])
+    return TableEffect(**values)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What recovery did with one intent; `settled` says whether its Iceberg half is done too."""
+
+    op_id: str
+    kind: str
+    outcome: Outcome
+    reason: str
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What a flush of one table did."""
+
+    table: str
+    branch: str
+    rows: int
+    duplicates_dropped: int
+    flushed_seq: int
+    snapshot_id: int | None
+    operation: str | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load did; `already_loaded` when an earlier run had done all of it."""
+
+    table: str
+    rows: int
+    duplicates_dropped: int
+    first_seq: int | None
+    last_seq: int | None
+    commit: str | None
+    already_loaded: bool = False
+    operations: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,59 @@
+"""A row's partition as text, the same text everywhere.
+
+Streams, watermarks and object keys are named by it, so a value has exactly one text: compact JSON of the partition
+columns' values, in the table's order. Only types whose values have one canonical form may be partition columns: a
+double or a timestamp would make a stream of its own for nearly every row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Sequence
+
+import orjson
+import pyarrow as pa
+
+from strandline.errors import BadRequest
+from strandline.model.schema import Schema
+from strandline.model.types import Primitive, type_text
+
+ALL = "all"
+"""The partition of a table that has no partition columns."""
+
+_TYPES = ("string", "long", "int", "boolean", "date")
+
+
+def check_partition_columns(schema: Schema, names: Sequence[str]) -> None:
+    """BadRequest unless all of these are columns whose values have one text."""
+    if len(set(names)) < len(names):
+        raise BadRequest(f"a partition column is named twice: {', '.join(names)}")
+    for name in names:
+        type_ = schema.column(name).type
+        if not (isinstance(type_, Primitive) and type_.name in _TYPES):
+            raise BadRequest(
+                f"{name!r} is {type_text(type_)}, which can't be a partition column",
+                hint=f"Partition columns are {', '.join(_TYPES)}.",
+            )
+
+
+def partition_text(values: Sequence[object]) -> str:
+    """The partition with these values, such as `["claude"]`."""
+    for value in values:
+        if not isinstance(value, (str, int, dt.date, type(None))) or isinstance(value, dt.datetime):
+            raise BadRequest(f"{value!r} can't be a partition's value", hint=f"Use one of {', '.join(_TYPES)}.")
+    return orjson.dumps(list(values)).decode()
+
+
+def partitions(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
+    """How many rows each partition has, in the order of their first rows."""
+    if not columns:
+        return {ALL: batch.num_rows}
+    if len(columns) == 1:
+        counts = batch.column(columns[0]).value_counts()
+        return {
+            partition_text([value]): count
+            for value, count in zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)
+        }
+    rows = Counter(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
+    return {partition_text(values): count for values, count in rows.items()}

@@ -1,0 +1,332 @@
+"""Rows in, a validated batch out.
+
+Whatever rows come as (dicts, JSON lines, Arrow, Parquet), they pass here on their way to the ledger, and one
+definition of validity holds for all: the rules of `values`. A call is valid as a whole or not at all, and a refused one
+names every bad row it found (up to 20), so that the caller fixes them in one go.
+
+A row's index is its position in the call, from `start`; for JSON lines it is the line's, blank lines counted, so the
+index plus one is the line number that an editor shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from strandline.errors import BadRequest, InvalidRows, nearest
+from strandline.model.casts import lossless, plain
+from strandline.model.columns import Quick, never, quick_for
+from strandline.model.foreign import arrow_type, is_text
+from strandline.model.partitions import check_partition_columns, partition_text, partitions
+from strandline.model.schema import SYSTEM_COLUMNS, Schema, stored_schema
+from strandline.model.types import Column, List, Map, Primitive, Struct, Type
+from strandline.model.values import Refused, Rule, rule_for, shown, take_json
+from strandline.model.wire import decode, decode_columns, encode, jsonable, to_json_lines
+
+__all__ = [
+    "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
+    "from_dicts", "from_json_lines", "partition_text", "partitions", "to_json_lines",
+]  # fmt: skip
+
+MAX_REPORTED = 20
+
+_DIGITS_AS_ZERO = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_LONG_NUMBER = b"0" * 19
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """What is wrong with a row: where, the value (cut to 80 characters), and why."""
+
+    index: int
+    field: str
+    value: str
+    reason: str
+
+    def text(self) -> str:
+        """As the error's message says it."""
+        where = f"row {self.index}, field {self.field!r}" if self.field else f"row {self.index}"
+        said = f"{self.value} {self.reason}" if self.reason.startswith(("is ", "has ", "does ")) else self.reason
+        return f"{where}: {said}"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How one column is made; worked out once per schema."""
+
+    column: Column
+    arrow: pa.DataType
+    quick: Quick
+    rule: Rule
+    text_quick: Quick
+    text_rule: Rule
+    """The same for Arrow, where a value of type json is its text."""
+
+
+class _Findings:
+    """What is wrong, found column by column, told row by row. Values are shown only if they are told."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        self.indices = indices
+        self.found: list[tuple[int, str, Refused]] = []
+
+    def add(self, position: int, field: str, refused: Refused) -> None:
+        self.found.append((self.indices[position], field + refused.path, refused))
+
+    def check(self) -> None:
+        """Raise InvalidRows if anything was found."""
+        if not self.found:
+            return
+        self.found.sort(key=lambda finding: finding[0])
+        bad = [BadRow(i, field, shown(r.value), r.reason) for i, field, r in self.found[:MAX_REPORTED]]
+        more = f" (and {len(self.found) - 1} more)" if len(self.found) > 1 else ""
+        raise InvalidRows(
+            bad[0].text() + more,
+            hint="Nothing was stored. Fix the rows listed in the detail and send all of them again.",
+            rows=[asdict(row) for row in bad],
+            bad=len(self.found),
+        )
+
+
+def from_dicts(
+    rows: Sequence[Mapping[str, Any]], schema: Schema, *, extra: bool = False, start: int = 0
+) -> pa.RecordBatch:
+    """A batch from Python mappings; with `extra`, unknown fields are kept as JSON in `_extra`."""
+    findings = _Findings(range(start, start + len(rows)))
+    return _batch(rows, schema, extra, findings)
+
+
+def from_json_lines(
+    lines: Iterable[bytes], schema: Schema, *, extra: bool = False, start: int = 0
+) -> pa.RecordBatch:
+    """A batch from lines of one JSON object each; blank lines are skipped."""
+    rows: list[Any] = []
+    indices: list[int] = []
+    findings = _Findings(indices)
+    unread: list[tuple[int, Refused]] = []
+    for index, line in enumerate(lines, start):
+        try:
+            row = _parsed(line)
+        except Refused as refused:
+            unread.append((index, refused))
+        else:
+            if row is not _BLANK:
+                rows.append(row)
+                indices.append(index)
+    findings.found.extend((index, "", refused) for index, refused in unread)
+    return _batch(rows, schema, extra, findings)
+
+
+def from_arrow(
+    data: pa.RecordBatch | pa.Table, schema: Schema, *, extra: bool = False, start: int = 0
+) -> pa.RecordBatch:
+    """A batch from Arrow: cast as a whole where nothing is lost, else judged value by value as dicts are."""
+    findings = _Findings(range(start, start + data.num_rows))
+    given = _arrow_columns(data)
+    arrays = [_from_array(plan, given, findings) for plan in _plans(schema)]
+    unknown = {name: _each(source.array, jsonable) for name, source in given.items() if name not in schema.names}
+    texts: list[str | None] = [None] * data.num_rows
+    if unknown:
+        leftovers = [dict(zip(unknown, values, strict=True)) for values in zip(*unknown.values(), strict=True)]
+        texts = _unknown_fields(leftovers, schema, extra, findings)
+    return _finished(arrays, texts, schema, extra, findings)
+
+
+_BLANK = object()
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if not line.strip():
+            return _BLANK
+        raise Refused(line, f"not JSON: {error}") from None
+    return _exactly(line) if _LONG_NUMBER in line.translate(_DIGITS_AS_ZERO) else row
+
+
+def _exactly(line: bytes) -> Any:
+    """orjson makes a float of an integer beyond 64 bits; it has checked the line, so only such numbers differ here."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Refused(line, f"not JSON: {error}") from None
+
+
+def _batch(rows: Sequence[Any], schema: Schema, extra: bool, findings: _Findings) -> pa.RecordBatch:
+    if not {dict}.issuperset(map(type, rows)):
+        rows = _as_dicts(rows, findings)
+    arrays = [_from_values(plan, [row.get(plan.column.name) for row in rows], findings) for plan in _plans(schema)]
+    known = frozenset(schema.names)
+    texts: list[str | None] = [None] * len(rows)
+    if not known.issuperset(set().union(*rows)):
+        leftovers = [{key: value for key, value in row.items() if key not in known} for row in rows]
+        texts = _unknown_fields(leftovers, schema, extra, findings)
+    return _finished(arrays, texts, schema, extra, findings)
+
+
+def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:
+    """Other mappings as dicts. A row that is none leaves the call, which has failed: its index goes with it."""
+    kept: list[tuple[int, dict[Any, Any]]] = []
+    for position, row in enumerate(rows):
+        if isinstance(row, Mapping):
+            kept.append((findings.indices[position], dict(row)))
+        else:
+            findings.add(position, "", Refused(row, "is not an object with a field per column"))
+    findings.indices = [index for index, _ in kept]
+    return [row for _, row in kept]
+
+
+def _finished(
+    arrays: list[pa.Array | None], texts: list[str | None], schema: Schema, extra: bool, findings: _Findings
+) -> pa.RecordBatch:
+    findings.check()
+    if extra:
+        arrays = [*arrays, pa.array(texts, pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, schema=stored_schema(schema, extra))
+
+
+def _from_values(plan: _Plan, values: list[Any], findings: _Findings) -> pa.Array | None:
+    array = plan.quick(values)
+    return _by_rule(plan, values, plan.rule, findings) if array is None else array
+
+
+def _by_rule(plan: _Plan, values: list[Any], rule: Rule, findings: _Findings) -> pa.Array | None:
+    """Value by value; None if any was refused."""
+    taken, refused_any = [], False
+    for position, value in enumerate(values):
+        try:
+            taken.append(rule(value))
+        except Refused as refused:
+            refused_any = True
+            findings.add(position, plan.column.name, refused)
+    return None if refused_any else pa.array(taken, plan.arrow)
+
+
+def _unknown_fields(
+    leftovers: Sequence[dict[Any, Any]], schema: Schema, extra: bool, findings: _Findings
+) -> list[str | None]:
+    """The `_extra` of each row. A field that is null says nothing, as with a column that a row lacks."""
+    texts: list[str | None] = []
+    for position, fields in enumerate(leftovers):
+        kept: dict[str, Any] = {}
+        for name, value in fields.items():
+            try:
+                kept[name] = _extra_field(name, value, schema, extra)
+            except Refused as refused:
+                findings.add(position, str(name), refused)
+        told = {name: orjson.Fragment(kept[name]) for name in sorted(kept) if kept[name] is not None}
+        texts.append(orjson.dumps(told).decode() if told else None)
+    return texts
+
+
+def _extra_field(name: Any, value: Any, schema: Schema, extra: bool) -> str | None:
+    if not isinstance(name, str):
+        raise Refused(value, f"a field's name is text, not {shown(name)}")
+    if name in SYSTEM_COLUMNS:
+        raise Refused(value, "a reserved name: Strandline stamps this column itself")
+    if not extra:
+        raise Refused(value, f"no such column. {nearest(name, schema.names)}")
+    return None if value is None else take_json(value)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An Arrow column as it came, in one piece; `unicode` if all of its text is."""
+
+    array: pa.Array
+    unicode: bool
+
+
+def _arrow_columns(data: pa.RecordBatch | pa.Table) -> dict[str, _Given]:
+    names = data.schema.names
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise BadRequest(f"the Arrow data has more than one column called {', '.join(map(repr, twice))}")
+    return {name: _given(data.column(i), name) for i, name in enumerate(names)}
+
+
+def _given(column: pa.Array | pa.ChunkedArray, name: str) -> _Given:
+    """Checked before anything else: Arrow from elsewhere may claim anything, also to be longer than it is."""
+    whole = isinstance(column, pa.Array)
+    unicode = all([_is_unicode(chunk, name) for chunk in ([column] if whole else column.chunks)])
+    return _Given(plain(column if whole else column.combine_chunks()), unicode)
+
+
+def _is_unicode(array: pa.Array, name: str) -> bool:
+    """False for text that is not UTF-8: a bad value of one row. Anything else that is not valid is a bad request."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        # Only of plain text is it certain that everything else was checked before, and can be looked at.
+        if is_text(array.type) and "UTF8" in str(error):
+            return False
+        raise BadRequest(f"column {name!r} is not valid Arrow data: {error}") from None
+    return True
+
+
+def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
+    column = plan.column
+    source = given.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
+    cast = lossless(source.array, column.type, column.nullable) if source.unicode else None
+    if cast is not None:
+        return cast
+    values = _each(source.array, lambda part: list(part.to_pylist()))
+    quick = plan.text_quick(values)
+    return _by_rule(plan, values, plan.text_rule, findings) if quick is None else quick
+
+
+def _each(array: pa.Array, read: Callable[[pa.Array], list[Any]]) -> list[Any]:
+    """What `read` gives for the array; one by one if there is a value that Python can't have."""
+    try:
+        return read(array)
+    except (ValueError, OverflowError) as error:
+        if len(array) == 1:
+            return [_Unreadable(error)]
+        return [value for i in range(len(array)) for value in _each(array.slice(i, 1), read)]
+
+
+class _Unreadable:
+    """Stands for a value that Python can't have: text that is not UTF-8, a date in the year 20000."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"<unreadable: {self.error}>"
+
+
+@lru_cache(maxsize=1024)
+def _plans(schema: Schema) -> tuple[_Plan, ...]:
+    return tuple(map(_plan, schema.columns))
+
+
+def _plan(column: Column) -> _Plan:
+    quick = quick_for(column.type, column.nullable)
+    return _Plan(
+        column=column,
+        arrow=arrow_type(column.type, stored=True),
+        quick=quick,
+        rule=rule_for(column.type, column.nullable),
+        text_quick=never if _has_json(column.type) else quick,
+        text_rule=rule_for(column.type, column.nullable, json_text=True),
+    )
+
+
+def _has_json(type_: Type) -> bool:
+    match type_:
+        case Primitive(name):
+            return name == "json"
+        case List(element, _):
+            return _has_json(element)
+        case Struct(fields):
+            return any(_has_json(field.type) for field in fields)
+        case Map(_, value, _):
+            return _has_json(value)
+    return False

@@ -1,0 +1,126 @@
+"""What a table is, where its log ends, and what its tail holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from strandline.model.schema import Schema
+
+Dedupe = Literal["table", "partition"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's identity and the settings that never change."""
+
+    table_id: str
+    name: str
+    kind: Literal["log"]
+    iceberg_name: str
+    row_key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    dedupe: Dedupe
+    extra: bool
+    created_at_us: int
+
+
+@dataclass(frozen=True)
+class Books:
+    """Where the acked rows of a (branch, table) went: acked = log + tail + dropped + pruned + quarantined."""
+
+    acked: int
+    log: int
+    dropped: int
+    pruned: int
+    quarantined: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a (branch, table)'s log: the pins that every read starts from.
+
+    `version` counts the log snapshots published here; the ledger's files are recorded against it, so a view that
+    remembers a version can be planned later. `refuses` is why writes are refused, when they are.
+    """
+
+    branch_id: str
+    table_id: str
+    version: int
+    log_snapshot: int | None
+    last_seq: int
+    schema_version: int
+    refuses: str | None
+    books: Books
+
+
+@dataclass(frozen=True)
+class BatchRef:
+    """A batch in a tail, without its payload."""
+
+    batch_id: str
+    first_seq: int
+    last_seq: int
+    rows: int
+    size_bytes: int
+    schema_version: int
+    actor: str
+    at_us: int
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A batch with its bytes, as the ledger holds them."""
+
+    ref: BatchRef
+    payload: bytes
+    checksum: bytes
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a log snapshot: enough to plan a read without Iceberg's metadata."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    first_seq: int
+    last_seq: int
+    partition: str
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved."""
+
+    table: Table
+    head: Head
+    schema: Schema
+    tail: tuple[BatchRef, ...]
+    reserved_from: int | None
+
+    @property
+    def stable_seq(self) -> int:
+        """Everything up to this seq is in the log for good."""
+        first_in_tail = self.tail[0].first_seq if self.tail else None
+        blockers = [seq for seq in (first_in_tail, self.reserved_from) if seq is not None]
+        return min(blockers) - 1 if blockers else self.head.last_seq
+
+    @property
+    def readable_seq(self) -> int:
+        """Up to this seq no row can appear any more that is not visible now; the tail counts as visible.
+
+        Only a reserved range can still put rows below others that are visible already, so a reader that remembers
+        where it stopped stays below the first one.
+        """
+        return self.reserved_from - 1 if self.reserved_from is not None else self.head.last_seq
+
+
+@dataclass(frozen=True)
+class Ack:
+    """The answer to an append: durable, with these seqs."""
+
+    rows: int
+    first_seq: int | None
+    last_seq: int | None
+    repeated: bool = False

@@ -1,0 +1,107 @@
+"""Flush: a table's tail moves from the ledger into its Iceberg log.
+
+It covers the batches up to a seq and depends on the log's pin, not on `last_seq`: rows that are appended meanwhile wait for
+the next one. One operation takes a bounded bite, so that nobody waits long for the table; a long tail is several bites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.ledger.ledger import Connection
+from strandline.ledger.tables import read_states
+from strandline.model.operations import Effects, Flushed, TableEffect, TableScope
+from strandline.model.tables import BatchRef, TableState
+from strandline.operations.context import Context
+from strandline.operations.stage_tail import StagedRows, prepare_branch, stage_tail
+from strandline.operations.steps import Coverage, Running, run
+
+BITE_ROWS = 1_000_000
+BITE_BYTES = 256 << 20
+
+
+@dataclass
+class Flush:
+    """One bite of a tail."""
+
+    table: str
+    branch: str
+    upto: int
+    actor: str
+    kind: str = "flush"
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The table, when its tail has batches up to the seq."""
+        self.state = read_states(conn, self.branch, [self.table])[0]
+        self.refs = bite(self.state, self.upto)
+        return Coverage(self.state.head.branch_id, (scope_of(self.state),)) if self.refs else None
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Append the bite to a private branch."""
+        prepare_branch(ctx, self.state, running.op_id)
+        staged = stage_tail(ctx, self.state, self.refs, running.op_id)
+        return Effects(tables=(flush_effect(self.state, staged),))
+
+
+def bite(state: TableState, upto: int) -> list[BatchRef]:
+    """The first batches of a tail, up to a seq, as many as one operation takes; at least one if there is one."""
+    taken: list[BatchRef] = []
+    rows = size_bytes = 0
+    for ref in state.tail:
+        rows += ref.rows
+        size_bytes += ref.size_bytes
+        if ref.first_seq > upto or (taken and (rows > BITE_ROWS or size_bytes > BITE_BYTES)):
+            break
+        taken.append(ref)
+    return taken
+
+
+def scope_of(state: TableState) -> TableScope:
+    """The table and the pins that an operation on it depends on."""
+    head = state.head
+    return TableScope(head.branch_id, head.table_id, state.table.iceberg_name, head.version, head.log_snapshot)
+
+
+def flush_effect(state: TableState, staged: StagedRows) -> TableEffect:
+    """What publishing staged tail rows does to the table."""
+    return TableEffect(
+        branch_id=state.head.branch_id,
+        table_id=state.table.table_id,
+        from_version=state.head.version,
+        from_snapshot=state.head.log_snapshot,
+        snapshot=staged.snapshot,
+        batches=staged.batches,
+        files=staged.files,
+        rows_added=staged.rows,
+        rows_dropped=staged.dropped,
+        stream_heads=staged.stream_heads(),
+    )
+
+
+def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
+    """Flush everything that is in a table's tail now, bite by bite."""
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+    upto = state.head.last_seq
+    rows = dropped = 0
+    operation: str | None = None
+    warnings: list[str] = []
+    while (done := run(ctx, Flush(table, branch, upto, actor))) is not None:
+        effect = done.effects.tables[0]
+        rows += effect.rows_added
+        dropped += effect.rows_dropped
+        operation = done.op_id
+        warnings.extend(done.warnings)
+        ctx.report(f"flushed {state.table.name}", rows + dropped, None)
+    with ctx.ledger.read() as conn:
+        after = read_states(conn, branch, [table])[0]
+    return Flushed(
+        table=state.table.name,
+        branch=branch,
+        rows=rows,
+        duplicates_dropped=dropped,
+        flushed_seq=after.stable_seq,
+        snapshot_id=after.head.log_snapshot,
+        operation=operation,
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,124 @@
+"""Publishing: the one short transaction that makes staged work visible.
+
+What it writes was decided when the operation was staged, and is data. So the process that staged it and the process that
+recovers it come through here alike, and there is one place where a table can move.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from strandline.errors import Conflict, Damaged
+from strandline.ledger import audit, batches, files, heads, intents, leases, loads, reservations
+from strandline.ledger.commits import write_commit
+from strandline.ledger.idempotency import remember
+from strandline.ledger.ledger import Connection, Txn
+from strandline.ledger.query_marks import move_mark
+from strandline.ledger.tables import branch_name, read_head
+from strandline.model.operations import Effects, Intent, TableEffect
+
+
+def apply(txn: Txn, intent: Intent) -> None:
+    """Write everything an intent's effects say, or raise Conflict because something they depend on has moved."""
+    effects = intent.effects
+    assert effects is not None, f"operation {intent.op_id} is published before it was staged"
+    for effect in effects.tables:
+        _check(txn.conn, effect)
+        _move(txn, intent, effect)
+    commit = _commit(txn, intent, effects)
+    _keep_answers(txn, effects, commit)
+    reservations.release(txn, intent.op_id)
+    intents.set_phase(txn, intent.op_id, "published")
+    leases.release_tables(txn, intent.op_id)
+
+
+def abandon(txn: Txn, intent: Intent, *, actor: str, reason: str) -> None:
+    """Give an operation up: its reserved seqs become a gap, its leases are free, what it staged is garbage."""
+    reservations.release(txn, intent.op_id)
+    intents.set_phase(txn, intent.op_id, "abandoned")
+    leases.release_tables(txn, intent.op_id)
+    audit.write_audit(
+        txn,
+        op_id=intent.op_id,
+        kind=intent.kind,
+        outcome="rolled_back",
+        original_actor=intent.actor,
+        tables=audit.tables_of(intent, moved=False),
+        reason=reason[:2000],
+        actor=actor,
+    )
+
+
+def _check(conn: Connection, effect: TableEffect) -> None:
+    head = read_head(conn, effect.branch_id, effect.table_id)
+    if head.refuses is not None:
+        raise Damaged(f"table {effect.table_id} refuses writes: {head.refuses}")
+    if (head.version, head.log_snapshot) != (effect.from_version, effect.from_snapshot):
+        raise Conflict(
+            f"the log of table {effect.table_id} moved from version {effect.from_version} to {head.version}",
+            kind="table_moved",
+            expected=effect.from_version,
+            actual=head.version,
+        )
+    found = batches.count_in_tail(conn, effect.branch_id, effect.table_id, effect.batches)
+    if found != len(effect.batches):
+        raise Conflict(
+            f"the tail of table {effect.table_id} has {found} of the {len(effect.batches)} batches that were staged",
+            kind="table_moved",
+            expected=len(effect.batches),
+            actual=found,
+        )
+
+
+def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
+    version = effect.from_version
+    if effect.snapshot is not None:
+        version += 1
+        head = read_head(txn.conn, effect.branch_id, effect.table_id)
+        files.add_snapshot(
+            txn,
+            effect.branch_id,
+            effect.table_id,
+            version,
+            snapshot_id=effect.snapshot,
+            op_id=intent.op_id,
+            kind=intent.kind,
+            rows=effect.rows_added,
+        )
+        files.add_files(txn, effect.branch_id, effect.table_id, version, head.schema_version, effect.files)
+    heads.move(txn, effect, version)
+    heads.move_streams(txn, effect)
+    batches.release(txn, effect.branch_id, effect.table_id, effect.batches)
+
+
+def _commit(txn: Txn, intent: Intent, effects: Effects) -> str | None:
+    if effects.commit is None:
+        return None
+    return write_commit(
+        txn,
+        branch_name(txn.conn, intent.branch_id),
+        kind=effects.commit.kind,
+        actor=intent.actor,
+        message=effects.commit.message,
+        tables=effects.commit.tables,
+        op_id=intent.op_id,
+    )
+
+
+def _keep_answers(txn: Txn, effects: Effects, commit: str | None) -> None:
+    if effects.progress is not None:
+        progress = effects.progress
+        loads.advance_load(
+            txn,
+            progress["load_id"],
+            since=progress["since"],
+            parts_done=progress["parts_done"],
+            answer=progress["answer"],
+        )
+        if effects.answer is not None:
+            loads.finish_load(txn, progress["load_id"])
+    if effects.answer is not None:
+        kept = orjson.loads(orjson.dumps({**effects.answer["answer"], "commit": commit}))
+        remember(txn, effects.answer["scope"], effects.answer["key"], effects.answer["digest"], kept, kept_s=None)
+    if effects.stream is not None:
+        move_mark(txn, effects.stream["query_id"], effects.stream["table_id"], effects.stream["batch"])

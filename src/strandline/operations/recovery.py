@@ -1,0 +1,184 @@
+"""Recovery: finish or undo what a dead process left.
+
+The ledger half needs no JVM: in one transaction it takes the dead operation's leases away, so that an owner that was only
+slow is refused from then on, and either publishes what was staged or gives it up, and writes down which. The Iceberg half
+(refs, private branches, folders) is left in the intent for whoever has Spark. A live owner's work is never touched.
+
+| found                              | done               | audited as     |
+|------------------------------------|--------------------|----------------|
+| staged, nothing depended on moved  | published          | rolled_forward |
+| staged, something moved            | abandoned          | rolled_back    |
+| staging                            | abandoned          | rolled_back    |
+| published, not settled             | settled            | rolled_forward |
+| published, its snapshot is missing | writes refused     | damaged        |
+| not readable                       | left to a person   | (nothing)      |
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
+from strandline.failpoints import fail
+from strandline.ledger import audit, intents, leases
+from strandline.ledger.ledger import Txn
+from strandline.model.ids import lease_of_operation
+from strandline.model.operations import Intent, Outcome, Recovered
+from strandline.operations import publish
+from strandline.operations.context import Context
+
+log = structlog.get_logger("strandline.recovery")
+
+NOBODY = ""
+
+
+def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[Recovered]:
+    """Recover every operation whose owner is dead, oldest first; one that can't be recovered never stops the others."""
+    with ctx.ledger.read() as conn:
+        found = intents.read_intents(conn)
+    results: list[Recovered] = []
+    for intent in found:
+        if not isinstance(intent, Intent) or intent.phase == "damaged" or not _is_dead(ctx, intent):
+            continue
+        try:
+            results.extend([_preview(intent)] if dry_run else _recover_one(ctx, intent, with_iceberg=with_iceberg))
+        except (StrandError, OSError) as error:
+            log.warning("not recovered", op=intent.op_id, error=str(error))
+    return results
+
+
+def pending_settles(ctx: Context) -> int:
+    """How many dead operations wait for somebody with Spark."""
+    with ctx.ledger.read() as conn:
+        found = intents.read_intents(conn)
+    return sum(
+        1
+        for intent in found
+        if isinstance(intent, Intent) and intent.phase in ("published", "abandoned") and _is_dead(ctx, intent)
+    )
+
+
+def recover_holder(ctx: Context, lease: leases.Lease) -> bool:
+    """Recover the operation that holds a lease we want, if it is dead; True when the lease may be free now."""
+    if lease.op_id is None:
+        return True
+    with ctx.ledger.read() as conn:
+        intent = intents.read_intent(conn, lease.op_id)
+    if isinstance(intent, intents.UnreadableIntent):
+        raise RecoveryRequired(
+            f"the table is held by operation {intent.op_id}, and {intent.reason}",
+            hint=f"Upgrade strandline, or give that operation up with `strand recover --discard {intent.op_id}`.",
+            operation=intent.op_id,
+        )
+    if intent is None or not _is_dead(ctx, intent):
+        return intent is None
+    return bool(_recover_one(ctx, intent, with_iceberg=False))
+
+
+def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
+    """Give up an intent that can't be read, because a person said so. What it staged stays as garbage for a sweep."""
+    with ctx.ledger.write() as txn:
+        intent = intents.read_intent(txn.conn, op_id)
+        if not isinstance(intent, intents.UnreadableIntent):
+            raise NotFound(
+                f"there is no unreadable operation {op_id}",
+                hint="`strand doctor` lists those there are; readable ones are recovered by `strand recover`.",
+            )
+        intents.delete_intent(txn, op_id)
+        leases.release_operation(txn, op_id)
+        audit.write_audit(
+            txn,
+            op_id=op_id,
+            kind=intent.kind,
+            outcome="rolled_back",
+            original_actor="unknown",
+            tables=[{"table_id": table_id} for table_id in intent.table_ids],
+            reason=f"given up by hand: {intent.reason}",
+            actor=actor,
+        )
+    return Recovered(op_id, intent.kind, "rolled_back", intent.reason, settled=False)
+
+
+def _is_dead(ctx: Context, intent: Intent) -> bool:
+    if intent.owner == NOBODY:
+        return True
+    if intent.owner == ctx.owner.text():
+        return intent.op_id not in ctx.live
+    lease = _operation_lease(ctx, intent.op_id)
+    return lease is None or ctx.watch.is_dead(lease)
+
+
+def _operation_lease(ctx: Context, op_id: str) -> leases.Lease | None:
+    with ctx.ledger.read() as conn:
+        return leases.find(conn, lease_of_operation(op_id))
+
+
+def _preview(intent: Intent) -> Recovered:
+    forward = intent.phase in ("staged", "published")
+    outcome: Outcome = "rolled_forward" if forward else "rolled_back"
+    return Recovered(intent.op_id, intent.kind, outcome, f"found {intent.phase}", settled=False)
+
+
+def _recover_one(ctx: Context, intent: Intent, *, with_iceberg: bool) -> list[Recovered]:
+    decided = _decide(ctx, intent) if intent.phase in ("staging", "staged") else None
+    if decided is None and intent.phase in ("staging", "staged"):
+        return []  # its owner turned out to be alive, or somebody else was faster
+    forward = intent.phase == "published" or (decided is not None and decided[0] == "rolled_forward")
+    outcome: Outcome = "rolled_forward" if forward else "rolled_back"
+    reason = decided[1] if decided is not None else f"it was {intent.phase}, and its Iceberg half was left"
+    if not with_iceberg:
+        return [Recovered(intent.op_id, intent.kind, outcome, reason, settled=False)] if decided is not None else []
+    return [Recovered(intent.op_id, intent.kind, outcome, reason, settled=_settle(ctx, intent.op_id))]
+
+
+def _decide(ctx: Context, seen: Intent) -> tuple[Outcome, str] | None:
+    """The ledger half, in one transaction; None when the owner shows that it lives."""
+    before = _operation_lease(ctx, seen.op_id)
+    with ctx.ledger.write() as txn:
+        intent = intents.read_intent(txn.conn, seen.op_id)
+        now = leases.find(txn.conn, lease_of_operation(seen.op_id))
+        if not isinstance(intent, Intent) or intent.phase != seen.phase or now != before:
+            return None
+        leases.take_over(txn, intent.op_id, ctx.owner.text())
+        outcome, reason = _publish_or_abandon(txn, intent)
+        intents.set_owner(txn, intent.op_id, NOBODY)
+        leases.release_operation(txn, intent.op_id)
+        fail("recover.before_commit")
+    fail("recover.after_commit")
+    log.info("recovered", op=intent.op_id, kind=intent.kind, outcome=outcome, reason=reason)
+    return outcome, reason
+
+
+def _publish_or_abandon(txn: Txn, intent: Intent) -> tuple[Outcome, str]:
+    reason = "its process ended before everything was staged"
+    if intent.phase == "staged":
+        try:
+            with txn.savepoint():
+                publish.apply(txn, intent)
+        except (Conflict, StrandError) as error:
+            reason = f"what it depended on has moved: {error}"
+        else:
+            reason = "its process ended after everything was staged"
+            audit.write_audit(
+                txn,
+                op_id=intent.op_id,
+                kind=intent.kind,
+                outcome="rolled_forward",
+                original_actor=intent.actor,
+                tables=audit.tables_of(intent, moved=True),
+                reason=reason,
+            )
+            return "rolled_forward", reason
+    publish.abandon(txn, intent, actor=audit.RECOVERY_ACTOR, reason=reason)
+    return "rolled_back", reason
+
+
+def _settle(ctx: Context, op_id: str) -> bool:
+    from strandline.operations.settle import settle  # brings Spark with it, and recovery at open must not
+
+    try:
+        settle(ctx, op_id, recovering=True)
+    except Exception as error:
+        log.warning("not settled yet", op=op_id, error=str(error))
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""Settling: Iceberg follows the ledger.
+
+Readers of the lake never look at Iceberg's refs, so settling late, twice or by another process changes nothing for them. It
+is for outside engines, and for tidiness: the ref moves to the pin, the private branch and the folder go, the intent is deleted.
+"""
+
+from __future__ import annotations
+
+from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, RefReport
+from strandline.failpoints import fail
+from strandline.ledger import audit, intents, leases
+from strandline.ledger.files import knows_snapshot
+from strandline.ledger.ledger import MAIN
+from strandline.ledger.tables import branch_name, read_head, refuse_writes
+from strandline.model.ids import private_branch
+from strandline.model.operations import Intent, TableScope
+from strandline.operations.context import Context
+
+
+def settle(ctx: Context, op_id: str, *, recovering: bool) -> list[str]:
+    """Settle a published or abandoned operation; returns what a person should know about it."""
+    with ctx.ledger.read() as conn:
+        intent = intents.read_intent(conn, op_id)
+    if not isinstance(intent, Intent) or intent.phase not in ("published", "abandoned"):
+        return []
+    warnings: list[str] = []
+    for scope in intent.scopes:
+        report = _settle_table(ctx, ctx.iceberg(), scope, op_id)
+        if report is not None and report.missing_pin is not None:
+            return [_refuse_damaged(ctx, intent, scope, report.missing_pin)]
+        if report is not None and report.foreign is not None:
+            warnings.append(_foreign(scope, report.foreign))
+    fail("settle.after_ref")
+    _remove_folders(ctx, intent)
+    fail("settle.after_folder")
+    _forget(ctx, intent, recovering=recovering)
+    fail("settle.after_commit")
+    return warnings
+
+
+def _settle_table(ctx: Context, iceberg: Iceberg, scope: TableScope, op_id: str) -> RefReport | None:
+    def pin() -> int | None:
+        with ctx.ledger.read() as conn:
+            return read_head(conn, scope.branch_id, scope.table_id).log_snapshot
+
+    def ours(snapshot_id: int) -> bool:
+        with ctx.ledger.read() as conn:
+            return knows_snapshot(conn, scope.table_id, snapshot_id)
+
+    fail("settle.before_ref")
+    with ctx.ledger.read() as conn:
+        ref = outside_ref(branch_name(conn, scope.branch_id), scope.branch_id)
+    try:
+        return iceberg.settle(scope.iceberg_name, ref, private_branch(op_id), pin, ours)
+    except MissingTable:
+        wanted = pin()
+        return None if wanted is None else RefReport(None, None, missing_pin=wanted)
+
+
+def outside_ref(branch: str, branch_id: str) -> str:
+    """The Iceberg ref under which outside engines find a branch of the lake."""
+    return MAIN_REF if branch == MAIN else f"b_{branch_id}"
+
+
+def _remove_folders(ctx: Context, intent: Intent) -> None:
+    ctx.staging.remove(intent.op_id)
+    progress = intent.effects.progress if intent.effects is not None else None
+    if intent.phase == "published" and progress is not None and progress["finished"]:
+        ctx.staging.remove(progress["load_id"])
+
+
+def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
+    with ctx.ledger.write() as txn:
+        if intents.read_intent(txn.conn, intent.op_id) is None:
+            return
+        if recovering and not audit.has_audit(txn.conn, intent.op_id):
+            audit.write_audit(
+                txn,
+                op_id=intent.op_id,
+                kind=intent.kind,
+                outcome="rolled_forward",
+                original_actor=intent.actor,
+                tables=audit.tables_of(intent, moved=True),
+                reason="it was published, and its process ended before the Iceberg refs followed",
+            )
+        intents.delete_intent(txn, intent.op_id)
+        leases.release_operation(txn, intent.op_id)
+
+
+def _refuse_damaged(ctx: Context, intent: Intent, scope: TableScope, missing: int) -> str:
+    """A pin without its snapshot: touch nothing, let nobody write there, and say so."""
+    reason = f"its pinned snapshot {missing} is not in the Iceberg table {scope.iceberg_name}"
+    with ctx.ledger.write() as txn:
+        refuse_writes(txn, scope.branch_id, scope.table_id, reason)
+        intents.set_phase(txn, intent.op_id, "damaged")
+        leases.release_operation(txn, intent.op_id)
+        audit.write_audit(
+            txn,
+            op_id=intent.op_id,
+            kind=intent.kind,
+            outcome="damaged",
+            original_actor=intent.actor,
+            tables=audit.tables_of(intent, moved=True),
+            reason=reason,
+        )
+    return f"table {scope.iceberg_name} is damaged and refuses writes: {reason}"
+
+
+def _foreign(scope: TableScope, snapshot_id: int) -> str:
+    return (
+        f"the Iceberg table {scope.iceberg_name} was changed from outside: its ref is at snapshot {snapshot_id}, "
+        "which is not one of this lake's. It was left there; the lake's own rows are complete."
+    )

@@ -1,0 +1,207 @@
+"""Staging a tail: batches out of the ledger, without duplicates, onto a private branch.
+
+The rows pass through Python a batch at a time, into Parquet files in the operation's folder, and Spark appends these. The
+duplicates are found beforehand from the key columns alone, by the same words that hide them from readers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from strandline.engines.duck import relations, sandbox
+from strandline.engines.spark import stage
+from strandline.failpoints import fail
+from strandline.ledger.batches import quarantine
+from strandline.ledger.files import read_files
+from strandline.model.ids import private_branch
+from strandline.model.rows import partitions
+from strandline.model.schema import SEQ, log_arrow, stored_schema
+from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.operations.context import Context
+from strandline.operations.staging import open_uri
+from strandline.views.tail import read_batches
+from strandline.views.view import key_scope, stored_columns
+
+# A file of the folder becomes a task, so there are at least as many as there are cores, and none is large.
+MIN_FILE_ROWS = 50_000
+MAX_FILE_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Rows on a private branch; `snapshot` is None when there was nothing to write."""
+
+    snapshot: int | None
+    files: tuple[DataFile, ...] = ()
+    rows: int = 0
+    dropped: int = 0
+    batches: tuple[str, ...] = ()
+
+    def stream_heads(self) -> dict[str, int]:
+        """The last seq of each partition that got rows."""
+        heads: dict[str, int] = {}
+        for file in self.files:
+            heads[file.partition] = max(file.last_seq, heads.get(file.partition, 0))
+        return heads
+
+
+def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
+    """Make sure of the Iceberg table and of the operation's private branch at the pin."""
+    iceberg = ctx.iceberg()
+    fail("stage.before_table")
+    iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by)
+    fail("stage.before_branch")
+    iceberg.create_branch(state.table.iceberg_name, private_branch(op_id), state.head.log_snapshot)
+    fail("stage.after_branch")
+
+
+def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
+    """Append these batches to the operation's branch, and set aside those that can't be read."""
+    ctx.staging.create(op_id)
+    bad: set[str] = set()
+
+    def set_aside(ref: BatchRef, reason: str) -> None:
+        bad.add(ref.batch_id)
+        quarantine(ctx.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason)
+
+    duplicates = _duplicates(ctx, state, refs, set_aside) if state.table.row_key else None
+    good = [ref for ref in refs if ref.batch_id not in bad]
+    fail("stage.before_files")
+    paths, rows = _write_files(ctx, state, good, op_id, duplicates, set_aside)
+    fail("stage.after_files")
+    kept = tuple(ref.batch_id for ref in refs if ref.batch_id not in bad)
+    offered = sum(ref.rows for ref in refs if ref.batch_id not in bad)
+    if rows == 0:
+        return StagedRows(None, dropped=offered, batches=kept)
+    frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
+    snapshot, files = append(ctx, state, frame, op_id)
+    return StagedRows(snapshot, files, rows, offered - rows, kept)
+
+
+def append(ctx: Context, state: TableState, frame: "stage.DataFrame", op_id: str) -> tuple[int, tuple[DataFile, ...]]:
+    """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added."""
+    iceberg = ctx.iceberg()
+    name = state.table.iceberg_name
+    fail("stage.before_append")
+    columns = [column.name for column in stored_columns(state)]
+    stage.append_to_branch(frame, name, private_branch(op_id), op_id, columns)
+    fail("stage.after_append")
+    snapshot = iceberg.branch_snapshot(name, private_branch(op_id))
+    assert snapshot is not None, f"Spark appended rows of operation {op_id} and its branch has no snapshot"
+    files = tuple(iceberg.added_files(name, snapshot))
+    iceberg.sync_to_disk(name, snapshot, files)
+    return snapshot, files
+
+
+def columns_ddl(state: TableState) -> str:
+    """The columns of a table's log, as Spark writes them."""
+    from strandline.model.schema import column_ddl
+
+    return ", ".join(column_ddl(column) for column in stored_columns(state))
+
+
+def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], set_aside: object) -> pa.Array:
+    """The seqs of rows whose key is in the log, or earlier among these rows."""
+    scope = key_scope(state)
+    names = list(dict.fromkeys([*scope.within, *scope.row_key]))
+    stored = stored_schema(state.schema, state.table.extra)
+    touched: set[str] = set()
+
+    def keys() -> Iterator[pa.RecordBatch]:
+        for batch in read_batches(ctx.ledger, refs, stored, set_aside, columns=names):  # type: ignore[arg-type]
+            if scope.within:
+                touched.update(partitions(batch, scope.within))
+            yield batch
+
+    schema = pa.schema([*(stored.field(name) for name in names), pa.field(SEQ, pa.int64())])
+    with sandbox.connect() as connection:
+        relations.load_rows(connection, "keys", pa.RecordBatchReader.from_batches(schema, keys()))
+        with ctx.ledger.read() as conn:
+            known = read_files(
+                conn,
+                state.head.branch_id,
+                state.table.table_id,
+                state.head.version,
+                partitions=sorted(touched) if scope.within else None,
+            )
+        log = relations.parquet([relations.local_path(file.path) for file in known], names) if known else None
+        relations.find_duplicates(connection, "keys", log, scope, into="duplicates")
+        found: pa.Array = connection.sql(f"SELECT {SEQ} FROM duplicates").to_arrow_table().column(0).combine_chunks()
+    return found
+
+
+def _write_files(
+    ctx: Context,
+    state: TableState,
+    refs: Sequence[BatchRef],
+    op_id: str,
+    duplicates: pa.Array | None,
+    set_aside: object,
+) -> tuple[list[str], int]:
+    """Write the rows that stay into Parquet files of the operation's folder, in seq order."""
+    total = sum(ref.rows for ref in refs)
+    per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
+    writer = _Files(ctx, op_id, log_arrow(state.schema, state.table.extra), per_file)
+    done = 0
+    with writer:
+        stored = stored_schema(state.schema, state.table.extra)
+        for batch in read_batches(ctx.ledger, refs, stored, set_aside):  # type: ignore[arg-type]
+            done += batch.num_rows
+            if duplicates is not None and len(duplicates):
+                batch = batch.filter(pc.invert(pc.is_in(batch.column(SEQ), value_set=duplicates)))
+            writer.write(batch)
+            ctx.report(f"reading the tail of {state.table.name}", done, total)
+    return writer.paths, writer.rows
+
+
+class _Files:
+    """Parquet files of about the same number of rows, one after another."""
+
+    def __init__(self, ctx: Context, op_id: str, schema: pa.Schema, rows_per_file: int) -> None:
+        self._ctx = ctx
+        self._op_id = op_id
+        self._schema = schema
+        self._limit = rows_per_file
+        self._writer: pq.ParquetWriter | None = None
+        self._in_file = 0
+        self.paths: list[str] = []
+        self.rows = 0
+
+    def __enter__(self) -> "_Files":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows; a batch is never cut, so a file holds one unbroken range of seqs."""
+        if batch.num_rows == 0:
+            return
+        if self._in_file >= self._limit:
+            self._close()
+        if self._writer is None:
+            self._open()
+        assert self._writer is not None
+        self._writer.write_batch(batch)
+        self._in_file += batch.num_rows
+        self.rows += batch.num_rows
+
+    def _open(self) -> None:
+        uri = self._ctx.staging.uri(self._op_id, f"tail-{len(self.paths):05d}.parquet")
+        system, path = open_uri(uri)
+        self._writer = pq.ParquetWriter(
+            path, self._schema, filesystem=system, compression="snappy", use_dictionary=False, write_statistics=False
+        )
+        self._in_file = 0
+        self.paths.append(uri)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

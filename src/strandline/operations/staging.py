@@ -1,0 +1,51 @@
+"""The folders that operations work in: one each, in the warehouse, where executors can reach them too.
+
+Whatever is in one is garbage as soon as its intent is gone, so nothing here is ever the only copy of a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+FOLDER = "_staging"
+
+
+class Staging:
+    """The working folders of a lake."""
+
+    def __init__(self, warehouse: str) -> None:
+        self._base = f"{warehouse.rstrip('/')}/{FOLDER}"
+
+    def uri(self, owner_id: str, name: str = "") -> str:
+        """Where an operation or a load keeps a file."""
+        return f"{self._base}/{owner_id}/{name}" if name else f"{self._base}/{owner_id}"
+
+    def create(self, owner_id: str) -> None:
+        """Make the folder."""
+        system, path = open_uri(self.uri(owner_id))
+        system.create_dir(path, recursive=True)
+
+    def remove(self, owner_id: str) -> None:
+        """Remove the folder and all that is in it; it may be gone already."""
+        system, path = open_uri(self.uri(owner_id))
+        with contextlib.suppress(FileNotFoundError):
+            system.delete_dir(path)
+
+    def listing(self) -> list[str]:
+        """Whose folders there are."""
+        from pyarrow.fs import FileSelector
+
+        system, path = open_uri(self._base)
+        return sorted(info.base_name for info in system.get_file_info(FileSelector(path, allow_not_found=True)))
+
+
+def open_uri(uri: str) -> tuple[FileSystem, str]:
+    """The file system and path behind a URI."""
+    from pyarrow.fs import FileSystem
+
+    system, path = FileSystem.from_uri(uri)
+    return system, path

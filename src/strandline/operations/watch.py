@@ -1,0 +1,51 @@
+"""Watching whether the holder of a lease is alive, without ever comparing two clocks.
+
+A holder is dead when its process certainly is, or when its beat has not changed for the lease's time on the observer's
+own monotonic clock. An observer that was itself asleep has seen nothing: however long it slept, one look counts for a
+quarter of the lease's time at most, so a healthy holder that slept with it gets the chance to beat.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from strandline.ledger.leases import Lease
+from strandline.ledger.owner import certainly_dead
+
+
+@dataclass
+class _Seen:
+    fence: int
+    beat: int
+    at_s: float
+    quiet_s: float = 0.0
+
+
+class Watch:
+    """What one process has seen of other processes' leases."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._seen: dict[str, _Seen] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def poll_s(self) -> float:
+        """How often to look while waiting."""
+        return min(1.0, self._ttl_s / 8)
+
+    def is_dead(self, lease: Lease) -> bool:
+        """Whether the holder is dead, by all that was seen up to and including this look."""
+        if lease.owner is None or certainly_dead(lease.owner):
+            return True
+        now_s = time.monotonic()
+        with self._lock:
+            seen = self._seen.get(lease.name)
+            if seen is None or (seen.fence, seen.beat) != (lease.fence, lease.beat):
+                self._seen[lease.name] = _Seen(lease.fence, lease.beat, now_s)
+                return False
+            seen.quiet_s += min(now_s - seen.at_s, self._ttl_s / 4)
+            seen.at_s = now_s
+            return seen.quiet_s >= self._ttl_s

@@ -1,0 +1,297 @@
+"""A view: all heads of a branch, read in one database snapshot. Every read starts from one.
+
+A view is immutable. It names snapshots, versions and batches, and all of these stay readable after it was taken (for the
+grace period at least), so the same question to the same view has the same answer, whatever is flushed meanwhile. What it
+names and can't find any more is `history_gone`, never missing rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.engines.duck import relations, sandbox
+from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.tables import read_states
+from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.model.types import ACTOR, AT, EXTRA, OURS, SEQ, Column
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from strandline.engines.spark.iceberg import Iceberg
+
+HIDDEN = (SEQ, AT, ACTOR)
+
+
+class UnreadableBatchWarning(UserWarning):
+    """A read left a batch out because its bytes are damaged; `strand doctor` tells the rest."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in `_seq` order; `continuation` is what to pass as `since` to go on where these end."""
+
+    batches: Iterator[pa.RecordBatch]
+    continuation: int
+    files_opened: int
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches
+
+
+class View:
+    """All tables of a branch as they were at one moment."""
+
+    def __init__(self, ledger: Ledger, branch: str, iceberg: Callable[[], Iceberg]) -> None:
+        with ledger.read() as conn:
+            states = read_states(conn, branch)
+        self.branch = branch
+        self._ledger = ledger
+        self._iceberg = iceberg
+        self._states: Mapping[str, TableState] = {state.table.name.lower(): state for state in states}
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        return [state.table.name for state in self._states.values()]
+
+    def state(self, name: str) -> TableState:
+        """A table's head, schema and tail in this view."""
+        found = self._states.get(name.lower())
+        if found is None:
+            raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
+        return found
+
+    def stable_seq(self, name: str) -> int:
+        """Everything up to this seq is in the table's Iceberg log for good."""
+        return self.state(name).stable_seq
+
+    def files(self, name: str, since: int | None = None, until: int | None = None) -> list[DataFile]:
+        """The data files of a table's pinned log; with a range, those alone that can hold rows of it."""
+        state = self.state(name)
+        with self._ledger.read() as conn:
+            return read_files(
+                conn, state.head.branch_id, state.table.table_id, state.head.version, since=since, until=until
+            )
+
+    def sql(self, query: str) -> Result:
+        """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved."""
+        hidden = [*HIDDEN, EXTRA] if any(state.table.extra for state in self._states.values()) else [*HIDDEN]
+        statement = sandbox.parse(query, self.tables, hidden)
+        connection = sandbox.connect()
+        paths: list[str] = []
+        extra_wanted = EXTRA in hidden
+        for name in sorted(statement.tables):
+            paths.extend(self._attach(connection, self.state(name), with_extra=extra_wanted))
+        sandbox.shut(connection, paths)
+        return Result(connection, statement.text)
+
+    def table(self, name: str) -> pa.Table:
+        """A table's rows as Arrow, without the columns that Strandline adds."""
+        return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
+
+    def read(self, name: str, since: int = 0, until: int | None = None) -> Rows:
+        """Rows of `(since, until]` in `_seq` order, all columns, opening only the files of that range.
+
+        It ends where a reader that comes back later can safely go on: no row below `continuation` will appear any more.
+        """
+        state = self.state(name)
+        end = state.readable_seq if until is None else min(until, state.readable_seq)
+        files = self.files(name, since, end)
+        return Rows(self._read(state, files, since, end), max(since, end), len(files))
+
+    def spark(self, name: str, since: int = 0, until: int | None = None) -> DataFrame:
+        """The same rows as a Spark DataFrame, all columns: the pinned snapshot, plus the tail."""
+        import pyarrow as pa
+
+        from strandline.engines.spark.read import read_view
+
+        state = self.state(name)
+        end = state.readable_seq if until is None else min(until, state.readable_seq)
+        connection = sandbox.connect()
+        self._attach(connection, state, with_extra=state.table.extra)
+        columns = [column.name for column in stored_columns(state)]
+        tail = pa.Table.from_batches(
+            list(self._ordered(connection, self._tail_sql(state), columns, since, end)) if state.tail else [],
+            schema=log_schema(state),
+        )
+        return read_view(
+            self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
+        )
+
+    def _attach(self, connection: duckdb.DuckDBPyConnection, state: TableState, *, with_extra: bool) -> list[str]:
+        """Make a table known to a connection; returns the paths it needs to read."""
+        files = self.files(state.table.name)
+        paths = [relations.local_path(file.path) for file in files]
+        columns = stored_columns(state)
+        names = [column.name for column in columns]
+        log = relations.parquet(paths, names) if paths else relations.empty(columns)
+        body = log
+        if state.tail:
+            self._load_tail(connection, state, files)
+            body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
+        missing_extra = f", NULL::VARCHAR AS {EXTRA}" if with_extra and not state.table.extra else ""
+        name = sandbox.quote_name(state.table.name)
+        connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
+        return paths
+
+    def _load_tail(
+        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]
+    ) -> None:
+        import pyarrow as pa
+
+        from strandline.model.rows import partitions
+        from strandline.model.schema import stored_schema
+        from strandline.views.tail import read_batches
+
+        touched: set[str] = set()
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            schema = stored_schema(state.schema, state.table.extra)
+            for batch in read_batches(self._ledger, state.tail, schema, _warn(state)):
+                if scope.within:
+                    touched.update(partitions(batch, state.table.partition_by))
+                yield batch
+
+        scope = key_scope(state)
+        tail, dropped = _tail_names(state)
+        relations.load_rows(connection, tail, pa.RecordBatchReader.from_batches(log_schema(state), rows()))
+        if scope.row_key:
+            known = [file for file in files if not scope.within or file.partition in touched]
+            log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
+            with _typed():
+                relations.find_duplicates(
+                    connection, sandbox.quote_name(tail), log if known else None, scope, into=dropped
+                )
+
+    def _tail_sql(self, state: TableState) -> str:
+        tail, dropped = _tail_names(state)
+        rows = f"SELECT * FROM {sandbox.quote_name(tail)}"
+        if not state.table.row_key:
+            return rows
+        return f"{rows} ANTI JOIN {sandbox.quote_name(dropped)} USING ({SEQ})"
+
+    def _read(
+        self, state: TableState, files: list[DataFile], since: int, until: int
+    ) -> Iterator[pa.RecordBatch]:
+        columns = [column.name for column in stored_columns(state)]
+        for run in disjoint_runs(files):
+            with sandbox.connect() as connection:
+                paths = [relations.local_path(file.path) for file in run]
+                yield from self._ordered(connection, relations.parquet(paths, columns), columns, since, until)
+        if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
+            with sandbox.connect() as connection:
+                self._load_tail(connection, state, self.files(state.table.name))
+                yield from self._ordered(connection, self._tail_sql(state), columns, since, until)
+
+    def _ordered(
+        self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int
+    ) -> Iterator[pa.RecordBatch]:
+        query = (
+            f"SELECT {_list(columns)} FROM ({rows}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
+        )
+        with _typed():
+            yield from connection.sql(query).to_arrow_reader(10_000)
+
+
+class Result:
+    """The answer to a query. It is computed as it is fetched, and fetched once."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
+        self._connection = connection
+        with _typed():
+            self._relation = connection.sql(text)
+        self.columns: list[str] = list(self._relation.columns)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All rows as Python values."""
+        with _typed():
+            found: list[tuple[Any, ...]] = self._relation.fetchall()
+        return found
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        with _typed():
+            return self._relation.to_arrow_table()
+
+    def reader(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow batches, as they are computed: memory does not grow with the answer."""
+        with _typed():
+            yield from self._relation.to_arrow_reader(rows)
+
+
+def key_scope(state: TableState) -> relations.KeyScope:
+    """What makes two rows of a table the same row."""
+    table = state.table
+    return relations.KeyScope(table.row_key, table.partition_by if table.dedupe == "partition" else ())
+
+
+def stored_columns(state: TableState) -> list[Column]:
+    """The columns of a table's log: the user's, then ours."""
+    ours = [Column(name, type_, True) for name, type_ in OURS.items() if name != EXTRA or state.table.extra]
+    return [*state.schema.columns, *ours]
+
+
+def log_schema(state: TableState) -> pa.Schema:
+    """The same columns as an Arrow schema."""
+    from strandline.model.schema import log_arrow
+
+    return log_arrow(state.schema, state.table.extra)
+
+
+def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """Files in seq order, cut wherever no file reaches over the cut: sorting each run sorts all of them."""
+    run: list[DataFile] = []
+    reach = 0
+    for file in files:
+        if run and file.first_seq > reach:
+            yield run
+            run = []
+        run.append(file)
+        reach = max(reach, file.last_seq)
+    if run:
+        yield run
+
+
+def _tail_names(state: TableState) -> tuple[str, str]:
+    return f"strand_tail_{state.table.table_id}", f"strand_dropped_{state.table.table_id}"
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(sandbox.quote_name(name) for name in names)
+
+
+def _warn(state: TableState) -> Callable[[BatchRef, str], None]:
+    def warn(ref: BatchRef, reason: str) -> None:
+        warnings.warn(
+            f"table {state.table.name!r}: batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}, {ref.rows} rows) "
+            f"was left out: {reason}. `strand doctor` says what to do.",
+            UnreadableBatchWarning,
+            stacklevel=2,
+        )
+
+    return warn
+
+
+class _typed:
+    """DuckDB's errors in our words: a file that is gone, or a query that is wrong."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import duckdb
+
+        if isinstance(error, duckdb.IOException):
+            raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
+        if isinstance(error, duckdb.PermissionException):
+            raise BadRequest(f"a query sees the lake alone: {error}", hint="Name tables of the lake only.") from error
+        if isinstance(error, duckdb.Error):
+            raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
