@@ -10,11 +10,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from strandline.errors import StrandError
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+__all__ = ["Lake", "StrandError", "init", "open"]
 __version__ = "0.1.0"
 
 
-def open(path: str | Path | None = None, *, read_only: bool = False) -> "Lake":
+def open(path: str | Path | None = None, *, read_only: bool = False) -> Lake:
     """Open a lake: this folder, else $STRAND_LAKE, else the nearest one upwards. `read_only=True` touches nothing."""
     from strandline.config import find_root
     from strandline.lake import Lake
@@ -22,14 +29,17 @@ def open(path: str | Path | None = None, *, read_only: bool = False) -> "Lake":
     return Lake(find_root(Path(path) if path is not None else None), read_only=read_only)
 
 
-def init(path: str | Path, *, ledger: str | None = None, warehouse: str | None = None) -> "Lake":
+def init(path: str | Path, *, ledger: str | None = None, warehouse: str | None = None) -> Lake:
     """Make a new lake in an empty folder, and open it."""
     from strandline.create import create
 
     return create(Path(path), ledger=ledger, warehouse=warehouse)
 
 
-from strandline.errors import StrandError  # noqa: E402
-from strandline.lake import Lake  # noqa: E402
+def __getattr__(name: str) -> Any:
+    """`Lake` on demand: it brings the database libraries along, and `strand --help` should not wait for them."""
+    if name != "Lake":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from strandline.lake import Lake
 
-__all__ = ["Lake", "StrandError", "init", "open"]
+    return Lake

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +54,7 @@ class Lake:
         self._context: Context | None = None
         self._iceberg: Iceberg | None = None
         self._spark_lock = threading.Lock()
-        if not read_only:
-            self.refresh()
+        self.recovered: list[Recovered] = [] if read_only else self.refresh()
 
     def __enter__(self) -> Lake:
         return self
@@ -112,14 +111,40 @@ class Lake:
         self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
     ) -> Ack:
         """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
+        again = isinstance(rows, Sequence)
+        return self._append(table, lambda state: encode_rows(rows, state), actor, idempotency_key, branch, again)
+
+    def append_json_lines(
+        self,
+        table: str,
+        lines: Iterable[bytes],
+        *,
+        actor: str = "",
+        idempotency_key: str | None = None,
+        branch: str = MAIN,
+    ) -> Ack:
+        """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
+        again = isinstance(lines, Sequence)
+        return self._append(table, lambda state: encode_lines(lines, state), actor, idempotency_key, branch, again)
+
+    def _append(
+        self,
+        table: str,
+        encode: Callable[[TableState], list[NewBatch]],
+        actor: str,
+        key: str | None,
+        branch: str,
+        again: bool,
+    ) -> Ack:
+        """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
         actor = actor or default_actor()
         for _ in range(SCHEMA_RETRIES):
             state = self._state(table, branch)
-            batches = encode_rows(rows, state)
+            batches = encode(state)
             try:
-                return self._appender.append(self._append_of(state, batches, actor, idempotency_key))
+                return self._appender.append(self._append_of(state, batches, actor, key))
             except Conflict as error:
-                if error.detail["kind"] != "schema_moved" or not isinstance(rows, Sequence):
+                if error.detail["kind"] != "schema_moved" or not again:
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
@@ -153,6 +178,67 @@ class Lake:
 
         names = [table] if table is not None else self.view(branch).tables
         return [flush(self.context, name, branch, actor or default_actor()) for name in names]
+
+    def load(
+        self,
+        table: str,
+        files: Sequence[str],
+        *,
+        actor: str = "",
+        branch: str = MAIN,
+        key: str | None = None,
+        again: bool = False,
+    ) -> Loaded:
+        """Load files (JSON lines, CSV, Parquet, Arrow; folders, globs, URIs), once however often it is called.
+
+        What remembers the load is `key`, or where there is none the files' names, sizes and times. `again` loads anyway.
+        """
+        from strandline.engines.files import find_inputs
+        from strandline.operations.load import LoadRequest, identity, load, new_load_id
+
+        inputs = tuple(find_inputs(files))
+        with self.ledger.read() as conn:
+            digest = identity(tables.find_table(conn, table).table_id, branch, inputs)
+        request = LoadRequest(
+            table=table,
+            branch=branch,
+            inputs=inputs,
+            actor=actor or default_actor(),
+            key=key or digest,
+            digest=digest,
+            load_id=new_load_id(),
+            again=again,
+        )
+        return load(self.context, request)
+
+    def adopt(
+        self,
+        name: str,
+        source: str,
+        *,
+        actor: str = "",
+        row_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        dedupe: Dedupe = "table",
+        branch: str = MAIN,
+    ) -> Loaded:
+        """Take an existing Iceberg table or a folder of Parquet files in as a new table; the source is only read."""
+        from strandline.operations.adopt import adopt, find_source
+
+        found = find_source(self.context, source)
+        with self.ledger.read() as conn:
+            known = {table.name.lower() for table in tables.list_tables(conn)}
+        if name.lower() not in known:
+            self.create_table(
+                name, found.schema, row_key=row_key, partition_by=partition_by, dedupe=dedupe, actor=actor
+            )
+        return adopt(self.context, name, branch, found, actor or default_actor())
+
+    def foreach_batch(self, table: str, *, actor: str = "", branch: str = MAIN) -> Callable[[DataFrame, int], None]:
+        """A function for Structured Streaming's `foreachBatch`: each micro-batch is stored once, whatever is replayed."""
+        from strandline.operations.stream import foreach_batch
+
+        return foreach_batch(self.context, table, branch, actor or default_actor())
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -224,12 +310,46 @@ class Lake:
 
 def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:
     """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
+
+    def validated() -> Iterator[pa.RecordBatch]:
+        start = 0
+        for piece in _pieces(rows):
+            yield (batch := _validated(piece, state, start))
+            start += batch.num_rows
+
+    return _encode_all(validated(), state.table)
+
+
+def encode_lines(lines: Iterable[bytes], state: TableState) -> list[NewBatch]:
+    """The same for JSON lines, a bounded number of them at a time."""
+    from strandline.model.rows import from_json_lines
+
+    validated = (
+        from_json_lines(chunk, state.schema, extra=state.table.extra, start=start)
+        for start, chunk in _line_chunks(lines)
+    )
+    return _encode_all(validated, state.table)
+
+
+def _line_chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines in chunks, each with the index of its first line."""
+    start, size_bytes = 0, 0
+    chunk: list[bytes] = []
+    for line in lines:
+        if len(chunk) >= BATCH_ROWS or (chunk and size_bytes + len(line) > BATCH_BYTES):
+            yield start, chunk
+            start, size_bytes, chunk = start + len(chunk), 0, []
+        chunk.append(line)
+        size_bytes += len(line)
+    if chunk:
+        yield start, chunk
+
+
+def _encode_all(validated: Iterable[pa.RecordBatch], table: Table) -> list[NewBatch]:
     batches: list[NewBatch] = []
-    size_bytes = start = 0
-    for piece in _pieces(rows):
-        batch = _validated(piece, state, start)
-        start += batch.num_rows
-        encoded = _encode(batch, state.table)
+    size_bytes = 0
+    for batch in validated:
+        encoded = _encode(batch, table)
         size_bytes += sum(len(part.payload) for part in encoded)
         if size_bytes > APPEND_BYTES:
             raise TooLarge(

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for schemas and rows that fit them."""
+"""What the tests of rows share: strategies for schemas and rows that fit them, and how a refusal is caught."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import decimal
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
+from strandline.errors import InvalidRows
 from strandline.model import types as ty
-from strandline.model.schema import Schema
+from strandline.model.schema import Schema, parse_columns
+
+AGES = parse_columns("name:string,age:long?,tags:list<string>?")
+MOMENT = dt.datetime(2025, 1, 2, 3, 4, 5, 123456, tzinfo=dt.UTC)
+
+
+def refused(call: Any, *args: Any, **kwargs: Any) -> InvalidRows:
+    with pytest.raises(InvalidRows) as caught:
+        call(*args, **kwargs)
+    return caught.value
+
 
 JSON = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,7 +44,7 @@ def _timestamp_texts(draw: st.DrawFn) -> str:
     between = draw(st.sampled_from(["T", "T", " ", "t", "_"]))
     time = draw(st.sampled_from(["00:00:00", "23:59:59", "03:04", "03", "24:00:00", "12:60:00", "12:00:60", "030405"]))
     fraction = draw(st.sampled_from(["", "", ".5", ".123456", ".1234567", ".123456789123", ".", ",5"]))
-    zone = draw(st.sampled_from(["Z", "Z", "z", "", "+01:00", "-0530", "+02", "+23:59", "+24:00", "-00:60", " Z", "+1"]))
+    zone = draw(st.sampled_from(["Z", "Z", "z", "", "+01:00", "-0530", "+02", "+23:59", "+24:00", "-00:60", " Z"]))
     return f"{year}{day}{between}{time}{fraction}{zone}"
 
 
@@ -71,8 +83,8 @@ def values_of(type_: ty.Type) -> st.SearchStrategy[Any]:
         case ty.Struct(fields):
             return st.fixed_dictionaries({f.name: _maybe(f.type, f.nullable) for f in fields})
         case ty.Map(key, value, nullable):
-            keys = _plain_keys(key)
-            return st.dictionaries(keys, _maybe(value, nullable), max_size=3).map(lambda m: [list(p) for p in m.items()])
+            maps = st.dictionaries(_plain_keys(key), _maybe(value, nullable), max_size=3)
+            return maps.map(lambda pairs: [list(pair) for pair in pairs.items()])
 
 
 def _plain_keys(type_: ty.Type) -> st.SearchStrategy[Any]:

@@ -149,9 +149,10 @@ def test_bad_names_are_refused_in_mappings(name: str) -> None:
 def test_names_may_have_128_characters_and_a_leading_underscore_is_reserved() -> None:
     """The limit is exact, and the hint says why `_x` is not taken."""
     assert sc.parse_mapping({"a" * 128: "string"}).names == ("a" * 128,)
-    with pytest.raises(BadRequest) as caught:
-        sc.parse_mapping({"_seq": "long"})
-    assert "reserved" in caught.value.hint
+    for text in ("_seq:long", "_at:timestamp", "_actor:string", "_extra:json", "_x:string", "s:struct<_seq:long>"):
+        with pytest.raises(BadRequest) as caught:
+            sc.parse_columns(text)
+        assert "reserved" in caught.value.hint
 
 
 def test_a_mapping_needs_columns_and_texts() -> None:

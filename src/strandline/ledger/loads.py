@@ -39,6 +39,7 @@ class Load:
     parts: tuple[Part, ...]
     parts_done: int
     answer: Mapping[str, Any]
+    skipped: int
 
 
 def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load | None:
@@ -52,7 +53,15 @@ def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load
         return None
     parts = tuple(Part(*part) for part in orjson.loads(row.parts))
     return Load(
-        row.load_id, row.branch_id, row.table_id, row.key, row.actor, parts, row.parts_done, orjson.loads(row.answer)
+        load_id=row.load_id,
+        branch_id=row.branch_id,
+        table_id=row.table_id,
+        key=row.key,
+        actor=row.actor,
+        parts=parts,
+        parts_done=row.parts_done,
+        answer=orjson.loads(row.answer),
+        skipped=row.skipped,
     )
 
 
@@ -76,7 +85,15 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
 
 
 def write_load(
-    txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, actor: str, parts: Sequence[Part]
+    txn: Txn,
+    load_id: str,
+    branch_id: str,
+    table_id: str,
+    key: str,
+    actor: str,
+    parts: Sequence[Part],
+    *,
+    skipped: int,
 ) -> None:
     """Remember what a load's input became."""
     txn.conn.execute(
@@ -90,6 +107,7 @@ def write_load(
             parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(),
             parts_done=0,
             answer=orjson.dumps({}).decode(),
+            skipped=skipped,
         )
     )
 

@@ -287,6 +287,7 @@ loads = Table(
     Column("parts", Text, nullable=False),
     Column("parts_done", Integer, nullable=False),
     Column("answer", Text, nullable=False),
+    Column("skipped", BigInteger, nullable=False),
 )
 
 # The last micro-batch of a streaming query that a table has.

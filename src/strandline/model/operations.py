@@ -155,5 +155,6 @@ class Loaded:
     last_seq: int | None
     commit: str | None
     already_loaded: bool = False
+    skipped: int = 0
     operations: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

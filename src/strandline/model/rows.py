@@ -255,8 +255,9 @@ def _arrow_columns(data: pa.RecordBatch | pa.Table) -> dict[str, _Given]:
 def _given(column: pa.Array | pa.ChunkedArray, name: str) -> _Given:
     """Checked before anything else: Arrow from elsewhere may claim anything, also to be longer than it is."""
     whole = isinstance(column, pa.Array)
-    unicode = all([_is_unicode(chunk, name) for chunk in ([column] if whole else column.chunks)])
-    return _Given(plain(column if whole else column.combine_chunks()), unicode)
+    # Every chunk is checked, also behind one that is not Unicode: they are about to be joined.
+    checked = {_is_unicode(chunk, name) for chunk in ([column] if whole else column.chunks)}
+    return _Given(plain(column if whole else column.combine_chunks()), False not in checked)
 
 
 def _is_unicode(array: pa.Array, name: str) -> bool:

@@ -121,21 +121,27 @@ class Column:
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) or OURS.get(self.name) == self.type:
             return
-        if self.name.startswith("_"):
-            hint = "A leading underscore is reserved for the columns that Strandline adds."
-        else:
-            hint = "A name starts with a letter and has up to 128 letters, digits and underscores."
-        raise BadRequest(f"{self.name!r} can't be a column's name", hint=hint)
+        raise _bad_name(self.name)
 
     def text(self) -> str:
         """`name:type`, with `?` where it is nullable."""
         return f"{self.name}:{type_text(self.type)}{'?' * self.nullable}"
 
 
+def _bad_name(name: str) -> BadRequest:
+    if name.startswith("_"):
+        hint = "A leading underscore is reserved for the columns that Strandline adds."
+    else:
+        hint = "A name starts with a letter and has up to 128 letters, digits and underscores."
+    return BadRequest(f"{name!r} can't be a column's name", hint=hint)
+
+
 def check_names(names: Iterable[str], where: str) -> None:
-    """At least one name, and no two that differ only in case."""
+    """At least one name, no two that differ only in case, and none of ours: a user can't declare `_seq`."""
     seen: dict[str, str] = {}
     for name in names:
+        if name in OURS:
+            raise _bad_name(name)
         if name.lower() in seen:
             raise BadRequest(
                 f"{where} has both {seen[name.lower()]!r} and {name!r}", hint="Names are unique, whatever their case."

@@ -115,7 +115,7 @@ def _keep_answers(txn: Txn, effects: Effects, commit: str | None) -> None:
             parts_done=progress["parts_done"],
             answer=progress["answer"],
         )
-        if effects.answer is not None:
+        if progress["finished"]:
             loads.finish_load(txn, progress["load_id"])
     if effects.answer is not None:
         kept = orjson.loads(orjson.dumps({**effects.answer["answer"], "commit": commit}))

@@ -16,7 +16,7 @@ slow is refused from then on, and either publishes what was staged or gives it u
 
 from __future__ import annotations
 
-import structlog
+
 
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
@@ -27,7 +27,7 @@ from strandline.model.operations import Intent, Outcome, Recovered
 from strandline.operations import publish
 from strandline.operations.context import Context
 
-log = structlog.get_logger("strandline.recovery")
+log = logs.Logger("strandline.recovery")
 
 NOBODY = ""
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.spark import stage
+from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
@@ -24,7 +25,6 @@ from strandline.model.rows import partitions
 from strandline.model.schema import SEQ, log_arrow, stored_schema
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.operations.context import Context
-from strandline.operations.staging import open_uri
 from strandline.views.tail import read_batches
 from strandline.views.view import key_scope, stored_columns
 

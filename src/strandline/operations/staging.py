@@ -6,10 +6,8 @@ Whatever is in one is garbage as soon as its intent is gone, so nothing here is 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from strandline.engines.storage import open_uri
 
 FOLDER = "_staging"
 
@@ -42,10 +40,3 @@ class Staging:
         system, path = open_uri(self._base)
         return sorted(info.base_name for info in system.get_file_info(FileSelector(path, allow_not_found=True)))
 
-
-def open_uri(uri: str) -> tuple[FileSystem, str]:
-    """The file system and path behind a URI."""
-    from pyarrow.fs import FileSystem
-
-    system, path = FileSystem.from_uri(uri)
-    return system, path

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
+
 from strandline.errors import Busy, Damaged, LeaseLost, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import intents, leases
@@ -29,7 +29,7 @@ from strandline.operations import publish, recovery
 from strandline.operations.context import Context
 from strandline.operations.settle import settle
 
-log = structlog.get_logger("strandline.operations")
+log = logs.Logger("strandline.operations")
 
 
 @dataclass(frozen=True)

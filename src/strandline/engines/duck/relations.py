@@ -38,6 +38,14 @@ def parquet(paths: Sequence[str], columns: Sequence[str]) -> str:
     return f"SELECT {_names(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
 
 
+def numbered(path: str, columns: Sequence[str], first_seq: int) -> str:
+    """A SELECT over one Parquet file whose rows get the seqs from `first_seq` on, in the file's order."""
+    return (
+        f"SELECT {_names(columns)}, {first_seq} + file_row_number AS {SEQ} "
+        f"FROM read_parquet({quote_text(path)}, file_row_number = true, hive_partitioning = false)"
+    )
+
+
 def empty(columns: Sequence[Column]) -> str:
     """A SELECT without rows, of the right types."""
     typed = (f"NULL::{duck_type(column.type)} AS {quote_name(column.name)}" for column in columns)

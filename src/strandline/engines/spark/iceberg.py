@@ -77,7 +77,7 @@ class Iceberg:
     def load(self, name: str) -> Any:
         """The Java table, with its newest metadata."""
         try:
-            return self._catalog.loadTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name))
+            return self._catalog.loadTable(self._identifier(name))
         except Py4JJavaError as error:
             if _is(error, "NoSuchTableException"):
                 raise MissingTable(name) from error
@@ -95,6 +95,17 @@ class Iceberg:
             f"CREATE TABLE IF NOT EXISTS {CATALOG}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"
         )
+
+    def register(self, name: str, metadata_file: str) -> None:
+        """Make an existing table known to the catalog; nothing of the table is touched."""
+        self._catalog.registerTable(self._identifier(name), metadata_file)
+
+    def unregister(self, name: str) -> None:
+        """Take a registered table's name away again; its files stay."""
+        self._catalog.dropTable(self._identifier(name), False)
+
+    def _identifier(self, name: str) -> Any:
+        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)
 
     def create_branch(self, name: str, branch: str, at_snapshot: int | None) -> None:
         """Make a private branch at a pin, or an empty one when the table has no snapshot yet."""

@@ -1,0 +1,359 @@
+"""Input files as validated Arrow batches: JSON lines, CSV, Parquet, Arrow; plain or compressed.
+
+The same functions run in this process for a small load and in Spark's workers for a large one, so a row is judged alike
+whichever way it comes in. A file is read in chunks: a large file of JSON lines is cut at line ends, so that many
+workers can read it and every one still knows which line it is at.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.engines.storage import open_uri
+from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
+from strandline.model import rows as rules
+from strandline.model.schema import Schema
+from strandline.model.types import Primitive
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+CHUNK_BYTES = 32 << 20
+ROWS_AT_ONCE = 10_000
+BYTES_AT_ONCE = 16 << 20
+MAX_LINE_BYTES = 64 << 20
+
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".arrows": "arrow",
+}
+_COMPRESSIONS = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file to load: where it is, what is in it, and what tells it from another state of itself."""
+
+    uri: str
+    format: str
+    size_bytes: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of an input that one worker reads; only JSON lines are ever cut (`start` to `end` in bytes)."""
+
+    input: Input
+    start: int = 0
+    end: int | None = None
+
+
+def find_inputs(sources: Sequence[str]) -> list[Input]:
+    """The files behind paths, folders, globs and URIs, in a fixed order; nothing found is an error."""
+    found: dict[str, Input] = {}
+    for source in sources:
+        for one in _expand(source):
+            found.setdefault(one.uri, one)
+    return list(found.values())
+
+
+def _expand(source: str) -> list[Input]:
+    from pyarrow.fs import FileSelector, FileType
+
+    system, path = _open_source(source)
+    if any(sign in path for sign in "*?["):
+        inputs = [_input(system, info) for info in _glob(system, path)]
+    else:
+        info = system.get_file_info(path)
+        if info.type == FileType.NotFound:
+            raise NotFound(f"there is no file {source}", hint="Check the path; globs and folders work too.")
+        listed = [info]
+        if info.type == FileType.Directory:
+            listed = [
+                part
+                for part in system.get_file_info(FileSelector(path, recursive=True))
+                if part.type == FileType.File and not _is_hidden(part.path.removeprefix(path))
+            ]
+        inputs = [_input(system, part) for part in sorted(listed, key=lambda part: part.path)]
+    if not inputs:
+        raise NotFound(f"no files in {source}", hint="Files whose names start with a dot or an underscore are left out.")
+    return inputs
+
+
+def _open_source(source: str) -> tuple[FileSystem, str]:
+    from pathlib import Path
+
+    if "://" in source or source.startswith("file:"):
+        return open_uri(source)
+    return open_uri(f"file://{Path(source).expanduser().absolute()}")
+
+
+def _glob(system: FileSystem, pattern: str) -> list[FileInfo]:
+    from fnmatch import fnmatch
+
+    from pyarrow.fs import FileSelector, FileType
+
+    base = pattern[: min(pattern.index(sign) for sign in "*?[" if sign in pattern)].rpartition("/")[0]
+    listed = system.get_file_info(FileSelector(base or "/", recursive=True, allow_not_found=True))
+    return sorted(
+        (info for info in listed if info.type == FileType.File and fnmatch(info.path, pattern)),
+        key=lambda info: info.path,
+    )
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.strip("/").split("/"))
+
+
+def _input(system: FileSystem, info: FileInfo) -> Input:
+    scheme = "file" if system.type_name == "local" else system.type_name
+    return Input(
+        uri=f"{scheme}://{info.path}",
+        format=format_of(info.path),
+        size_bytes=info.size,
+        identity=f"{info.path}:{info.size}:{info.mtime_ns}",
+    )
+
+
+def format_of(path: str) -> str:
+    """What a file's name says it holds."""
+    name = path.lower()
+    for ending in _COMPRESSIONS:
+        name = name.removesuffix(ending)
+    for ending, format_ in FORMATS.items():
+        if name.endswith(ending):
+            return format_
+    raise Unsupported(f"can't tell what {path} holds", hint=f"Its name should end in one of {', '.join(FORMATS)}.")
+
+
+def cut(inputs: Sequence[Input]) -> list[list[Chunk]]:
+    """The work of a load, as lists of chunks of about the same size; each list becomes one Parquet file."""
+    work: list[list[Chunk]] = []
+    room = 0
+    for one in inputs:
+        for chunk in _chunks(one):
+            size = (chunk.end or one.size_bytes) - chunk.start
+            if not work or size > room:
+                work.append([])
+                room = CHUNK_BYTES
+            work[-1].append(chunk)
+            room -= size
+    return work
+
+
+def _chunks(one: Input) -> Iterator[Chunk]:
+    if one.format != "jsonl" or one.uri.endswith(_COMPRESSIONS) or one.size_bytes <= CHUNK_BYTES:
+        yield Chunk(one)
+        return
+    system, path = open_uri(one.uri)
+    with system.open_input_file(path) as file:
+        start = 0
+        while start < one.size_bytes:
+            end = min(start + CHUNK_BYTES, one.size_bytes)
+            if end < one.size_bytes:
+                end = _line_end(file, end, one.size_bytes)
+            yield Chunk(one, start, end)
+            start = end
+
+
+def _line_end(file: pa.NativeFile, at: int, size: int) -> int:
+    file.seek(at)
+    while at < size:
+        block = file.read(1 << 20)
+        found = block.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(block)
+    return size
+
+
+class Skipped:
+    """Counts the rows of an export that belong to other tables."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+
+def read_chunk(
+    chunk: Chunk, schema: Schema, *, extra: bool, table: str, skipped: Skipped
+) -> Iterator[tuple[int, pa.RecordBatch | InvalidRows]]:
+    """A chunk as validated batches, each with the number of lines or rows read for it.
+
+    Rows that don't fit come out as the error, so that the reader can go on and list more of them.
+    """
+    start = 0
+    for size, piece in _pieces(chunk, schema, table, skipped):
+        take: Any = rules.from_arrow if isinstance(piece, pa.RecordBatch) else rules.from_dicts
+        if piece and isinstance(piece, list) and isinstance(piece[0], bytes):
+            take = rules.from_json_lines
+        try:
+            yield size, take(piece, schema, extra=extra, start=start)
+        except InvalidRows as error:
+            yield size, error
+        start += size
+
+
+def _pieces(chunk: Chunk, schema: Schema, table: str, skipped: Skipped) -> Iterator[tuple[int, Any]]:
+    one = chunk.input
+    system, path = open_uri(one.uri)
+    try:
+        if one.format == "jsonl":
+            yield from _json_lines(system, path, chunk, table, skipped)
+        elif one.format == "csv":
+            yield from _csv(system, path, one, schema)
+        elif one.format == "parquet":
+            with system.open_input_file(path) as file:
+                for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE):
+                    yield batch.num_rows, batch
+        else:
+            yield from _arrow(system, path)
+    except (pa.ArrowInvalid, OSError, EOFError, UnicodeDecodeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise NotFound(f"there is no file {one.uri} any more") from error
+        raise BadRequest(f"can't read {one.uri} as {one.format}: {error}", hint="Is the file whole?") from error
+
+
+def _json_lines(
+    system: FileSystem, path: str, chunk: Chunk, table: str, skipped: Skipped
+) -> Iterator[tuple[int, list[bytes]]]:
+    lines: list[bytes] = []
+    size = 0
+    with _open_text(system, path) as file:
+        if chunk.start:
+            file.seek(chunk.start)
+        at = chunk.start
+        while chunk.end is None or at < chunk.end:
+            line = file.readline(MAX_LINE_BYTES + 1)
+            if not line:
+                break
+            if len(line) > MAX_LINE_BYTES:
+                raise TooLarge(f"a line of {path} is longer than {MAX_LINE_BYTES >> 20} MiB", hint="Is it one row a line?")
+            at += len(line)
+            lines.append(_own_line(line, table, skipped))
+            size += len(line)
+            if len(lines) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield len(lines), lines
+                lines, size = [], 0
+    if lines:
+        yield len(lines), lines
+
+
+_TABLE_MARK = b'{"_table":'
+
+
+def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
+    """A line of an export of several tables names its table first: ours loses the name, another's becomes blank."""
+    if not line.startswith(_TABLE_MARK):
+        return line
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return line
+    if str(row.pop("_table")).lower() != table.lower():
+        skipped.rows += 1
+        return b""
+    return orjson.dumps(row)
+
+
+def _open_text(system: FileSystem, path: str) -> IO[bytes]:
+    raw: Any = system.open_input_file(path)
+    if path.endswith(".gz"):
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
+    if path.endswith(".zst"):
+        import zstandard
+
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    return io.BufferedReader(raw, buffer_size=1 << 20)
+
+
+def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """CSV with a header. A field that is empty is null; numbers and booleans are read from their text."""
+    with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text, strict=True)
+        if reader.fieldnames is None:
+            return
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise BadRequest(
+                        f"{one.uri}: line {reader.line_num} has another number of fields than the header",
+                        hint="Check its quotes and commas.",
+                    )
+                rows.append({name: _csv_value(schema, name, value) for name, value in row.items() if value != ""})
+                if len(rows) >= ROWS_AT_ONCE:
+                    yield len(rows), rows
+                    rows = []
+        except csv.Error as error:
+            raise BadRequest(f"{one.uri}: line {reader.line_num}: {error}", hint="Is it CSV?") from error
+        if rows:
+            yield len(rows), rows
+
+
+def _csv_value(schema: Schema, name: str, text: str) -> Any:
+    type_ = schema.column(name).type if name in schema.names else None
+    if not isinstance(type_, Primitive):
+        return text if type_ is None or type(type_).__name__ == "Decimal" else _or_text(orjson.loads, text)
+    if type_.name in ("long", "int"):
+        return _or_text(int, text)
+    if type_.name in ("double", "float"):
+        return _or_text(float, text)
+    if type_.name == "boolean":
+        return {"true": True, "false": False}.get(text.lower(), text)
+    return _or_text(orjson.loads, text) if type_.name == "json" else text
+
+
+def _or_text(read: Any, text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError:
+        return text
+
+
+def _arrow(system: FileSystem, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    with system.open_input_file(path) as file:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        reader: Any = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
+        for batch in batches:
+            yield batch.num_rows, batch
+
+
+def shape_of(one: Input) -> pa.Schema:
+    """The Arrow schema of a Parquet or Arrow file."""
+    system, path = open_uri(one.uri)
+    with system.open_input_file(path) as file:
+        if one.format == "parquet":
+            return pq.ParquetFile(file).schema_arrow
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        return pa.ipc.open_file(file).schema if is_file else pa.ipc.open_stream(file).schema
+
+
+def unchanged(inputs: Sequence[Input]) -> None:
+    """Raise BadRequest if a file has changed since it was found."""
+    for one in inputs:
+        system, path = open_uri(one.uri)
+        info = system.get_file_info(path)
+        now = replace(one, identity=f"{info.path}:{info.size}:{info.mtime_ns}")
+        if now != one:
+            raise BadRequest(f"{one.uri} changed while it was loaded", hint="Nothing of it was loaded. Load it again.")

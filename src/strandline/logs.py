@@ -1,0 +1,53 @@
+"""Log lines, for whoever operates a lake.
+
+Most commands never log anything, and structlog takes a noticeable part of their time to import. So it is imported with
+the first line that is really written. A Python program that uses the library configures structlog itself, as it likes;
+the command line calls `to_stderr`, because its stdout belongs to the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Format = Literal["text", "json"]
+
+_format: Format | None = None
+
+
+@dataclass(frozen=True)
+class Logger:
+    """A named source of log lines; every line about an operation carries its id as `op`."""
+
+    name: str
+
+    def info(self, event: str, **fields: Any) -> None:
+        """What happened, for a record; the command line keeps it to itself unless it logs JSON."""
+        if _format != "text":
+            _write("info", self.name, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """What a person may want to look at."""
+        _write("warning", self.name, event, fields)
+
+
+def to_stderr(log_format: Format | None) -> None:
+    """Write to stderr from now on: warnings as text, or everything as JSON. None leaves it to structlog's settings."""
+    global _format
+    _format = log_format
+
+
+def _write(level: str, name: str, event: str, fields: dict[str, Any]) -> None:
+    import structlog
+
+    if _format is None:
+        getattr(structlog.get_logger(name), level)(event, **fields)
+        return
+    line = {"event": event, "level": level, "logger": name, **fields}
+    structlog.processors.TimeStamper(fmt="iso", utc=True)(None, level, line)
+    if _format == "json":
+        print(structlog.processors.JSONRenderer()(None, level, line), file=sys.stderr)
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        print(renderer(None, level, line), file=sys.stderr)

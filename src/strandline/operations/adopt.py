@@ -1,0 +1,82 @@
+"""Adopt: rows that exist elsewhere as an Iceberg table or as Parquet files become a table of the lake.
+
+Every row gets a `_seq`, so the adopted backlog reaches every reader as if it had been appended here. It is a load in all else, and as safe
+to run again. The source is read and left as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.engines.files import Input, find_inputs, shape_of
+from strandline.engines.spark import source
+from strandline.errors import BadRequest, NotFound, Unsupported
+from strandline.model.operations import Loaded
+from strandline.model.schema import Schema, from_arrow
+from strandline.operations.context import Context
+from strandline.operations.load import LoadRequest, load, new_load_id
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to adopt: Parquet files, or an Iceberg table pinned at a snapshot."""
+
+    schema: Schema
+    digest: str
+    inputs: tuple[Input, ...] = ()
+    iceberg: source.IcebergSource | None = None
+
+
+def find_source(ctx: Context, name: str) -> Source:
+    """What `name` means: a folder of Parquet files, a folder or metadata file of an Iceberg table, or `namespace.table`."""
+    metadata = _metadata_file(name)
+    is_path = "/" in name or Path(name).exists() or name.endswith(".json")
+    if metadata is not None or not is_path:
+        found = source.find(ctx.iceberg(), metadata or name)
+        if found is None:
+            raise NotFound(
+                f"there is neither a file nor an Iceberg table {name!r}",
+                hint="Give a Parquet folder, an Iceberg table's folder or metadata file, or namespace.table.",
+            )
+        return Source(from_arrow(found.schema), found.identity, iceberg=found)
+    inputs = tuple(find_inputs([name]))
+    if any(one.format != "parquet" for one in inputs):
+        raise Unsupported(f"{name} holds other files than Parquet", hint="Use `strand load` for other formats.")
+    shapes = {shape_of(one).remove_metadata() for one in inputs}
+    if len(shapes) > 1:
+        raise BadRequest(f"the Parquet files in {name} have {len(shapes)} different schemas", hint="Adopt them apart.")
+    told = "\n".join(sorted(one.identity for one in inputs))
+    return Source(from_arrow(shapes.pop()), hashlib.blake2b(told.encode(), digest_size=16).hexdigest(), inputs)
+
+
+def _metadata_file(name: str) -> str | None:
+    """The newest metadata file, when `name` is a folder of an Iceberg table or such a file itself."""
+    path = Path(name).expanduser()
+    if path.is_file() and path.name.endswith(".metadata.json"):
+        return str(path.absolute())
+    found = sorted((path / "metadata").glob("*.metadata.json"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    return str(found[-1].absolute()) if found else None
+
+
+def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> Loaded:
+    """Load a source into the table that was made for it."""
+    load_id = new_load_id()
+    inputs = found.inputs
+    if found.iceberg is not None:
+        ctx.report(f"reading {found.iceberg.name}", 0, None)
+        folder = ctx.staging.uri(load_id, "source")
+        source.export(ctx.iceberg(), found.iceberg, folder)
+        inputs = tuple(source.exported(folder))
+    request = LoadRequest(
+        table=table,
+        branch=branch,
+        inputs=inputs,
+        actor=actor,
+        key=f"adopt:{found.digest}",
+        digest=found.digest,
+        load_id=load_id,
+        kind="adopt",
+    )
+    return load(ctx, request)

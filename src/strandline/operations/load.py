@@ -1,0 +1,326 @@
+"""Load: files into a table, once, however often the command is run.
+
+A small load is an append: ledger only, no Spark. A large one takes two passes. The first, which holds nothing, turns the input
+into Parquet parts in the load's own folder and writes their list into the ledger. The second takes the parts bite by bite: each
+bite is an operation that reserves its seqs, flushes the tail below them, appends, and moves the load on in the publish
+itself. After a crash the same command finds its key, and goes on after the last published bite or answers `already_loaded`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
+from strandline.errors import InvalidRows, StrandError
+from strandline.failpoints import fail
+from strandline.ledger import loads
+from strandline.ledger.appends import Append, NewBatch, store
+from strandline.ledger.commits import commit_of_operation, write_commit
+from strandline.ledger.encode import encode_batch
+from strandline.ledger.idempotency import forget, recall, remember
+from strandline.ledger.ledger import Txn
+from strandline.ledger.loads import Load, Part
+from strandline.ledger.query_marks import last_batch
+from strandline.ledger.tables import read_states
+from strandline.model.ids import new_id
+from strandline.model.operations import Loaded
+from strandline.model.rows import MAX_REPORTED
+from strandline.model.tables import TableState
+from strandline.operations.context import Context
+from strandline.operations.flush import flush
+from strandline.operations.load_bite import LoadBite, LoadPlan
+from strandline.operations.steps import run
+
+SMALL_BYTES = 64 << 20
+BITE_BYTES = 1 << 30
+BITE_PARTS = 64
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What to load, for whom, and under which name it must not be loaded twice.
+
+    `query_mark` is (query id, batch) when a streaming query asks: its mark is then what remembers the load.
+    """
+
+    table: str
+    branch: str
+    inputs: tuple[Input, ...]
+    actor: str
+    key: str
+    digest: str
+    load_id: str
+    kind: str = "load"
+    again: bool = False
+    query_mark: tuple[str, int] | None = None
+
+
+def identity(table_id: str, branch: str, inputs: Sequence[Input]) -> str:
+    """A digest of what is loaded and into what: the key of a load whose user gave none."""
+    told = "\n".join([table_id, branch, "append", *sorted(one.identity for one in inputs)])
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+def load(ctx: Context, request: LoadRequest) -> Loaded:
+    """Load it, or say that it is loaded already."""
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, request.branch, [request.table])[0]
+    if request.again:
+        _forget(ctx, state, request)
+    earlier = _earlier(ctx, state, request)
+    if earlier is not None:
+        ctx.staging.remove(request.load_id)
+        return earlier
+    with ctx.ledger.read() as conn:
+        pending = loads.find_load(conn, state.head.branch_id, state.table.table_id, request.key)
+    if pending is None:
+        small = _small(ctx, state, request)
+        if small is not None:
+            ctx.staging.remove(request.load_id)
+            return small
+        pending = _convert(ctx, state, request)
+    return _bites(ctx, state, request, pending)
+
+
+def scope_name(state: TableState) -> str:
+    """Where a table's load keys are kept."""
+    return f"load:{state.head.branch_id}:{state.table.table_id}"
+
+
+def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
+    with ctx.ledger.write() as txn:
+        forget(txn, scope_name(state), request.key)
+        pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        if pending is not None:
+            loads.finish_load(txn, pending.load_id)
+    if pending is not None:
+        ctx.staging.remove(pending.load_id)
+
+
+def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | None:
+    with ctx.ledger.write() as txn:
+        if request.query_mark is not None:
+            query_id, batch = request.query_mark
+            mark = last_batch(txn.conn, query_id, state.table.table_id)
+            done = mark is not None and mark >= batch
+            return Loaded(state.table.name, 0, 0, None, None, None, already_loaded=True) if done else None
+        answer = recall(txn, scope_name(state), request.key, request.digest)
+    return None if answer is None else _loaded(state, answer, already_loaded=True)
+
+
+def _loaded(state: TableState, answer: Mapping[str, Any], **more: Any) -> Loaded:
+    return Loaded(
+        table=state.table.name,
+        rows=answer["rows"],
+        duplicates_dropped=answer["duplicates_dropped"],
+        first_seq=answer["first_seq"],
+        last_seq=answer["last_seq"],
+        commit=answer.get("commit"),
+        skipped=answer["skipped"],
+        **more,
+    )
+
+
+# -- a small load is an append -----------------------------------------------------------------------------------------
+
+
+def _small(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | None:
+    """Load through the ledger alone; None when it is too much for that."""
+    if sum(one.size_bytes for one in request.inputs) > SMALL_BYTES:
+        return None
+    batches: list[NewBatch] = []
+    size_bytes = 0
+    skipped = Skipped()
+    for chunks in cut(request.inputs):
+        for chunk in chunks:
+            for _, batch in read_chunk(
+                chunk, state.schema, extra=state.table.extra, table=state.table.name, skipped=skipped
+            ):
+                if isinstance(batch, InvalidRows):
+                    raise _in_file(batch, chunk.input.uri)
+                batches.extend(encoded := encode_batch(batch, state.table))
+                size_bytes += sum(len(one.payload) for one in encoded)
+                if size_bytes > SMALL_BYTES:
+                    return None
+    with ctx.ledger.write() as txn:
+        answer = _append_small(txn, state, request, batches, skipped.rows)
+        fail("append.before_commit")
+    fail("append.after_commit")
+    return _loaded(state, answer)
+
+
+def _append_small(
+    txn: Txn, state: TableState, request: LoadRequest, batches: list[NewBatch], skipped: int
+) -> dict[str, Any]:
+    raced = None
+    if request.query_mark is None:
+        raced = recall(txn, scope_name(state), request.key, request.digest)
+    if raced is not None:
+        return raced
+    append = Append(
+        branch_id=state.head.branch_id,
+        table_id=state.table.table_id,
+        table=state.table.name,
+        schema_version=state.head.schema_version,
+        actor=request.actor,
+        batches=tuple(batches),
+        query_mark=request.query_mark,
+    )
+    (ack,) = store(txn, [append])
+    if isinstance(ack, StrandError):
+        raise ack
+    commit = write_commit(
+        txn,
+        request.branch,
+        kind=request.kind,
+        actor=request.actor,
+        message=f"{request.kind} {ack.rows} rows",
+        tables={state.table.name: ack.rows},
+    )
+    answer = {
+        "rows": ack.rows,
+        "duplicates_dropped": 0,
+        "first_seq": ack.first_seq,
+        "last_seq": ack.last_seq,
+        "commit": commit,
+        "skipped": skipped,
+    }
+    if request.query_mark is None:
+        remember(txn, scope_name(state), request.key, request.digest, answer, kept_s=None)
+    return answer
+
+
+def _in_file(error: InvalidRows, uri: str) -> InvalidRows:
+    rows = [{"file": uri, **row} for row in error.detail["rows"]]
+    return InvalidRows(f"{uri}: {error.message}", hint=error.hint, rows=rows, bad=error.detail["bad"])
+
+
+# -- a large one: first pass -------------------------------------------------------------------------------------------
+
+
+def _convert(ctx: Context, state: TableState, request: LoadRequest) -> Load:
+    from strandline.engines.spark.convert import convert
+
+    work = cut(request.inputs)
+    ctx.staging.create(request.load_id)
+    ctx.report(f"reading {len(request.inputs)} files", 0, None)
+    fail("load.before_convert")
+    done = convert(
+        ctx.iceberg().session,
+        work,
+        state.schema,
+        extra=state.table.extra,
+        table=state.table.name,
+        folder=ctx.staging.uri(request.load_id),
+    )
+    try:
+        _refuse_bad(done)
+        unchanged(request.inputs)
+    except StrandError:
+        ctx.staging.remove(request.load_id)
+        raise
+    fail("load.after_convert")
+    parts = [Part(one.path, one.rows, one.size_bytes) for one in done if one.rows]
+    with ctx.ledger.write() as txn:
+        loads.write_load(
+            txn,
+            request.load_id,
+            state.head.branch_id,
+            state.table.table_id,
+            request.key,
+            request.actor,
+            parts,
+            skipped=sum(one.skipped for one in done),
+        )
+        pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+    fail("load.after_parts")
+    assert pending is not None
+    return pending
+
+
+def _refuse_bad(done: Sequence[Any]) -> None:
+    """Raise one error over all bad rows, with line numbers that count from the beginning of each file."""
+    before: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    bad = 0
+    for one in done:
+        if one.error is not None:
+            raise one.error
+        bad += one.bad_count
+        for uri, _, row in one.bad:
+            rows.append({"file": uri, **row, "index": row["index"] + before.get(uri, 0)})
+        for uri, lines in one.lines:
+            before[uri] = before.get(uri, 0) + lines
+    if bad:
+        first = rows[0]
+        raise InvalidRows(
+            f"{first['file']}: row {first['index']}, field {first['field']!r}: {first['value']} {first['reason']}"
+            + (f" (and {bad - 1} more)" if bad > 1 else ""),
+            hint="Nothing was loaded. Fix the rows listed in the detail and load again.",
+            rows=rows[:MAX_REPORTED],
+            bad=bad,
+        )
+
+
+# -- a large one: second pass ------------------------------------------------------------------------------------------
+
+
+def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load) -> Loaded:
+    flush(ctx, state.table.name, request.branch, request.actor)
+    answer = dict(pending.answer) or _nothing(pending)
+    operations: list[str] = []
+    warnings: list[str] = []
+    at = pending.parts_done
+    total = sum(part.rows for part in pending.parts)
+    while at < len(pending.parts) or not pending.parts:
+        parts = _bite(pending.parts[at:])
+        plan = LoadPlan(
+            load_id=pending.load_id,
+            parts=parts,
+            since=at,
+            last=at + len(parts) >= len(pending.parts),
+            answer=answer,
+            scope=scope_name(state),
+            key=request.key,
+            digest=request.digest,
+            kind=request.kind,
+            query_mark=request.query_mark,
+        )
+        done = run(ctx, LoadBite(state.table.name, request.branch, request.actor, plan))
+        assert done is not None, "a bite of a load always has something to do"
+        assert done.effects.progress is not None
+        answer = dict(done.effects.progress["answer"])
+        operations.append(done.op_id)
+        warnings.extend(done.warnings)
+        at += len(parts)
+        ctx.report(f"loading {state.table.name}", answer["rows"] + answer["duplicates_dropped"], total)
+        if plan.last:
+            break
+        fail("load.between_bites")
+    with ctx.ledger.read() as conn:
+        answer["commit"] = commit_of_operation(conn, operations[-1])
+    return _loaded(state, answer, operations=tuple(operations), warnings=tuple(warnings))
+
+
+def _bite(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The first parts, as many as one operation takes; at least one."""
+    taken: list[Part] = []
+    size_bytes = 0
+    for part in parts[:BITE_PARTS]:
+        size_bytes += part.size_bytes
+        if taken and size_bytes > BITE_BYTES:
+            break
+        taken.append(part)
+    return tuple(taken)
+
+
+def _nothing(pending: Load) -> dict[str, Any]:
+    return {"rows": 0, "duplicates_dropped": 0, "first_seq": None, "last_seq": None, "skipped": pending.skipped}
+
+
+def new_load_id() -> str:
+    """An id for a load, which is also the name of its folder."""
+    return f"load-{new_id()}"

@@ -1,0 +1,215 @@
+"""One bite of a bulk load: reserve seqs, flush what lies below them, append.
+
+Seqs are reserved under the table's lease, shortly before the publish. Rows that are appended meanwhile get higher ones and wait in the
+tail, so the log stays in seq order; readers that remember where they stopped stay below the range until it is published, or
+has become a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.engines.duck import relations, sandbox
+from strandline.engines.spark import stage
+from strandline.engines.storage import open_uri
+from strandline.errors import Damaged
+from strandline.failpoints import fail
+from strandline.ledger import leases, reservations
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Connection
+from strandline.ledger.loads import Part
+from strandline.ledger.tables import read_states
+from strandline.model.operations import CommitDraft, Effects, TableEffect
+from strandline.model.schema import SEQ, column_ddl
+from strandline.model.tables import TableState
+from strandline.model.types import EXTRA
+from strandline.operations.context import Context
+from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
+from strandline.operations.steps import Coverage, Running
+from strandline.views.view import key_scope, stored_columns
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """Which parts of which load this bite takes, and what the load's answer is so far."""
+
+    load_id: str
+    parts: tuple[Part, ...]
+    since: int
+    last: bool
+    answer: Mapping[str, Any]
+    scope: str
+    key: str
+    digest: str
+    kind: str
+    query_mark: tuple[str, int] | None
+
+    @property
+    def rows(self) -> int:
+        """Rows in all parts of the bite."""
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass
+class LoadBite:
+    """The operation."""
+
+    table: str
+    branch: str
+    actor: str
+    plan: LoadPlan
+
+    @property
+    def kind(self) -> str:
+        """`load`, or what the load was asked for as."""
+        return self.plan.kind
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The table, always: even a load without rows settles its key."""
+        state = read_states(conn, self.branch, [self.table])[0]
+        return Coverage(state.head.branch_id, (scope_of(state),))
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Reserve, flush what is below, append."""
+        state, first_seq, at_us = self._reserve(ctx, running)
+        tail = StagedRows(None)
+        loaded = StagedRows(None)
+        if self.plan.rows or state.tail:
+            prepare_branch(ctx, state, running.op_id)
+        if state.tail:
+            tail = stage_tail(ctx, state, state.tail, running.op_id)
+        if self.plan.rows:
+            loaded = self._append(ctx, state, tail, running.op_id, first_seq, at_us)
+        return self._effects(state, tail, loaded, first_seq)
+
+    def _reserve(self, ctx: Context, running: Running) -> tuple[TableState, int, int]:
+        """Take the seqs; the tail of the state that comes back is exactly what lies below them."""
+        with ctx.ledger.write() as txn:
+            leases.check(txn.conn, running.op_id, running.fences)
+            state = read_states(txn.conn, self.branch, [self.table])[0]
+            head = state.head
+            first_seq = reservations.reserve(txn, running.op_id, head.branch_id, head.table_id, self.plan.rows)
+            fail("reserve.before_commit")
+        fail("reserve.after_commit")
+        return state, first_seq, txn.at_us
+
+    def _append(
+        self, ctx: Context, state: TableState, tail: StagedRows, op_id: str, first_seq: int, at_us: int
+    ) -> StagedRows:
+        ctx.staging.create(op_id)
+        files: list[stage.NumberedFile] = []
+        seq = first_seq
+        for part in self.plan.parts:
+            files.append(stage.NumberedFile(part.path, seq))
+            seq += part.rows
+        without, dropped = self._duplicates(ctx, state, tail, files, op_id)
+        rows = self.plan.rows - dropped
+        if rows == 0:
+            return StagedRows(None, dropped=dropped)
+        columns = [column for column in stored_columns(state) if not column.name.startswith("_") or column.name == EXTRA]
+        frame = stage.read_numbered(
+            ctx.iceberg().session,
+            ", ".join(column_ddl(column) for column in columns),
+            files,
+            at_us=at_us,
+            actor=self.actor,
+            without=without,
+        )
+        snapshot, added = append(ctx, state, frame, op_id)
+        stored = sum(file.rows for file in added)
+        if stored != rows:
+            raise Damaged(
+                f"{rows} rows should have been loaded, and {stored} were: a part of the load has changed",
+                hint="Run the load again with --again.",
+            )
+        return StagedRows(snapshot, added, rows, dropped)
+
+    def _duplicates(
+        self, ctx: Context, state: TableState, tail: StagedRows, files: list[stage.NumberedFile], op_id: str
+    ) -> tuple[str | None, int]:
+        """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite: their seqs, as a file."""
+        if not state.table.row_key:
+            return None, 0
+        scope = key_scope(state)
+        names = list(dict.fromkeys([*scope.within, *scope.row_key]))
+        with ctx.ledger.read() as conn:
+            known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+        paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
+        with sandbox.connect() as connection:
+            rows = " UNION ALL ".join(
+                relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files
+            )
+            connection.execute(f"CREATE TEMP VIEW loaded AS {rows}")
+            log = relations.parquet(paths, names) if paths else None
+            found = relations.find_duplicates(connection, "loaded", log, scope, into="duplicates")
+            if found == 0:
+                return None, 0
+            seqs: pa.Table = connection.sql(f"SELECT {SEQ} FROM duplicates").to_arrow_table()
+        uri = ctx.staging.uri(op_id, "duplicates.parquet")
+        system, path = open_uri(uri)
+        pq.write_table(seqs, path, filesystem=system)
+        return uri, found
+
+    def _effects(self, state: TableState, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
+        plan = self.plan
+        base = flush_effect(state, tail)
+        heads = {**base.stream_heads, **loaded.stream_heads()}
+        effect = TableEffect(
+            branch_id=base.branch_id,
+            table_id=base.table_id,
+            from_version=base.from_version,
+            from_snapshot=base.from_snapshot,
+            snapshot=loaded.snapshot or tail.snapshot,
+            batches=base.batches,
+            files=(*tail.files, *loaded.files),
+            rows_added=tail.rows + loaded.rows,
+            rows_acked=plan.rows,
+            rows_dropped=tail.dropped + loaded.dropped,
+            last_seq=first_seq + plan.rows - 1 if plan.rows else 0,
+            stream_heads=heads,
+        )
+        answer = self._answer(loaded, first_seq)
+        commit = None
+        if plan.last:
+            commit = CommitDraft(plan.kind, f"{plan.kind} {answer['rows']} rows", {state.table.name: answer["rows"]})
+        return Effects(
+            tables=(effect,),
+            commit=commit,
+            answer=self._key_answer(answer),
+            progress={
+                "load_id": plan.load_id,
+                "since": plan.since,
+                "parts_done": plan.since + len(plan.parts),
+                "finished": plan.last,
+                "answer": answer,
+            },
+            stream=self._stream(state),
+        )
+
+    def _answer(self, loaded: StagedRows, first_seq: int) -> dict[str, Any]:
+        so_far = self.plan.answer
+        some = self.plan.rows > 0
+        return {
+            "rows": so_far["rows"] + loaded.rows,
+            "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped,
+            "first_seq": so_far["first_seq"] or (first_seq if some else None),
+            "last_seq": first_seq + self.plan.rows - 1 if some else so_far["last_seq"],
+            "skipped": so_far["skipped"],
+        }
+
+    def _key_answer(self, answer: Mapping[str, Any]) -> dict[str, Any] | None:
+        if not self.plan.last or self.plan.query_mark is not None:
+            return None
+        return {"scope": self.plan.scope, "key": self.plan.key, "digest": self.plan.digest, "answer": dict(answer)}
+
+    def _stream(self, state: TableState) -> dict[str, Any] | None:
+        if not self.plan.last or self.plan.query_mark is None:
+            return None
+        query_id, batch = self.plan.query_mark
+        return {"query_id": query_id, "table_id": state.table.table_id, "batch": batch}
