@@ -1,10 +1,10 @@
 """Strandline: a branchable, exactly-once data pipeline on Spark and Iceberg.
 
-    import strandline as sl
+import strandline as sl
 
-    with sl.open("lake") as lake:
-        lake.append("messages", [{"part_id": "1", "body": "hello"}], actor="me")
-        lake.view().sql("select count(*) from messages").rows()
+with sl.open("lake") as lake:
+    lake.append("messages", [{"part_id": "1", "body": "hello"}], actor="me")
+    lake.view().sql("select count(*) from messages").rows()
 """
 
 from __future__ import annotations

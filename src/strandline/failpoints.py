@@ -3,8 +3,9 @@
 Every effect outside the ledger, and every ledger transaction that another step relies on, has a failpoint before and
 after it. One test dies at each of them, reopens the lake and checks that nothing is lost, repeated or half-visible.
 
-`STRAND_FAILPOINTS="name=action;…"` arms them, where an action is `raise`, `exit` (like kill -9), `hang` or `sleep(ms)`,
-each optionally followed by `@n` for the n-th passage. When the variable is absent a failpoint costs one attribute look-up.
+`STRAND_FAILPOINTS="name=action;…"` arms them, where an action is `raise`, `exit` (like kill -9), `hang` or
+`sleep(ms)`, each optionally followed by `@n` for the n-th passage. When the variable is absent a failpoint costs one
+attribute look-up.
 """
 
 from __future__ import annotations

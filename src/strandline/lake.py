@@ -1,7 +1,7 @@
 """The front door: everything a Python user does with a lake starts here.
 
-A `Lake` may be shared by threads. A `View` that it gives is immutable. Every call that writes names its actor. PySpark is imported,
-and a JVM started, by the first call that needs it, so capture and queries work where there is no Java.
+A `Lake` may be shared by threads. A `View` that it gives is immutable. Every call that writes names its actor. PySpark
+is imported, and a JVM started, by the first call that needs it, so capture and queries work where there is no Java.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from strandline import config as configuration
-from strandline.errors import BadRequest, Conflict, NotFound, TooLarge
+from strandline.errors import BadRequest, Conflict, TooLarge
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, Appender, IdempotencyKey, NewBatch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.operations.context import Context, Report
 
-    Rows = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
+    Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 KEY_KEPT_S = 7 * 24 * 3600
 BATCH_ROWS = 100_000
@@ -92,7 +92,9 @@ class Lake:
         if dedupe not in ("table", "partition"):
             raise BadRequest(f"dedupe is {dedupe!r}", hint="It is 'table' or 'partition'.")
         if dedupe == "partition" and not partition_by:
-            raise BadRequest("dedupe='partition' needs partition_by", hint="Name the partition columns, or use 'table'.")
+            raise BadRequest(
+                "dedupe='partition' needs partition_by", hint="Name the partition columns, or use 'table'."
+            )
         return tables.create_table(
             self.ledger,
             name,
@@ -191,10 +193,11 @@ class Lake:
     ) -> Loaded:
         """Load files (JSON lines, CSV, Parquet, Arrow; folders, globs, URIs), once however often it is called.
 
-        What remembers the load is `key`, or where there is none the files' names, sizes and times. `again` loads anyway.
+        What remembers the load is `key`, or where there is none the files' names, sizes and times. `again` loads
+        anyway.
         """
         from strandline.engines.files import find_inputs
-        from strandline.operations.load import LoadRequest, identity, load, new_load_id
+        from strandline.operations.load import LoadRequest, identity, load
 
         inputs = tuple(find_inputs(files))
         with self.ledger.read() as conn:
@@ -202,11 +205,10 @@ class Lake:
         request = LoadRequest(
             table=table,
             branch=branch,
-            inputs=inputs,
+            inputs=lambda _folder: inputs,
             actor=actor or default_actor(),
             key=key or digest,
             digest=digest,
-            load_id=new_load_id(),
             again=again,
         )
         return load(self.context, request)
@@ -369,7 +371,7 @@ def _pieces(rows: Rows) -> Iterable[Any]:
         yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
     elif isinstance(rows, pa.RecordBatch):
         yield rows
-    elif isinstance(rows, Mapping) or isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+    elif isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
         raise BadRequest(
             f"rows are {type(rows).__name__}, not rows", hint="Pass a list of dicts, an Arrow table or a reader."
         )

@@ -94,7 +94,9 @@ def _expand(source: str) -> list[Input]:
             ]
         inputs = [_input(system, part) for part in sorted(listed, key=lambda part: part.path)]
     if not inputs:
-        raise NotFound(f"no files in {source}", hint="Files whose names start with a dot or an underscore are left out.")
+        raise NotFound(
+            f"no files in {source}", hint="Files whose names start with a dot or an underscore are left out."
+        )
     return inputs
 
 
@@ -177,7 +179,7 @@ def _chunks(one: Input) -> Iterator[Chunk]:
 def _line_end(file: pa.NativeFile, at: int, size: int) -> int:
     file.seek(at)
     while at < size:
-        block = file.read(1 << 20)
+        block: bytes = file.read(1 << 20)
         found = block.find(b"\n")
         if found >= 0:
             return at + found + 1
@@ -245,7 +247,9 @@ def _json_lines(
             if not line:
                 break
             if len(line) > MAX_LINE_BYTES:
-                raise TooLarge(f"a line of {path} is longer than {MAX_LINE_BYTES >> 20} MiB", hint="Is it one row a line?")
+                raise TooLarge(
+                    f"a line of {path} is longer than {MAX_LINE_BYTES >> 20} MiB", hint="Is it one row a line?"
+                )
             at += len(line)
             lines.append(_own_line(line, table, skipped))
             size += len(line)
@@ -276,7 +280,7 @@ def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
 def _open_text(system: FileSystem, path: str) -> IO[bytes]:
     raw: Any = system.open_input_file(path)
     if path.endswith(".gz"):
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
     if path.endswith(".zst"):
         import zstandard
 

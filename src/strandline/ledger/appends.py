@@ -1,10 +1,10 @@
 """Appends: rows become durable, in order, in one transaction.
 
-Appends that arrive at the same time in one process share a transaction (group commit): one wait for the disk serves all
-of them. Each caller puts its request into the queue and then asks for the turn; whoever gets the turn commits everything
-that is queued by then, so most callers find their work already done. A member that can't be stored (its key was used
-with other rows, its schema moved) gets its own error and costs the others nothing; if the transaction itself fails, each
-member is tried alone.
+Appends that arrive at the same time in one process share a transaction (group commit): one wait for the disk serves
+all of them. Each caller puts its request into the queue and then asks for the turn; whoever gets the turn commits
+everything that is queued by then, so most callers find their work already done. A member that can't be stored (its key
+was used with other rows, its schema moved) gets its own error and costs the others nothing; if the transaction itself
+fails, each member is tried alone.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class Appender:
             member.answer = answer
 
 
-_SELECT_HEAD = select(
-    db.heads.c.schema_version, db.heads.c.refuses, db.heads.c.rows_acked, db.heads.c.last_seq
-).where(db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table"))
+_SELECT_HEAD = select(db.heads.c.schema_version, db.heads.c.refuses, db.heads.c.rows_acked, db.heads.c.last_seq).where(
+    db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
+)
 _UPDATE_HEAD = (
     update(db.heads)
     .where(db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table"))

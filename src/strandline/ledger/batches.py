@@ -1,7 +1,7 @@
 """Payloads: read by whoever holds a reference, released by a publish, set aside when they can't be read.
 
-A released batch stays for a grace period, because a reader may have taken its view just before the release. After that a
-sweep deletes it, and a reader that still names it gets `history_gone` instead of missing rows.
+A released batch stays for a grace period, because a reader may have taken its view just before the release. After that
+a sweep deletes it, and a reader that still names it gets `history_gone` instead of missing rows.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -
         )
         referred = select(db.tail.c.batch_id).where(db.tail.c.batch_id == db.batches.c.batch_id).exists()
         txn.conn.execute(
-            update(db.batches)
-            .where(db.batches.c.batch_id.in_(some), ~referred)
-            .values(released_at_us=txn.at_us)
+            update(db.batches).where(db.batches.c.batch_id.in_(some), ~referred).values(released_at_us=txn.at_us)
         )
 
 

@@ -1,9 +1,9 @@
 """The two databases a ledger may live in, and everything about them that differs.
 
-SQLite is the embedded default: WAL, `synchronous=FULL` (an ack means the bytes are on the disk), and `BEGIN IMMEDIATE` for
-writes, because a transaction that starts as a reader and then wants to write can fail at its first write. A read is an
-explicit `BEGIN`: the driver's default would give every SELECT a database snapshot of its own, and two reads of one view
-could then disagree. Postgres says the same with REPEATABLE READ. No other module knows which one it is.
+SQLite is the embedded default: WAL, `synchronous=FULL` (an ack means the bytes are on the disk), and `BEGIN IMMEDIATE`
+for writes, because a transaction that starts as a reader and then wants to write can fail at its first write. A read
+is an explicit `BEGIN`: the driver's default would give every SELECT a database snapshot of its own, and two reads of
+one view could then disagree. Postgres says the same with REPEATABLE READ. No other module knows which one it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Database:
         self.read_only = read_only
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         self._engine = _sqlite(url, read_only, create) if self.is_sqlite else _postgres(url)
-        # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file lock.
+        # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
+        # lock.
         self._one_writer = threading.Lock() if self.is_sqlite else None
 
     @contextmanager
@@ -50,8 +51,17 @@ class Database:
         if self.read_only:
             raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
         with self._translated(), self._writer(), self._engine.connect() as conn:
-            with conn.execution_options(strand_write=True).begin():
+            conn.execution_options(strand_write=True)
+            with conn.begin():
                 yield conn
+
+    def integrity(self, *, deep: bool) -> list[str]:
+        """What SQLite finds wrong with its file, by line; Postgres checks its pages itself, as it reads them."""
+        if not self.is_sqlite:
+            return []
+        with self.read() as conn:
+            found = conn.exec_driver_sql("PRAGMA integrity_check" if deep else "PRAGMA quick_check").scalars()
+            return [str(line) for line in found if line != "ok"]
 
     def close(self) -> None:
         """Give every connection back."""

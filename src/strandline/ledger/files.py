@@ -1,12 +1,13 @@
 """Snapshots and their data files: a cache of Iceberg's metadata, so that a read is planned by one query.
 
-A file is recorded with the version that added it and the version that removed it. A publish writes the change alone, and
-the files of any version are one range query, however long the history is.
+A file is recorded with the version that added it and the version that removed it. A publish writes the change alone,
+and the files of any version are one range query, however long the history is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, insert, or_, select
 
@@ -70,11 +71,9 @@ def read_files(
     until: int | None = None,
     partitions: Sequence[str] | None = None,
 ) -> list[DataFile]:
-    """The files of a version in seq order; those alone that can hold rows of `(since, until]` or of these partitions."""
+    """The files of a version in seq order; those alone that can hold rows of the range or partitions."""
     file = db.files.c
-    query = select(
-        file.path, file.rows, file.size_bytes, file.first_seq, file.last_seq, file.partition
-    ).where(
+    query = select(file.path, file.rows, file.size_bytes, file.first_seq, file.last_seq, file.partition).where(
         file.branch_id == branch_id,
         file.table_id == table_id,
         file.added_version <= version,
@@ -99,3 +98,15 @@ def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
         ).scalar()
         is not None
     )
+
+
+def list_snapshots(conn: Connection, branch_id: str, table_id: str, *, limit: int) -> list[dict[str, Any]]:
+    """The last snapshots of a (branch, table), newest first."""
+    snapshot = db.snapshots.c
+    rows = conn.execute(
+        select(snapshot.version, snapshot.snapshot_id, snapshot.op_id, snapshot.kind, snapshot.rows, snapshot.at_us)
+        .where(snapshot.branch_id == branch_id, snapshot.table_id == table_id)
+        .order_by(snapshot.version.desc())
+        .limit(limit)
+    )
+    return [dict(row._mapping) for row in rows]

@@ -24,9 +24,7 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
     if effect.snapshot is not None:
         values["log_snapshot"] = effect.snapshot
     txn.conn.execute(
-        update(db.heads)
-        .where(head.branch_id == effect.branch_id, head.table_id == effect.table_id)
-        .values(**values)
+        update(db.heads).where(head.branch_id == effect.branch_id, head.table_id == effect.table_id).values(**values)
     )
 
 

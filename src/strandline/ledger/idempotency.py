@@ -1,7 +1,8 @@
 """Idempotency keys: the same call twice is stored once.
 
-The key is a row in the transaction that stores the rows, with a digest of them. Every such transaction holds the counter,
-so two calls with one key at the same moment are one after the other, and the second finds the first one's answer.
+The key is a row in the transaction that stores the rows, with a digest of them. Every such transaction holds the
+counter, so two calls with one key at the same moment are one after the other, and the second finds the first one's
+answer.
 """
 
 from __future__ import annotations

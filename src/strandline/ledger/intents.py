@@ -42,9 +42,7 @@ def write_intent(txn: Txn, intent: Intent) -> None:
     )
     for scope in intent.scopes:
         txn.conn.execute(
-            insert(db.intent_tables).values(
-                op_id=intent.op_id, branch_id=scope.branch_id, table_id=scope.table_id
-            )
+            insert(db.intent_tables).values(op_id=intent.op_id, branch_id=scope.branch_id, table_id=scope.table_id)
         )
 
 

@@ -1,7 +1,8 @@
-"""Bulk loads on their way: which parts the input became, and how many of them are published.
+"""Loads on their way: their folder, which parts the input became, and how many of them are published.
 
-A load of a log table is published bite by bite. After a crash the same command finds its parts here and goes on after the
-last published one, so no row is loaded twice and no work is done again.
+A load is written down before anything is put into its folder. A large one is published bite by bite: after a crash the
+same command finds its parts here and goes on after the last published one, so no row is loaded twice and no work is
+done again.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Load:
-    """A load that has been converted and is not finished."""
+    """A load that is not finished; `parts` is None until its input has been converted."""
 
     load_id: str
     branch_id: str
     table_id: str
     key: str
     actor: str
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] | None
     parts_done: int
     answer: Mapping[str, Any]
     skipped: int
@@ -51,7 +52,7 @@ def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load
     ).one_or_none()
     if row is None:
         return None
-    parts = tuple(Part(*part) for part in orjson.loads(row.parts))
+    parts = tuple(Part(*part) for part in orjson.loads(row.parts)) if row.parts is not None else None
     return Load(
         load_id=row.load_id,
         branch_id=row.branch_id,
@@ -76,7 +77,7 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
         {
             "load": row.load_id,
             "table": row.name,
-            "parts": len(orjson.loads(row.parts)),
+            "parts": len(orjson.loads(row.parts)) if row.parts is not None else None,
             "parts_done": row.parts_done,
             "since_us": row.at_us,
         }
@@ -84,18 +85,8 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
     ]
 
 
-def write_load(
-    txn: Txn,
-    load_id: str,
-    branch_id: str,
-    table_id: str,
-    key: str,
-    actor: str,
-    parts: Sequence[Part],
-    *,
-    skipped: int,
-) -> None:
-    """Remember what a load's input became."""
+def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, actor: str) -> None:
+    """Write a load down, before its folder is made."""
     txn.conn.execute(
         insert(db.loads).values(
             load_id=load_id,
@@ -104,10 +95,21 @@ def write_load(
             key=key,
             actor=actor,
             at_us=txn.at_us,
-            parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(),
+            parts=None,
             parts_done=0,
             answer=orjson.dumps({}).decode(),
-            skipped=skipped,
+            skipped=0,
+        )
+    )
+
+
+def set_parts(txn: Txn, load_id: str, parts: Sequence[Part], *, skipped: int) -> None:
+    """Remember what a load's input became; the first of two that convert it at once decides."""
+    txn.conn.execute(
+        update(db.loads)
+        .where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None))
+        .values(
+            parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(), skipped=skipped
         )
     )
 
@@ -130,5 +132,5 @@ def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer:
 
 
 def finish_load(txn: Txn, load_id: str) -> None:
-    """All parts are published: the idempotency key remembers the answer from now on."""
+    """Nothing is left to do: the idempotency key remembers the answer from now on, or the load was given up."""
     txn.conn.execute(delete(db.loads).where(db.loads.c.load_id == load_id))

@@ -47,7 +47,8 @@ branches = Table(
     Column("created_at_us", BigInteger, nullable=False),
 )
 
-# `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each other.
+# `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each
+# other.
 tables = Table(
     "tables",
     metadata,
@@ -274,7 +275,7 @@ idempotency = Table(
     PrimaryKeyConstraint("scope", "key"),
 )
 
-# A bulk load on its way: the parts it was converted into and how many of them are published.
+# A load on its way: the parts it was converted into (null until it is) and how many of them are published.
 loads = Table(
     "loads",
     metadata,
@@ -284,7 +285,7 @@ loads = Table(
     Column("key", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
-    Column("parts", Text, nullable=False),
+    Column("parts", Text),
     Column("parts_done", Integer, nullable=False),
     Column("answer", Text, nullable=False),
     Column("skipped", BigInteger, nullable=False),

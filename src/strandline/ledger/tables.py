@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -208,7 +208,7 @@ def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str) -> None:
 
 
 def _table(row: Row[Any]) -> Table:
-    values: Mapping[str, Any] = row._mapping
+    values = row._mapping
     return Table(
         table_id=values["table_id"],
         name=values["name"],

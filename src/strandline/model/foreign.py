@@ -93,8 +93,11 @@ def type_from_arrow(type_: pa.DataType, path: str) -> Type:
 def is_list(type_: pa.DataType) -> bool:
     """Any of Arrow's lists."""
     return bool(
-        pat.is_list(type_) or pat.is_large_list(type_) or pat.is_fixed_size_list(type_)
-        or pat.is_list_view(type_) or pat.is_large_list_view(type_)
+        pat.is_list(type_)
+        or pat.is_large_list(type_)
+        or pat.is_fixed_size_list(type_)
+        or pat.is_list_view(type_)
+        or pat.is_large_list_view(type_)
     )
 
 
@@ -106,8 +109,10 @@ def is_text(type_: pa.DataType) -> bool:
 def is_bytes(type_: pa.DataType) -> bool:
     """Any of Arrow's binaries."""
     return bool(
-        pat.is_binary(type_) or pat.is_large_binary(type_)
-        or pat.is_binary_view(type_) or pat.is_fixed_size_binary(type_)
+        pat.is_binary(type_)
+        or pat.is_large_binary(type_)
+        or pat.is_binary_view(type_)
+        or pat.is_fixed_size_binary(type_)
     )
 
 

@@ -53,8 +53,8 @@ class CommitDraft:
 class Effects:
     """Everything a publish writes, over all tables of the operation.
 
-    `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in the same
-    transaction as the rows, so neither can be there without the other.
+    `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in
+    the same transaction as the rows, so neither can be there without the other.
     """
 
     tables: tuple[TableEffect, ...]

@@ -102,9 +102,7 @@ def from_dicts(
     return _batch(rows, schema, extra, findings)
 
 
-def from_json_lines(
-    lines: Iterable[bytes], schema: Schema, *, extra: bool = False, start: int = 0
-) -> pa.RecordBatch:
+def from_json_lines(lines: Iterable[bytes], schema: Schema, *, extra: bool = False, start: int = 0) -> pa.RecordBatch:
     """A batch from lines of one JSON object each; blank lines are skipped."""
     rows: list[Any] = []
     indices: list[int] = []

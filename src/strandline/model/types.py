@@ -231,7 +231,7 @@ class _Parser:
         return parsed
 
     def decimal(self) -> Decimal:
-        """"(" number "," number ")" """
+        """ "(" number "," number ")" """
         self.expect("(")
         precision = self.number()
         self.expect(",")
@@ -240,21 +240,21 @@ class _Parser:
         return Decimal(precision, scale)
 
     def list(self) -> List:
-        """"<" nullable ">" """
+        """ "<" nullable ">" """
         self.expect("<")
         element, nullable = self.nullable()
         self.expect(">")
         return List(element, nullable)
 
     def struct(self) -> Struct:
-        """"<" columns ">" """
+        """ "<" columns ">" """
         self.expect("<")
         fields = self.columns()
         self.expect(">")
         return Struct(fields)
 
     def map(self) -> Map:
-        """"<" type "," nullable ">" """
+        """ "<" type "," nullable ">" """
         self.expect("<")
         key = self.type()
         self.expect(",")

@@ -85,9 +85,7 @@ def _rule(type_: Type, json_text: bool) -> Rule:
         case Struct(fields):
             return _struct_rule(fields, json_text)
         case Map(key, value, nullable):
-            return _map_rule(
-                rule_for(key, False, json_text=json_text), rule_for(value, nullable, json_text=json_text)
-            )
+            return _map_rule(rule_for(key, False, json_text=json_text), rule_for(value, nullable, json_text=json_text))
 
 
 def take_string(value: Any) -> str:

@@ -1,12 +1,13 @@
 """Adopt: rows that exist elsewhere as an Iceberg table or as Parquet files become a table of the lake.
 
-Every row gets a `_seq`, so the adopted backlog reaches every reader as if it had been appended here. It is a load in all else, and as safe
-to run again. The source is read and left as it is.
+Every row gets a `_seq`, so the adopted backlog reaches every reader as if it had been appended here. It is a load in
+all else, and as safe to run again. The source is read and left as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from strandline.errors import BadRequest, NotFound, Unsupported
 from strandline.model.operations import Loaded
 from strandline.model.schema import Schema, from_arrow
 from strandline.operations.context import Context
-from strandline.operations.load import LoadRequest, load, new_load_id
+from strandline.operations.load import LoadRequest, load
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Source:
 
 
 def find_source(ctx: Context, name: str) -> Source:
-    """What `name` means: a folder of Parquet files, a folder or metadata file of an Iceberg table, or `namespace.table`."""
+    """What `name` means: a folder of Parquet files, a folder or metadata file of an Iceberg table, or
+    `namespace.table`.
+    """
     metadata = _metadata_file(name)
     is_path = "/" in name or Path(name).exists() or name.endswith(".json")
     if metadata is not None or not is_path:
@@ -62,13 +65,14 @@ def _metadata_file(name: str) -> str | None:
 
 def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> Loaded:
     """Load a source into the table that was made for it."""
-    load_id = new_load_id()
-    inputs = found.inputs
-    if found.iceberg is not None:
+
+    def inputs(folder: str) -> Sequence[Input]:
+        if found.iceberg is None:
+            return found.inputs
         ctx.report(f"reading {found.iceberg.name}", 0, None)
-        folder = ctx.staging.uri(load_id, "source")
         source.export(ctx.iceberg(), found.iceberg, folder)
-        inputs = tuple(source.exported(folder))
+        return source.exported(folder)
+
     request = LoadRequest(
         table=table,
         branch=branch,
@@ -76,7 +80,6 @@ def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> L
         actor=actor,
         key=f"adopt:{found.digest}",
         digest=found.digest,
-        load_id=load_id,
         kind="adopt",
     )
     return load(ctx, request)

@@ -1,7 +1,8 @@
 """Flush: a table's tail moves from the ledger into its Iceberg log.
 
-It covers the batches up to a seq and depends on the log's pin, not on `last_seq`: rows that are appended meanwhile wait for
-the next one. One operation takes a bounded bite, so that nobody waits long for the table; a long tail is several bites.
+It covers the batches up to a seq and depends on the log's pin, not on `last_seq`: rows that are appended meanwhile
+wait for the next one. One operation takes a bounded bite, so that nobody waits long for the table; a long tail is
+several bites.
 """
 
 from __future__ import annotations

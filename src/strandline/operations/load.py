@@ -1,20 +1,21 @@
 """Load: files into a table, once, however often the command is run.
 
-A small load is an append: ledger only, no Spark. A large one takes two passes. The first, which holds nothing, turns the input
-into Parquet parts in the load's own folder and writes their list into the ledger. The second takes the parts bite by bite: each
-bite is an operation that reserves its seqs, flushes the tail below them, appends, and moves the load on in the publish
-itself. After a crash the same command finds its key, and goes on after the last published bite or answers `already_loaded`.
+A load is written down first, with the folder it may use. A small one is then an append: ledger only, no Spark. A large
+one takes two passes. The first, which holds nothing, turns the input into Parquet parts in the load's folder and
+writes their list into the ledger. The second takes the parts bite by bite: each bite is an operation that reserves its
+seqs, flushes the tail below them, appends, and moves the load on in the publish itself. After a crash the same command
+finds its key, and goes on after the last published bite or answers `already_loaded`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
-from strandline.errors import InvalidRows, StrandError
+from strandline.errors import Busy, InvalidRows, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.appends import Append, NewBatch, store
@@ -43,16 +44,16 @@ BITE_PARTS = 64
 class LoadRequest:
     """What to load, for whom, and under which name it must not be loaded twice.
 
-    `query_mark` is (query id, batch) when a streaming query asks: its mark is then what remembers the load.
+    `inputs` gets the load's folder and is called only when there is something to load: it may have to write the files
+    first. `query_mark` is (query id, batch) when a streaming query asks: its mark is then what remembers the load.
     """
 
     table: str
     branch: str
-    inputs: tuple[Input, ...]
+    inputs: Callable[[str], Sequence[Input]]
     actor: str
     key: str
     digest: str
-    load_id: str
     kind: str = "load"
     again: bool = False
     query_mark: tuple[str, int] | None = None
@@ -72,17 +73,39 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
         _forget(ctx, state, request)
     earlier = _earlier(ctx, state, request)
     if earlier is not None:
-        ctx.staging.remove(request.load_id)
         return earlier
-    with ctx.ledger.read() as conn:
-        pending = loads.find_load(conn, state.head.branch_id, state.table.table_id, request.key)
-    if pending is None:
-        small = _small(ctx, state, request)
-        if small is not None:
-            ctx.staging.remove(request.load_id)
-            return small
-        pending = _convert(ctx, state, request)
+    pending = _begin(ctx, state, request)
+    if pending.parts is None:
+        try:
+            inputs = request.inputs(ctx.staging.uri(pending.load_id, "source"))
+            small = _small(ctx, state, request, pending, inputs)
+            if small is not None:
+                ctx.staging.remove(pending.load_id)
+                return small
+            pending = _convert(ctx, state, request, pending, inputs)
+        except Exception:
+            _give_up(ctx, pending)
+            raise
     return _bites(ctx, state, request, pending)
+
+
+def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
+    """The load under this key: the one that an earlier run left, or a new one."""
+    with ctx.ledger.write() as txn:
+        where = (txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        if loads.find_load(*where) is None:
+            load_id = f"load-{new_id()}"
+            loads.begin_load(txn, load_id, *where[1:], request.actor)
+        pending = loads.find_load(*where)
+    assert pending is not None, "a load that was just written down is not there"
+    return pending
+
+
+def _give_up(ctx: Context, pending: Load) -> None:
+    """The input is no good: leave no trace of the load."""
+    with ctx.ledger.write() as txn:
+        loads.finish_load(txn, pending.load_id)
+    ctx.staging.remove(pending.load_id)
 
 
 def scope_name(state: TableState) -> str:
@@ -127,14 +150,16 @@ def _loaded(state: TableState, answer: Mapping[str, Any], **more: Any) -> Loaded
 # -- a small load is an append -----------------------------------------------------------------------------------------
 
 
-def _small(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | None:
+def _small(
+    ctx: Context, state: TableState, request: LoadRequest, pending: Load, inputs: Sequence[Input]
+) -> Loaded | None:
     """Load through the ledger alone; None when it is too much for that."""
-    if sum(one.size_bytes for one in request.inputs) > SMALL_BYTES:
+    if sum(one.size_bytes for one in inputs) > SMALL_BYTES:
         return None
     batches: list[NewBatch] = []
     size_bytes = 0
     skipped = Skipped()
-    for chunks in cut(request.inputs):
+    for chunks in cut(inputs):
         for chunk in chunks:
             for _, batch in read_chunk(
                 chunk, state.schema, extra=state.table.extra, table=state.table.name, skipped=skipped
@@ -147,6 +172,7 @@ def _small(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | No
                     return None
     with ctx.ledger.write() as txn:
         answer = _append_small(txn, state, request, batches, skipped.rows)
+        loads.finish_load(txn, pending.load_id)
         fail("append.before_commit")
     fail("append.after_commit")
     return _loaded(state, answer)
@@ -201,12 +227,12 @@ def _in_file(error: InvalidRows, uri: str) -> InvalidRows:
 # -- a large one: first pass -------------------------------------------------------------------------------------------
 
 
-def _convert(ctx: Context, state: TableState, request: LoadRequest) -> Load:
+def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Load, inputs: Sequence[Input]) -> Load:
     from strandline.engines.spark.convert import convert
 
-    work = cut(request.inputs)
-    ctx.staging.create(request.load_id)
-    ctx.report(f"reading {len(request.inputs)} files", 0, None)
+    work = cut(inputs)
+    ctx.staging.create(pending.load_id)
+    ctx.report(f"reading {len(inputs)} files", 0, None)
     fail("load.before_convert")
     done = convert(
         ctx.iceberg().session,
@@ -214,31 +240,19 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest) -> Load:
         state.schema,
         extra=state.table.extra,
         table=state.table.name,
-        folder=ctx.staging.uri(request.load_id),
+        folder=ctx.staging.uri(pending.load_id),
     )
-    try:
-        _refuse_bad(done)
-        unchanged(request.inputs)
-    except StrandError:
-        ctx.staging.remove(request.load_id)
-        raise
+    _refuse_bad(done)
+    unchanged(inputs)
     fail("load.after_convert")
     parts = [Part(one.path, one.rows, one.size_bytes) for one in done if one.rows]
     with ctx.ledger.write() as txn:
-        loads.write_load(
-            txn,
-            request.load_id,
-            state.head.branch_id,
-            state.table.table_id,
-            request.key,
-            request.actor,
-            parts,
-            skipped=sum(one.skipped for one in done),
-        )
-        pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
+        converted = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
     fail("load.after_parts")
-    assert pending is not None
-    return pending
+    if converted is None:
+        raise Busy("another process has just finished the same load", reason="lease_held")
+    return converted
 
 
 def _refuse_bad(done: Sequence[Any]) -> None:
@@ -269,6 +283,7 @@ def _refuse_bad(done: Sequence[Any]) -> None:
 
 
 def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load) -> Loaded:
+    assert pending.parts is not None, "the second pass of a load begins before the first one ended"
     flush(ctx, state.table.name, request.branch, request.actor)
     answer = dict(pending.answer) or _nothing(pending)
     operations: list[str] = []
@@ -319,8 +334,3 @@ def _bite(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def _nothing(pending: Load) -> dict[str, Any]:
     return {"rows": 0, "duplicates_dropped": 0, "first_seq": None, "last_seq": None, "skipped": pending.skipped}
-
-
-def new_load_id() -> str:
-    """An id for a load, which is also the name of its folder."""
-    return f"load-{new_id()}"

@@ -1,8 +1,8 @@
 """One bite of a bulk load: reserve seqs, flush what lies below them, append.
 
-Seqs are reserved under the table's lease, shortly before the publish. Rows that are appended meanwhile get higher ones and wait in the
-tail, so the log stays in seq order; readers that remember where they stopped stay below the range until it is published, or
-has become a gap.
+Seqs are reserved under the table's lease, shortly before the publish. Rows that are appended meanwhile get higher ones
+and wait in the tail, so the log stays in seq order; readers that remember where they stopped stay below the range
+until it is published, or has become a gap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
-from strandline.engines.spark import stage
+from strandline.engines.spark.stage import NumberedFile, read_numbered
 from strandline.engines.storage import open_uri
 from strandline.errors import Damaged
 from strandline.failpoints import fail
@@ -103,17 +103,19 @@ class LoadBite:
         self, ctx: Context, state: TableState, tail: StagedRows, op_id: str, first_seq: int, at_us: int
     ) -> StagedRows:
         ctx.staging.create(op_id)
-        files: list[stage.NumberedFile] = []
+        files: list[NumberedFile] = []
         seq = first_seq
         for part in self.plan.parts:
-            files.append(stage.NumberedFile(part.path, seq))
+            files.append(NumberedFile(part.path, seq))
             seq += part.rows
         without, dropped = self._duplicates(ctx, state, tail, files, op_id)
         rows = self.plan.rows - dropped
         if rows == 0:
             return StagedRows(None, dropped=dropped)
-        columns = [column for column in stored_columns(state) if not column.name.startswith("_") or column.name == EXTRA]
-        frame = stage.read_numbered(
+        columns = [
+            column for column in stored_columns(state) if not column.name.startswith("_") or column.name == EXTRA
+        ]
+        frame = read_numbered(
             ctx.iceberg().session,
             ", ".join(column_ddl(column) for column in columns),
             files,
@@ -131,9 +133,11 @@ class LoadBite:
         return StagedRows(snapshot, added, rows, dropped)
 
     def _duplicates(
-        self, ctx: Context, state: TableState, tail: StagedRows, files: list[stage.NumberedFile], op_id: str
+        self, ctx: Context, state: TableState, tail: StagedRows, files: list[NumberedFile], op_id: str
     ) -> tuple[str | None, int]:
-        """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite: their seqs, as a file."""
+        """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite: their seqs, as a
+        file.
+        """
         if not state.table.row_key:
             return None, 0
         scope = key_scope(state)

@@ -1,7 +1,7 @@
 """Publishing: the one short transaction that makes staged work visible.
 
-What it writes was decided when the operation was staged, and is data. So the process that staged it and the process that
-recovers it come through here alike, and there is one place where a table can move.
+What it writes was decided when the operation was staged, and is data. So the process that staged it and the process
+that recovers it come through here alike, and there is one place where a table can move.
 """
 
 from __future__ import annotations

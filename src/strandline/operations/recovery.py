@@ -1,8 +1,9 @@
 """Recovery: finish or undo what a dead process left.
 
-The ledger half needs no JVM: in one transaction it takes the dead operation's leases away, so that an owner that was only
-slow is refused from then on, and either publishes what was staged or gives it up, and writes down which. The Iceberg half
-(refs, private branches, folders) is left in the intent for whoever has Spark. A live owner's work is never touched.
+The ledger half needs no JVM: in one transaction it takes the dead operation's leases away, so that an owner that was
+only slow is refused from then on, and either publishes what was staged or gives it up, and writes down which. The
+Iceberg half (refs, private branches, folders) is left in the intent for whoever has Spark. A live owner's work is
+never touched.
 
 | found                              | done               | audited as     |
 |------------------------------------|--------------------|----------------|
@@ -16,8 +17,7 @@ slow is refused from then on, and either publishes what was staged or gives it u
 
 from __future__ import annotations
 
-
-
+from strandline import logs
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases

@@ -1,7 +1,8 @@
 """Settling: Iceberg follows the ledger.
 
-Readers of the lake never look at Iceberg's refs, so settling late, twice or by another process changes nothing for them. It
-is for outside engines, and for tidiness: the ref moves to the pin, the private branch and the folder go, the intent is deleted.
+Readers of the lake never look at Iceberg's refs, so settling late, twice or by another process changes nothing for
+them. It is for outside engines, and for tidiness: the ref moves to the pin, the private branch and the folder go, the
+intent is deleted.
 """
 
 from __future__ import annotations

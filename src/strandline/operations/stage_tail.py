@@ -1,7 +1,7 @@
 """Staging a tail: batches out of the ledger, without duplicates, onto a private branch.
 
-The rows pass through Python a batch at a time, into Parquet files in the operation's folder, and Spark appends these. The
-duplicates are found beforehand from the key columns alone, by the same words that hide them from readers.
+The rows pass through Python a batch at a time, into Parquet files in the operation's folder, and Spark appends these.
+The duplicates are found beforehand from the key columns alone, by the same words that hide them from readers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,11 +23,14 @@ from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
 from strandline.model.ids import private_branch
 from strandline.model.rows import partitions
-from strandline.model.schema import SEQ, log_arrow, stored_schema
+from strandline.model.schema import SEQ, column_ddl, log_arrow, stored_schema
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.operations.context import Context
 from strandline.views.tail import read_batches
 from strandline.views.view import key_scope, stored_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # A file of the folder becomes a task, so there are at least as many as there are cores, and none is large.
 MIN_FILE_ROWS = 50_000
@@ -64,27 +68,47 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
 def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
     """Append these batches to the operation's branch, and set aside those that can't be read."""
     ctx.staging.create(op_id)
-    bad: set[str] = set()
-
-    def set_aside(ref: BatchRef, reason: str) -> None:
-        bad.add(ref.batch_id)
-        quarantine(ctx.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason)
-
-    duplicates = _duplicates(ctx, state, refs, set_aside) if state.table.row_key else None
-    good = [ref for ref in refs if ref.batch_id not in bad]
+    unreadable = _Unreadable(ctx, state)
+    duplicates = _duplicates(ctx, state, refs, unreadable) if state.table.row_key else None
     fail("stage.before_files")
-    paths, rows = _write_files(ctx, state, good, op_id, duplicates, set_aside)
+    paths, rows = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable)
     fail("stage.after_files")
-    kept = tuple(ref.batch_id for ref in refs if ref.batch_id not in bad)
-    offered = sum(ref.rows for ref in refs if ref.batch_id not in bad)
+    kept = unreadable.without(refs)
+    batches = tuple(ref.batch_id for ref in kept)
+    offered = sum(ref.rows for ref in kept)
     if rows == 0:
-        return StagedRows(None, dropped=offered, batches=kept)
+        return StagedRows(None, dropped=offered, batches=batches)
     frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
     snapshot, files = append(ctx, state, frame, op_id)
-    return StagedRows(snapshot, files, rows, offered - rows, kept)
+    return StagedRows(snapshot, files, rows, offered - rows, batches)
 
 
-def append(ctx: Context, state: TableState, frame: "stage.DataFrame", op_id: str) -> tuple[int, tuple[DataFile, ...]]:
+class _Unreadable:
+    """Batches that could not be read. They are noted while a stream runs, and set aside when it has ended."""
+
+    def __init__(self, ctx: Context, state: TableState) -> None:
+        self._ctx = ctx
+        self._state = state
+        self._found: dict[str, str] = {}
+        self._done: set[str] = set()
+
+    def note(self, ref: BatchRef, reason: str) -> None:
+        """A batch can't be read."""
+        self._found[ref.batch_id] = reason
+
+    def set_aside(self) -> None:
+        """Quarantine what was noted since the last time."""
+        head = self._state.head
+        for batch_id in self._found.keys() - self._done:
+            quarantine(self._ctx.ledger, head.branch_id, head.table_id, batch_id, self._found[batch_id])
+            self._done.add(batch_id)
+
+    def without(self, refs: Sequence[BatchRef]) -> list[BatchRef]:
+        """The batches that can be read."""
+        return [ref for ref in refs if ref.batch_id not in self._found]
+
+
+def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
     """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added."""
     iceberg = ctx.iceberg()
     name = state.table.iceberg_name
@@ -101,12 +125,10 @@ def append(ctx: Context, state: TableState, frame: "stage.DataFrame", op_id: str
 
 def columns_ddl(state: TableState) -> str:
     """The columns of a table's log, as Spark writes them."""
-    from strandline.model.schema import column_ddl
-
     return ", ".join(column_ddl(column) for column in stored_columns(state))
 
 
-def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], set_aside: object) -> pa.Array:
+def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable) -> pa.Array:
     """The seqs of rows whose key is in the log, or earlier among these rows."""
     scope = key_scope(state)
     names = list(dict.fromkeys([*scope.within, *scope.row_key]))
@@ -114,14 +136,14 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], set_a
     touched: set[str] = set()
 
     def keys() -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(ctx.ledger, refs, stored, set_aside, columns=names):  # type: ignore[arg-type]
+        for batch in read_batches(ctx.ledger, refs, stored, unreadable.note, columns=names):
             if scope.within:
                 touched.update(partitions(batch, scope.within))
             yield batch
 
     schema = pa.schema([*(stored.field(name) for name in names), pa.field(SEQ, pa.int64())])
     with sandbox.connect() as connection:
-        relations.load_rows(connection, "keys", pa.RecordBatchReader.from_batches(schema, keys()))
+        relations.load_rows(connection, "keys", schema, keys())
         with ctx.ledger.read() as conn:
             known = read_files(
                 conn,
@@ -132,6 +154,7 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], set_a
             )
         log = relations.parquet([relations.local_path(file.path) for file in known], names) if known else None
         relations.find_duplicates(connection, "keys", log, scope, into="duplicates")
+        unreadable.set_aside()
         found: pa.Array = connection.sql(f"SELECT {SEQ} FROM duplicates").to_arrow_table().column(0).combine_chunks()
     return found
 
@@ -142,7 +165,7 @@ def _write_files(
     refs: Sequence[BatchRef],
     op_id: str,
     duplicates: pa.Array | None,
-    set_aside: object,
+    unreadable: _Unreadable,
 ) -> tuple[list[str], int]:
     """Write the rows that stay into Parquet files of the operation's folder, in seq order."""
     total = sum(ref.rows for ref in refs)
@@ -151,13 +174,18 @@ def _write_files(
     done = 0
     with writer:
         stored = stored_schema(state.schema, state.table.extra)
-        for batch in read_batches(ctx.ledger, refs, stored, set_aside):  # type: ignore[arg-type]
+        for batch in read_batches(ctx.ledger, refs, stored, unreadable.note):
             done += batch.num_rows
-            if duplicates is not None and len(duplicates):
-                batch = batch.filter(pc.invert(pc.is_in(batch.column(SEQ), value_set=duplicates)))
-            writer.write(batch)
+            writer.write(_kept(batch, duplicates))
             ctx.report(f"reading the tail of {state.table.name}", done, total)
+    unreadable.set_aside()
     return writer.paths, writer.rows
+
+
+def _kept(batch: pa.RecordBatch, duplicates: pa.Array | None) -> pa.RecordBatch:
+    if duplicates is None or len(duplicates) == 0:
+        return batch
+    return batch.filter(pc.invert(pc.is_in(batch.column(SEQ), value_set=duplicates)))
 
 
 class _Files:
@@ -173,7 +201,7 @@ class _Files:
         self.paths: list[str] = []
         self.rows = 0
 
-    def __enter__(self) -> "_Files":
+    def __enter__(self) -> _Files:
         return self
 
     def __exit__(self, *_: object) -> None:

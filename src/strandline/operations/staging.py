@@ -39,4 +39,3 @@ class Staging:
 
         system, path = open_uri(self._base)
         return sorted(info.base_name for info in system.get_file_info(FileSelector(path, allow_not_found=True)))
-

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-
+from strandline import logs
 from strandline.errors import Busy, Damaged, LeaseLost, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import intents, leases

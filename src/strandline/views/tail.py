@@ -1,7 +1,7 @@
 """The tail as Arrow: payloads checked, decoded and stamped with what the ledger knows of them.
 
-A payload holds the rows alone. `_seq`, `_at` and `_actor` belong to the batch, because they are given in the transaction that
-makes it durable, after the rows were encoded.
+A payload holds the rows alone. `_seq`, `_at` and `_actor` belong to the batch, because they are given in the
+transaction that makes it durable, after the rows were encoded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None) 
     except (StrandError, pa.ArrowException, ValueError) as error:
         raise Unreadable(f"it is not an Arrow stream ({error})") from error
     if batch.num_rows != payload.ref.rows or not batch.schema.equals(wanted):
-        raise Unreadable(f"it holds {batch.num_rows} rows of another shape than its table, instead of {payload.ref.rows}")
+        raise Unreadable(
+            f"it holds {batch.num_rows} rows of another shape than its table, instead of {payload.ref.rows}"
+        )
     return batch
 
 

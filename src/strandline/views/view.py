@@ -1,8 +1,8 @@
 """A view: all heads of a branch, read in one database snapshot. Every read starts from one.
 
-A view is immutable. It names snapshots, versions and batches, and all of these stay readable after it was taken (for the
-grace period at least), so the same question to the same view has the same answer, whatever is flushed meanwhile. What it
-names and can't find any more is `history_gone`, never missing rows.
+A view is immutable. It names snapshots, versions and batches, and all of these stay readable after it was taken (for
+the grace period at least), so the same question to the same view has the same answer, whatever is flushed meanwhile.
+What it names and can't find any more is `history_gone`, never missing rows.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class View:
     def sql(self, query: str) -> Result:
         """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved."""
         hidden = [*HIDDEN, EXTRA] if any(state.table.extra for state in self._states.values()) else [*HIDDEN]
-        statement = sandbox.parse(query, self.tables, hidden)
         connection = sandbox.connect()
+        statement = sandbox.parse(connection, query, self.tables, hidden)
         paths: list[str] = []
         extra_wanted = EXTRA in hidden
         for name in sorted(statement.tables):
@@ -142,10 +142,7 @@ class View:
         connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
         return paths
 
-    def _load_tail(
-        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]
-    ) -> None:
-        import pyarrow as pa
+    def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
 
         from strandline.model.rows import partitions
         from strandline.model.schema import stored_schema
@@ -162,11 +159,11 @@ class View:
 
         scope = key_scope(state)
         tail, dropped = _tail_names(state)
-        relations.load_rows(connection, tail, pa.RecordBatchReader.from_batches(log_schema(state), rows()))
+        relations.load_rows(connection, tail, log_schema(state), rows())
         if scope.row_key:
             known = [file for file in files if not scope.within or file.partition in touched]
             log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
-            with _typed():
+            with _Typed():
                 relations.find_duplicates(
                     connection, sandbox.quote_name(tail), log if known else None, scope, into=dropped
                 )
@@ -178,9 +175,7 @@ class View:
             return rows
         return f"{rows} ANTI JOIN {sandbox.quote_name(dropped)} USING ({SEQ})"
 
-    def _read(
-        self, state: TableState, files: list[DataFile], since: int, until: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
         columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
             with sandbox.connect() as connection:
@@ -194,10 +189,8 @@ class View:
     def _ordered(
         self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int
     ) -> Iterator[pa.RecordBatch]:
-        query = (
-            f"SELECT {_list(columns)} FROM ({rows}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
-        )
-        with _typed():
+        query = f"SELECT {_list(columns)} FROM ({rows}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
+        with _Typed():
             yield from connection.sql(query).to_arrow_reader(10_000)
 
 
@@ -206,24 +199,24 @@ class Result:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
         self._connection = connection
-        with _typed():
+        with _Typed():
             self._relation = connection.sql(text)
         self.columns: list[str] = list(self._relation.columns)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows as Python values."""
-        with _typed():
+        with _Typed():
             found: list[tuple[Any, ...]] = self._relation.fetchall()
         return found
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
-        with _typed():
+        with _Typed():
             return self._relation.to_arrow_table()
 
     def reader(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, as they are computed: memory does not grow with the answer."""
-        with _typed():
+        with _Typed():
             yield from self._relation.to_arrow_reader(rows)
 
 
@@ -280,7 +273,7 @@ def _warn(state: TableState) -> Callable[[BatchRef, str], None]:
     return warn
 
 
-class _typed:
+class _Typed:
     """DuckDB's errors in our words: a file that is gone, or a query that is wrong."""
 
     def __enter__(self) -> None:

@@ -6,9 +6,8 @@ flush that is gone after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.sandbox import quote_name, quote_text
@@ -52,10 +51,32 @@ def empty(columns: Sequence[Column]) -> str:
     return f"SELECT {', '.join(typed)} WHERE false"
 
 
-def load_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
-    """Read rows into a table of the connection, batch by batch: it may be scanned often, and spills when it is large."""
-    connection.register("incoming", rows)
-    connection.execute(f"CREATE TEMP TABLE {quote_name(name)} AS SELECT * FROM incoming")
+def load_rows(
+    connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, rows: Iterable[pa.RecordBatch]
+) -> None:
+    """Read rows into a table of the connection, batch by batch: it may be scanned often, and spills when it is large.
+
+    What goes wrong in `rows` comes out as it is; DuckDB would wrap it in an error of its own.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    failure: list[BaseException] = []
+
+    def guarded() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from rows
+        except BaseException as error:
+            failure.append(error)
+            raise
+
+    connection.register("incoming", pa.RecordBatchReader.from_batches(schema, guarded()))
+    try:
+        connection.execute(f"CREATE TEMP TABLE {quote_name(name)} AS SELECT * FROM incoming")
+    except duckdb.Error:
+        if failure:
+            raise failure[0] from None
+        raise
     connection.unregister("incoming")
 
 

@@ -1,8 +1,8 @@
 """A DuckDB that can read the files it was given and nothing else.
 
-Two walls, because one might have a hole. The statement is parsed by DuckDB itself: it must be a single query, its tables
-must be tables of the lake, and its table functions must be on a short list of harmless ones. Then the connection is shut:
-no file outside the pinned ones, no extension, no setting, no Python variable.
+Two walls, because one might have a hole. The statement is parsed by DuckDB itself: it must be a single query, its
+tables must be tables of the lake, and its table functions must be on a short list of harmless ones. Then the
+connection is shut: no file outside the pinned ones, no extension, no setting, no Python variable.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ class Statement:
     tables: frozenset[str]
 
 
-def parse(query: str, known: Iterable[str], hidden: Iterable[str]) -> Statement:
+def parse(connection: duckdb.DuckDBPyConnection, query: str, known: Iterable[str], hidden: Iterable[str]) -> Statement:
     """Let one read-only query through, with `*` standing for the user's columns alone.
 
-    `known` are the tables of the lake; `hidden` the columns that `*` leaves out and that can still be named.
+    `known` are the tables of the lake; `hidden` the columns that `*` leaves out and that can still be named. The
+    connection only parses here; making another one for that costs as much as a small query.
     """
-    tree = _tree(query)
+    tree = _tree(connection, query)
     walk = _Walk({name.lower(): name for name in known}, tuple(hidden))
     walk.node(tree["statements"][0]["node"], frozenset())
-    text = _text(tree) if walk.rewritten else query
+    text = _text(connection, tree) if walk.rewritten else query
     return Statement(text, frozenset(walk.tables))
 
 
-def _tree(query: str) -> Any:
+def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
@@ -94,17 +95,15 @@ def _tree(query: str) -> Any:
     if kinds != ["SELECT"]:
         found = ", ".join(kinds) or "nothing"
         raise Unsupported(f"only a single query can be run here, and this is {found}", hint="Write one SELECT.")
-    with duckdb.connect() as parser:
-        ((text,),) = parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     tree = orjson.loads(text)
     if tree.get("error"):
         raise Unsupported(f"this statement can't be run here: {tree.get('error_message')}", hint="Write one SELECT.")
     return tree
 
 
-def _text(tree: Any) -> str:
-    with duckdb.connect() as parser:
-        ((text,),) = parser.execute("SELECT json_deserialize_sql(?::JSON)", [orjson.dumps(tree).decode()]).fetchall()
+def _text(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
+    ((text,),) = connection.execute("SELECT json_deserialize_sql(?::JSON)", [orjson.dumps(tree).decode()]).fetchall()
     return str(text)
 
 

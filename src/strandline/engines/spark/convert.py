@@ -1,8 +1,8 @@
 """The first pass of a bulk load: input of any kind becomes Parquet in the table's shape, on all of Spark's workers.
 
-Each worker reads its chunks with the code that every row passes, and writes one Parquet file. Only counts, names and the bad
-rows come back to the driver, so its memory does not grow with the input. A file that has the right shape already is
-checked and used as it is.
+Each worker reads its chunks with the code that every row passes, and writes one Parquet file. Only counts, names and
+the bad rows come back to the driver, so its memory does not grow with the input. A file that has the right shape
+already is checked and used as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Iceberg tables as operations write them: on private branches, invisible until a pin in the ledger names the snapshot.
 
-This is one of the two files in which Iceberg is written (`stage.py` writes the rows); the other rooms only read. Everything goes
-through the table's Java API by py4j: a call is a few milliseconds, where the same procedure in SQL is a Spark job.
+This is one of the two files in which Iceberg is written (`stage.py` writes the rows); the other rooms only read.
+Everything goes through the table's Java API by py4j: a call is a few milliseconds, where the same procedure in SQL is
+a Spark job.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 
@@ -60,10 +61,12 @@ class Iceberg:
 
     def __init__(self, session: SparkSession, catalog: Mapping[str, str]) -> None:
         self.session = session
-        self._jvm: Any = session.sparkContext._jvm
-        # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just held.
-        self._catalog = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            CATALOG, self._jvm.java.util.HashMap(dict(catalog)), session._jsparkSession.sparkContext().hadoopConfiguration()
+        self._jvm = cast(Any, session._jvm)
+        # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
+        # held.
+        context: Any = session._jsparkSession.sparkContext()
+        self._catalog: Any = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+            CATALOG, self._jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
         )
 
     def exists(self, name: str) -> bool:

@@ -1,8 +1,8 @@
 """One Spark per process, one session per lake.
 
 Starting a JVM takes seconds, so a process starts one and keeps it. Each lake gets a session of its own from it: the
-catalog has the same name, `strand`, in every lake (the name is part of the key in a JDBC catalog, and outside engines must
-use it too), so two lakes in one process must not share a session's settings.
+catalog has the same name, `strand`, in every lake (the name is part of the key in a JDBC catalog, and outside engines
+must use it too), so two lakes in one process must not share a session's settings.
 """
 
 from __future__ import annotations

@@ -1,0 +1,5 @@
+"""`python -m strandline` is `strand`."""
+
+from strandline.cli.main import main
+
+main()

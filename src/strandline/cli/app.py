@@ -1,0 +1,77 @@
+"""The tree of commands. Each group is a file beside this one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from strandline.cli import lakes, reading, tables, upkeep, writing
+
+HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
+
+The lake is --lake, else $STRAND_LAKE, else the nearest folder upwards that holds a strand.toml.
+
+\b
+First steps:
+  strand init lake && cd lake
+  strand table create messages --columns "id:string,body:string?" --row-key id
+  echo '{"id": "1", "body": "hello"}' | strand append messages
+  strand sql "select * from messages"
+"""
+
+
+class Interrupted(BaseException):
+    """SIGINT, past Typer, which has an answer of its own to it."""
+
+
+class PipeClosed(BaseException):
+    """Whoever read our output has had enough."""
+
+
+class _Root(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except BrokenPipeError:
+            raise PipeClosed from None
+
+
+class LogFormat(StrEnum):
+    """How log lines look on stderr."""
+
+    text = "text"
+    json = "json"
+
+
+app = typer.Typer(
+    cls=_Root,
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# Here for the help and for completion alone: `session.hoist` has taken these flags out of the line before it is parsed.
+@app.callback()
+def _every_command(
+    lake: Annotated[str | None, typer.Option(metavar="DIR", help="The lake's folder.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no remarks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="Log lines on stderr.")] = LogFormat.text,
+) -> None:
+    pass
+
+
+lakes.register(app)
+tables.register(app)
+writing.register(app)
+reading.register(app)
+upkeep.register(app)

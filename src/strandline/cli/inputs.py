@@ -1,0 +1,175 @@
+"""Files of rows as `strand append` takes them: JSON lines, Parquet, Arrow; plain or compressed; from disk or stdin.
+
+What a file is shows in its first bytes. The extension only decides where they can't: a CSV file looks like text.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from strandline.cli.params import input_path
+from strandline.errors import BadRequest, Environment, TooLarge, Unsupported
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+    from strandline.model.tables import Ack
+
+MAX_LINE_BYTES = 64 << 20
+MAX_STDIN_BYTES = 1 << 30
+ROWS_AT_ONCE = 100_000
+_BOM = b"\xef\xbb\xbf"
+
+Kind = Literal["lines", "parquet", "arrow_file", "arrow_stream", "gzip", "zstd"]
+_MAGIC: tuple[tuple[bytes, Kind], ...] = (
+    (b"PAR1", "parquet"),
+    (b"ARROW1", "arrow_file"),
+    (b"\xff\xff\xff\xff", "arrow_stream"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)
+_LONGEST_MAGIC = 8
+_EXTENSIONS: dict[str, Kind] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow_file",
+    ".ipc": "arrow_file",
+    ".feather": "arrow_file",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open input: what it is called in messages, what it holds, and where to read it."""
+
+    name: str
+    kind: Kind
+    stream: IO[bytes]
+
+
+def append_file(lake: Lake, table: str, file: str, **options: Any) -> Ack:
+    """Append the rows of a file, or of stdin for `-`."""
+    with _opened(file) as source, _readable(source.name):
+        if source.kind == "lines":
+            return lake.append_json_lines(table, json_lines(source), **options)
+        return lake.append(table, _arrow(source), **options)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[Source]:
+    if file == "-":
+        yield _uncompressed(_recognised("stdin", _with_head(sys.stdin.buffer)))
+        return
+    path = input_path(file)
+    if path.suffix.lower() == ".csv":
+        raise Unsupported(f"{file} is CSV, and append takes JSON lines, Parquet and Arrow", hint="Use `strand load`.")
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise Environment(f"can't read {file}: {error.strerror}", hint="Check the file's permissions.") from error
+    with stream:
+        yield _uncompressed(_recognised(file, _with_head(stream), path.suffix.lower()))
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """What Arrow and the decompressors say about bytes they can't read, in our words."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, EOFError, OSError) as error:
+        if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) == 28:
+            raise
+        raise BadRequest(f"{name} can't be read: {error}", hint="It may be truncated or damaged.") from error
+
+
+class _Joined(io.RawIOBase):
+    """The first bytes of a stream, put back in front of the rest; a pipe can't be wound back."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        taken = self._head[: len(buffer)] or self._rest.read(len(buffer))
+        self._head = self._head[len(taken) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def _with_head(stream: IO[bytes]) -> tuple[bytes, IO[bytes]]:
+    if stream.seekable():
+        head = stream.read(_LONGEST_MAGIC)
+        stream.seek(-len(head), io.SEEK_CUR)
+        return head, stream
+    head = stream.read(_LONGEST_MAGIC)
+    return head, io.BufferedReader(_Joined(head, stream), 1 << 16)
+
+
+def _recognised(name: str, opened: tuple[bytes, IO[bytes]], suffix: str = "") -> Source:
+    head, stream = opened
+    kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None)
+    if kind is None and head and suffix in _EXTENSIONS:
+        raise BadRequest(f"{name} is not a {suffix[1:]} file", hint="It may be truncated, or have the wrong extension.")
+    return Source(name, kind or "lines", stream)
+
+
+def _uncompressed(source: Source) -> Source:
+    if source.kind == "gzip":
+        import gzip
+
+        return Source(source.name, "lines", gzip.GzipFile(fileobj=source.stream))  # type: ignore[arg-type]
+    if source.kind == "zstd":
+        import zstandard
+
+        reader = zstandard.ZstdDecompressor().stream_reader(source.stream, read_across_frames=True)
+        return Source(source.name, "lines", io.BufferedReader(reader, 1 << 16))
+    return source
+
+
+def json_lines(source: Source) -> Iterator[bytes]:
+    """The lines of a stream, none of them longer than memory should hold."""
+    number = 0
+    while line := source.stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise TooLarge(
+                f"line {number} of {source.name} is longer than {MAX_LINE_BYTES >> 20} MiB",
+                hint="Nothing was stored. Is it JSON lines, with one object to a line?",
+                line=number,
+            )
+        yield line.removeprefix(_BOM) if number == 1 else line
+
+
+def _arrow(source: Source) -> Any:
+    """A reader of record batches."""
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    if source.kind == "arrow_stream":
+        return ipc.open_stream(source.stream)
+    stream = source.stream if source.stream.seekable() else io.BytesIO(_all(source))
+    if source.kind == "arrow_file":
+        file = ipc.open_file(stream)
+        batches = (file.get_batch(at) for at in range(file.num_record_batches))
+        return pa.RecordBatchReader.from_batches(file.schema, batches)
+    from pyarrow import parquet
+
+    parquet_file = parquet.ParquetFile(stream)
+    return pa.RecordBatchReader.from_batches(parquet_file.schema_arrow, parquet_file.iter_batches(ROWS_AT_ONCE))
+
+
+def _all(source: Source) -> bytes:
+    data = source.stream.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise TooLarge(
+            f"{source.name} is larger than {MAX_STDIN_BYTES >> 20} MiB", hint="Use `strand load` with a file."
+        )
+    return data

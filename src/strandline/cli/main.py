@@ -1,0 +1,123 @@
+"""`strand`: parse, call, print; and one place where errors become messages and exit codes.
+
+A message on stderr (or the error document on stdout, with `--json`) says what happened and what to do. A traceback is
+for developers, and they ask for it with `--debug`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.app import Interrupted, PipeClosed, app
+from strandline.cli.session import Session, hoist
+from strandline.errors import Environment, Internal, NoSpace, StrandError
+
+USAGE = 2
+INTERRUPTED = 130
+
+# Typer keeps the root of its own errors to itself; BadParameter is one of them.
+_UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def main() -> NoReturn:
+    """Run this process's command line."""
+    code = run(sys.argv[1:])
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+    if code == INTERRUPTED and "pyspark" in sys.modules:
+        os._exit(code)  # a JVM that was interrupted with us can't say goodbye, and its silence becomes a traceback
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    session, rest = hoist(arguments)
+    with session.catching_warnings():
+        try:
+            answer = app(args=rest, prog_name="strand", standalone_mode=False, obj=session)
+            return answer if isinstance(answer, int) else 0
+        except PipeClosed:
+            _forget_stdout()
+            return 0
+        except (Interrupted, KeyboardInterrupt):
+            return _interrupted(session)
+        except _UsageError as error:
+            return _usage(session, error)
+        except SystemExit as error:
+            return error.code if isinstance(error.code, int) else 0
+        except Exception as error:
+            return _failed(session, error)
+
+
+def _failed(session: Session, error: Exception) -> int:
+    known = _known(error)
+    if session.debug:
+        traceback.print_exception(error)
+    return _tell(session, known.as_dict(), known.exit_code)
+
+
+def _known(error: Exception) -> StrandError:
+    """The error in our words. What the system refuses is the machine's; anything else unforeseen is a bug."""
+    match error:
+        case StrandError():
+            return error
+        case PermissionError():
+            return Environment(f"no permission: {error.filename or error}", hint="Check its owner and mode.")
+        case OSError(errno=28):
+            return NoSpace(f"no room on the disk: {error.filename or error}")
+    first = (str(error).splitlines() or [""])[0]
+    return Internal(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def _usage(session: Session, error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "strand"
+    said = {"code": "usage", "message": error.format_message(), "hint": f"`{path} --help` shows how.", "detail": {}}
+    return _tell(session, said, USAGE)
+
+
+def _interrupted(session: Session) -> int:
+    said = {
+        "code": "interrupted",
+        "message": "interrupted",
+        "hint": "What was acked is safe; what was not finished is undone or finished by the next command.",
+        "detail": {},
+    }
+    return _tell(session, said, INTERRUPTED)
+
+
+def _tell(session: Session, said: dict[str, Any], exit_code: int) -> int:
+    try:
+        if session.json:
+            output.write_json({"error": said})
+        else:
+            output.to_stderr(f"error[{said['code']}]: {said['message']}")
+            for line in _rows(said["detail"]):
+                output.to_stderr(f"  {line}")
+            if said["hint"]:
+                output.to_stderr(f"hint: {said['hint']}")
+    except BrokenPipeError:
+        _forget_stdout()
+    return exit_code
+
+
+def _rows(detail: dict[str, Any]) -> list[str]:
+    """The bad rows after the first, which the message has named."""
+    rows = detail.get("rows", [])
+    said = [f"row {row['index']}, field {row['field']!r}: {row['value']}: {row['reason']}" for row in rows[1:]]
+    left = detail.get("bad", len(rows)) - len(rows)
+    return [*said, f"… and {left} more"] if left > 0 else said
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: what is still buffered goes nowhere, instead of failing again at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,181 @@
+"""How answers look: JSON for programs, tables for people.
+
+On a terminal tables are Rich's. Into a pipe they are plain aligned text of full width, without colour: a program that
+cuts it up finds everything, and a short command does not wait for Rich to be imported. Text that came from rows is
+never trusted: a control character in it would otherwise reach the terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as JSON on one line. Integers beyond 64 bits are rare, and only the slower library takes them."""
+    try:
+        return orjson.dumps(value, default=_said, option=_OPTIONS)
+    except TypeError:
+        return json.dumps(_plain(value), ensure_ascii=False, default=_said_exactly).encode()
+
+
+def write_json(document: Any) -> None:
+    """One document on stdout."""
+    write(json_bytes(document) + b"\n")
+
+
+def write(data: bytes) -> None:
+    """Bytes to stdout, after all the text that was printed before."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def to_stderr(text: str) -> None:
+    """A line for people beside the answer."""
+    print(_printable(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def say(text: str = "") -> None:
+    """A line of the answer."""
+    print(text)
+
+
+def _said(value: Any) -> Any:
+    """What JSON can't say itself. Decimals keep their digits, as numbers."""
+    if isinstance(value, Decimal) and value.is_finite():
+        return orjson.Fragment(format(value, "f"))
+    return _said_exactly(value)
+
+
+def _said_exactly(value: Any) -> Any:
+    match value:
+        case dt.datetime():
+            return moment(value)
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """The same with keys that the standard library takes, and without its NaN, which is no JSON."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def moment(value: dt.datetime) -> str:
+    """A time as an export writes it: UTC, with microseconds and a Z; a local time has none."""
+    if value.tzinfo is None:
+        return value.isoformat(timespec="microseconds")
+    return value.astimezone(dt.UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def when(text: str | None) -> str:
+    """A time as reports write it, for people: to the second."""
+    return "" if text is None else f"{text[:19].replace('T', ' ')}Z"
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, roughly: `42 s`, `5 min`, `3 h`, `2 days`."""
+    if seconds is None:
+        return ""
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86400)} days"
+
+
+def size(size_bytes: int) -> str:
+    """`512 B`, `1.5 MiB`."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{int(amount)} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it, on one line."""
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            return _printable(value)
+        case bool():
+            return "true" if value else "false"
+        case float() | int() | Decimal():
+            return str(value)
+        case dict() | list() | tuple():
+            return _printable(json_bytes(value).decode())
+    return _printable(str(_said_exactly(value)))
+
+
+def _printable(text: str, keep: str = "") -> str:
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return _ESCAPES.get(character) or f"\\x{ord(character):02x}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
+    """A table on stdout; numbers stand on the right."""
+    listed = [list(row) for row in rows]
+    right = [_is_numeric(row[place] for row in listed) for place in range(len(columns))]
+    texts = [[cell(value) for value in row] for row in listed]
+    if sys.stdout.isatty():
+        _rich(columns, texts, right, title)
+    else:
+        _aligned(columns, texts, right, title)
+
+
+def _is_numeric(values: Iterable[Any]) -> bool:
+    kinds = {type(value) for value in values if value is not None and value != ""}
+    return bool(kinds) and kinds <= {int, float, Decimal}
+
+
+def _aligned(columns: Sequence[str], rows: list[list[str]], right: list[bool], title: str) -> None:
+    heads = [_printable(name) for name in columns]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, right, strict=True)
+        return "  ".join(text.rjust(w) if r else text.ljust(w) for text, w, r in placed).rstrip()
+
+    said = [title] if title else []
+    said += [line(heads), "  ".join("-" * width for width in widths), *map(line, rows)]
+    say("\n".join(said))
+
+
+def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=title or None, title_justify="left")
+    for name, is_number in zip(columns, right, strict=True):
+        shown.add_column(Text(_printable(name)), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    Console(highlight=False).print(shown)

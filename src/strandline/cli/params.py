@@ -1,0 +1,51 @@
+"""Arguments that several commands share, and how the shell completes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.errors import BadRequest
+
+
+def complete_table(context: typer.Context, incomplete: str) -> list[str]:
+    """The lake's tables. Completion has nobody to complain to, so whatever goes wrong offers nothing."""
+    try:
+        from strandline.config import find_root, load
+        from strandline.ledger.ledger import Ledger
+        from strandline.ledger.tables import list_tables
+
+        named = context.find_root().params.get("lake")
+        ledger = Ledger.open(load(find_root(Path(named) if named else None)).ledger, read_only=True)
+        with ledger.read() as conn:
+            return [table.name for table in list_tables(conn) if table.name.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A table's name.", autocompletion=complete_table)]
+TableNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TABLE]...", help="Tables; all of them if none is named.", autocompletion=complete_table),
+]
+Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does this: $STRAND_ACTOR, else your login name.")]
+Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch; only main exists so far.")]
+
+
+def listed(values: list[str] | None) -> list[str]:
+    """`--x a,b --x c` as a, b, c."""
+    return [name.strip() for value in values or [] for name in value.split(",") if name.strip()]
+
+
+def input_path(name: str) -> Path:
+    """A file that a user named, or an error that says what is there instead."""
+    from strandline.errors import NotFound
+
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise BadRequest(f"{name} is a folder", hint="Name a file; `strand load` takes folders too.")
+    if not path.exists():
+        raise NotFound(f"there is no file {name}", hint="Check the path; `-` reads from stdin.")
+    return path

@@ -1,0 +1,140 @@
+"""What a command is given besides its own arguments: the flags that every command takes, and the ways to answer.
+
+Flags such as `--json` are accepted before and after the command, because that is where people type them. So they are
+taken out of the line first, and what is left is parsed as if they had not been there.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline import logs
+from strandline.cli import output
+
+if TYPE_CHECKING:
+    import typer
+
+    from strandline.lake import Lake
+
+_FLAGS = {"--json": "json", "-q": "quiet", "--quiet": "quiet", "--debug": "debug"}
+_VALUES = {"--lake": "lake", "--log-format": "log_format"}
+_LOG_FORMATS = ("text", "json")
+
+
+@dataclass
+class Session:
+    """One run of `strand`."""
+
+    lake: str | None = None
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    log_format: logs.Format = "text"
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def open(self, *, read_only: bool = False) -> Iterator[Lake]:
+        """The lake that the line, the environment or the current folder names."""
+        from strandline.cli.progress import Progress
+        from strandline.config import find_root
+        from strandline.lake import Lake
+
+        root = find_root(Path(self.lake) if self.lake is not None else None)
+        with (
+            Progress(shown=not self.quiet) as progress,
+            Lake(root, read_only=read_only, report=progress.report) as lake,
+        ):
+            for recovered in lake.recovered:
+                self.note(f"operation {recovered.op_id} of a dead process was {_past(recovered.outcome)}")
+            yield lake
+
+    def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
+        """The answer: one JSON document, or whatever `human` prints."""
+        if self.json:
+            if isinstance(document, dict) and self.warnings:
+                document = {**document, "warnings": [*document.get("warnings", []), *self.warnings]}
+            output.write_json(document)
+        elif human is not None and not self.quiet:
+            human()
+
+    def warn(self, text: str) -> None:
+        """What the user should know, though the command did its work."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            output.to_stderr(f"warning: {text}")
+
+    def note(self, text: str) -> None:
+        """A remark that nobody has to read."""
+        if not self.quiet and not self.json:
+            output.to_stderr(text)
+
+    @contextmanager
+    def catching_warnings(self) -> Iterator[None]:
+        """Our own warnings become lines for people; those of libraries are for their developers."""
+
+        def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+            if category.__module__.startswith("strandline"):
+                self.warn(str(message))
+            elif self.debug:
+                output.to_stderr(f"{category.__name__}: {message}")
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("always" if self.debug else "default")
+            warnings.showwarning = show
+            logs.to_stderr(self.log_format)
+            try:
+                yield
+            finally:
+                logs.to_stderr(None)
+
+
+def session_of(context: typer.Context) -> Session:
+    """The session of the command that is being run."""
+    session = context.obj
+    assert isinstance(session, Session)
+    return session
+
+
+def hoist(arguments: Sequence[str]) -> tuple[Session, list[str]]:
+    """The flags of every command, wherever they stand before `--`, and the rest of the line.
+
+    What is wrong (a flag without its value) stays in the line, at its front, where the parser complains about it.
+    """
+    session = Session()
+    rest: list[str] = []
+    wrong: list[str] = []
+    todo = list(arguments)
+    while todo:
+        argument = todo.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            rest += [argument, *todo]
+            break
+        if argument in _FLAGS:
+            setattr(session, _FLAGS[argument], True)
+        elif name in _VALUES and (equals or todo):
+            value = value if equals else todo.pop(0)
+            if name == "--log-format" and value not in _LOG_FORMATS:
+                wrong += [name, value]
+            else:
+                setattr(session, _VALUES[name], value)
+        elif name in _VALUES:
+            wrong.append(argument)
+        else:
+            rest.append(argument)
+    return session, [*wrong, *rest]
+
+
+def _past(outcome: str) -> str:
+    return {"rolled_forward": "finished", "rolled_back": "undone"}.get(outcome, outcome)
+
+
+def is_terminal(stream: Any = None) -> bool:
+    """Whether a person is looking."""
+    return bool((stream or sys.stdout).isatty())

@@ -1,0 +1,181 @@
+"""`strand table`: make tables, list them, look at one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor, Branch, TableName, input_path, listed
+from strandline.cli.session import session_of
+from strandline.errors import BadRequest
+
+if TYPE_CHECKING:
+    from strandline.model.schema import Schema
+
+
+Dedupe = Literal["table", "partition"]
+
+
+class UnknownFields(StrEnum):
+    """What happens to a field that is no column."""
+
+    error = "error"
+    json = "json"
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    group = typer.Typer(help="Make tables, list them, look at one.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("create")(create)
+    group.command("list")(list_)
+    group.command("show")(show)
+    app.add_typer(group, name="table")
+
+
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A letter, then letters, digits and underscores.")],
+    columns: Annotated[str | None, typer.Option(metavar="LIST", help='"id:string,ts:timestamp,body:string?"')] = None,
+    schema: Annotated[str | None, typer.Option(metavar="FILE", help="An Iceberg schema as JSON, instead.")] = None,
+    row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
+    partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
+    dedupe: Annotated[Dedupe, typer.Option(help="Where a row key is looked for.")] = "table",
+    unknown_fields: Annotated[
+        UnknownFields, typer.Option(help="A field that is no column: refuse it, or keep it as JSON in _extra.")
+    ] = UnknownFields.error,
+    actor: Actor = "",
+) -> None:
+    """Make a log table. A `?` makes a column nullable.
+
+    \b
+    Types: string long int double float boolean date timestamp binary json
+           decimal(10,2) list<string> struct<a:long,b:string?> map<string,long>
+    Example: strand table create messages --columns "id:string,ts:timestamp,body:string?" --row-key id
+    """
+    from strandline.model.schema import parse_columns
+
+    if (columns is None) == (schema is None):
+        raise typer.BadParameter("give either --columns or --schema", ctx=context)
+    session = session_of(context)
+    described = parse_columns(columns) if columns is not None else _schema_file(schema or "")
+    with session.open() as lake:
+        table = lake.create_table(
+            name,
+            described,
+            row_key=listed(row_key),
+            partition_by=listed(partition_by),
+            dedupe=dedupe,
+            unknown_fields=unknown_fields.value,
+            actor=actor,
+        )
+    document = {
+        "table": table.name,
+        "columns": described.to_json(),
+        "row_key": list(table.row_key),
+        "partition_by": list(table.partition_by),
+        "dedupe": table.dedupe,
+        "unknown_fields": unknown_fields.value,
+    }
+    session.emit(document, lambda: output.say(f"Made table {table.name} with {len(described.columns)} columns."))
+
+
+def _schema_file(file: str) -> Schema:
+    """Iceberg's JSON, or the columns as `table show --json` prints them."""
+    import orjson
+
+    from strandline.model.schema import from_iceberg_json, from_json
+
+    try:
+        document = orjson.loads(input_path(file).read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(
+            f"{file} is not JSON: {error}", hint="It holds an Iceberg schema, as a JSON object."
+        ) from error
+    return from_json(document) if isinstance(document, list) else from_iceberg_json(document)
+
+
+def list_(context: typer.Context, branch: Branch = "main") -> None:
+    """List the tables.
+
+    \b
+    Example: strand table list
+    """
+    from strandline.reports.tables import describe
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        view = lake.view(branch)
+        document = [describe(view, name) for name in view.tables]
+
+    def human() -> None:
+        if not document:
+            output.say("There are no tables yet. `strand table create` makes one.")
+            return
+        output.table(
+            ["table", "rows in log", "rows in tail", "last seq", "row key", "partitioned by"],
+            [
+                [
+                    t["table"],
+                    t["rows"]["log"],
+                    t["rows"]["tail"],
+                    t["last_seq"],
+                    _names(t["row_key"]),
+                    _names(t["partition_by"]),
+                ]
+                for t in document
+            ],
+        )
+
+    session.emit(document, human)
+
+
+def show(context: typer.Context, name: TableName, branch: Branch = "main") -> None:
+    """Show a table: its columns, where its rows are, its snapshots and sizes.
+
+    \b
+    Example: strand table show messages
+    """
+    from strandline.reports.tables import describe_fully
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        document = describe_fully(lake, branch, name)
+    session.emit(document, lambda: _show(document))
+
+
+def _show(table: dict[str, Any]) -> None:
+    rows, sizes = table["rows"], table["size_bytes"]
+    unknown = "kept as JSON in _extra" if table["unknown_fields"] == "json" else "refused"
+    facts = {
+        "rows": f"{rows['log']:,} in the log, {rows['tail']:,} in the tail",
+        "acked": f"{rows['acked']:,} rows: {rows['dropped']:,} dropped as duplicates, "
+        f"{rows['quarantined']:,} quarantined, {rows['pruned']:,} pruned",
+        "size": f"{output.size(sizes['log'])} in {table['files']:,} files, {output.size(sizes['tail'])} in the tail",
+        "seqs": f"last {table['last_seq']:,}; up to {table['stable_seq']:,} in the log for good",
+        "row key": f"{_names(table['row_key'])} (dedupe: {table['dedupe']})" if table["row_key"] else "none",
+        "partitioned": f"by {_names(table['partition_by'])}" if table["partition_by"] else "no",
+        "unknown": f"fields are {unknown}",
+        "iceberg": f"{table['iceberg_table']}, snapshot {table['snapshot_id'] or 'none yet'}",
+    }
+    output.say(f"table {table['table']}")
+    for name, text in facts.items():
+        output.say(f"  {name:<12} {text}")
+    if table["refuses"]:
+        output.say(f"  REFUSES WRITES: {table['refuses']}")
+    output.table(
+        ["column", "type", "nullable"],
+        [[c["name"], c["type"], "yes" if c["nullable"] else "no"] for c in table["columns"]],
+    )
+    if table["snapshots"]:
+        output.table(
+            ["version", "snapshot", "kind", "rows", "at"],
+            [[s["version"], str(s["snapshot_id"]), s["kind"], s["rows"], s["at"]] for s in table["snapshots"]],
+            title="Last snapshots",
+        )
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,374 @@
+"""Commands for whoever looks after a lake: what is going on, what went wrong, what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor
+from strandline.cli.session import Session, session_of
+
+if TYPE_CHECKING:
+    from strandline.model.operations import Recovered
+    from strandline.reports.findings import Finding
+
+NEEDS_A_PERSON = 6
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command("status")(status)
+    app.command("doctor")(doctor)
+    app.command("recover")(recover)
+    app.command("audit")(audit)
+    group = typer.Typer(
+        help="Batches whose bytes were damaged, set aside.", no_args_is_help=True, rich_markup_mode=None
+    )
+    group.command("list")(quarantine_list)
+    group.command("save")(quarantine_save)
+    group.command("restore")(quarantine_restore)
+    group.command("discard")(quarantine_discard)
+    app.add_typer(group, name="quarantine")
+
+
+def status(context: typer.Context) -> None:
+    """One page: tables, tails, what is under way.
+
+    \b
+    Example: strand status
+    """
+    from strandline.reports.status import status as report
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        document = report(lake)
+    session.emit(document, lambda: _status(document))
+
+
+def _status(page: dict[str, Any]) -> None:
+    output.say(f"lake       {page['lake']}")
+    output.say(f"ledger     {page['ledger']}  (format {page['format']})")
+    output.say(f"warehouse  {page['warehouse']}")
+    output.say()
+    if page["tables"]:
+        output.table(
+            ["table", "rows in log", "in tail", "tail size", "oldest in tail", "last seq", "dropped", "quarantined"],
+            [_table_row(table) for table in page["tables"]],
+        )
+    else:
+        output.say("There are no tables yet. `strand table create` makes one.")
+    for table in page["tables"]:
+        if table["refuses"]:
+            output.say(f"{table['table']} REFUSES WRITES: {table['refuses']}")
+    _section(
+        "Operations under way",
+        ["operation", "kind", "phase", "tables", "age", "process"],
+        [
+            [o["op"], o["kind"], o["phase"], ", ".join(o["tables"]), output.age(o["age_s"]), o["process"]]
+            for o in page["operations"]
+        ],
+    )
+    _section(
+        "Operations that can't be read (`strand doctor` says what to do)",
+        ["operation", "kind", "tables", "since", "reason"],
+        [
+            [o["op"], o["kind"], ", ".join(o["tables"]), output.when(o["since"]), o["reason"]]
+            for o in page["unreadable_intents"]
+        ],
+    )
+    _section(
+        "Unfinished loads",
+        ["table", "parts done", "of", "age"],
+        [[load["table"], load["parts_done"], load["parts"], output.age(load["age_s"])] for load in page["loads"]],
+    )
+    _section("In quarantine", QUARANTINE_HEADS, [_quarantine_row(batch) for batch in page["quarantined"]])
+    _section("Last recoveries", AUDIT_HEADS, [_audit_row(entry) for entry in page["last_recoveries"]])
+
+
+def _table_row(table: dict[str, Any]) -> list[Any]:
+    rows = table["rows"]
+    return [
+        table["table"],
+        rows["log"],
+        rows["tail"],
+        output.size(table["size_bytes"]["tail"]),
+        output.age(table["oldest_tail_age_s"]),
+        table["last_seq"],
+        rows["dropped"],
+        rows["quarantined"],
+    ]
+
+
+def _section(title: str, heads: list[str], rows: list[list[Any]]) -> None:
+    if rows:
+        output.say()
+        output.table(heads, rows, title=title)
+
+
+def doctor(
+    context: typer.Context,
+    fix: Annotated[bool, typer.Option("--fix", help="Do what is safe, then look again.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every payload and every file's footer.")] = False,
+    failpoints: Annotated[bool, typer.Option("--failpoints", help="List the names for STRAND_FAILPOINTS.")] = False,
+) -> None:
+    """Check everything that can be checked, and say what to do. Exit code 6 when a person is needed.
+
+    \b
+    Example: strand doctor --deep
+    """
+    session = session_of(context)
+    if failpoints:
+        _list_failpoints(session)
+        return
+    from strandline.reports import doctor as reports
+
+    fixed: list[str] = []
+    with session.open(read_only=not fix) as lake:
+        if fix:
+            fixed = reports.fix(lake)
+        findings = reports.examine(lake, deep=deep)
+    ok = all(finding.severity != "error" for finding in findings)
+    document = {
+        "ok": ok,
+        "findings": [asdict(finding) for finding in findings],
+        "checked": list(reports.CHECKS),
+        "fixed": fixed,
+    }
+    session.emit(document, lambda: _doctor(findings, fixed, len(reports.CHECKS)))
+    if not ok:
+        raise typer.Exit(NEEDS_A_PERSON)
+
+
+def _doctor(findings: list[Finding], fixed: list[str], checks: int) -> None:
+    for text in fixed:
+        output.say(f"fixed: {output.cell(text)}")
+    for finding in findings:
+        since = f" (since {output.when(finding.since)})" if finding.since else ""
+        output.say(f"{finding.severity}: {output.cell(finding.what)}{since}")
+        output.say(f"  {output.cell(finding.meaning)}")
+        output.say(f"  what to do: {output.cell(finding.fix)}")
+    errors = sum(finding.severity == "error" for finding in findings)
+    if errors:
+        output.say(f"{checks} checks: {errors} findings need a person.")
+    elif findings:
+        output.say(f"{checks} checks: the lake is well; {len(findings)} warnings.")
+    else:
+        output.say(f"{checks} checks: all is well.")
+
+
+def _list_failpoints(session: Session) -> None:
+    from strandline.failpoints import NAMES
+
+    session.emit(NAMES, lambda: output.table(["failpoint", "where"], list(NAMES.items())))
+
+
+def recover(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    discard: Annotated[
+        str | None, typer.Option(metavar="OP", help="Give up an operation whose record can't be read.")
+    ] = None,
+    actor: Actor = "",
+) -> None:
+    """Finish or undo what dead processes left.
+
+    Spark is started only if there is something to settle in Iceberg.
+
+    \b
+    Example: strand recover --dry-run
+    """
+    session = session_of(context)
+    with session.open(read_only=dry_run) as lake:
+        if discard is not None and not dry_run:
+            from strandline.lake import default_actor
+            from strandline.operations.recovery import discard as give_up
+
+            found = [give_up(lake.context, discard, actor or default_actor())]
+        else:
+            by_op = {one.op_id: one for one in [*lake.recovered, *lake.recover(dry_run=dry_run)]}
+            found = list(by_op.values())
+    session.emit([_recovered(one) for one in found], lambda: _print_recovered(found, dry_run=dry_run))
+
+
+def _recovered(one: Recovered) -> dict[str, Any]:
+    return {"op": one.op_id, "kind": one.kind, "outcome": one.outcome, "reason": one.reason, "settled": one.settled}
+
+
+def _print_recovered(found: list[Recovered], *, dry_run: bool) -> None:
+    if not found:
+        output.say("Nothing to recover.")
+        return
+    heads = ["operation", "kind", "would be" if dry_run else "was", "because", "settled in Iceberg"]
+    output.table(
+        heads,
+        [[o.op_id, o.kind, o.outcome.replace("_", " "), o.reason, "yes" if o.settled else "not yet"] for o in found],
+    )
+
+
+AUDIT_HEADS = ["time", "operation", "kind", "outcome", "tables", "reason"]
+
+
+def audit(
+    context: typer.Context,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest.")] = None,
+) -> None:
+    """What recovery did, newest first, and what was given up.
+
+    \b
+    Example: strand audit --limit 5
+    """
+    from strandline.reports.status import audit as report
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        entries = report(lake, limit)
+
+    def human() -> None:
+        if entries:
+            output.table(AUDIT_HEADS, [_audit_row(entry) for entry in entries])
+        else:
+            output.say("Nothing was ever recovered or given up.")
+
+    session.emit(entries, human)
+
+
+def _audit_row(entry: dict[str, Any]) -> list[Any]:
+    moves = ", ".join(f"{t['table']} {_move(t['from'], t['to'])}" for t in entry["tables"])
+    return [
+        output.when(entry["at"]),
+        entry["op"],
+        entry["kind"],
+        entry["outcome"].replace("_", " "),
+        moves,
+        entry["reason"],
+    ]
+
+
+def _move(before: int | None, after: int | None) -> str:
+    return "unchanged" if before == after else f"{before or 'empty'} → {after or 'empty'}"
+
+
+QUARANTINE_HEADS = ["batch", "table", "rows", "seqs", "since", "reason"]
+
+
+def _quarantine_row(batch: dict[str, Any]) -> list[Any]:
+    seqs = f"{batch['first_seq']}..{batch['last_seq']}"
+    return [batch["batch"], batch["table"], batch["rows"], seqs, output.when(batch["at"]), batch["reason"]]
+
+
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `strand quarantine list` names it.")]
+
+
+def quarantine_list(context: typer.Context) -> None:
+    """List the batches that were set aside because their bytes can't be read.
+
+    \b
+    Example: strand quarantine list
+    """
+    from strandline.ledger.batches import list_quarantined
+    from strandline.reports.status import quarantined_entry
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
+        entries = [quarantined_entry(batch) for batch in list_quarantined(conn)]
+
+    def human() -> None:
+        if entries:
+            output.table(QUARANTINE_HEADS, [_quarantine_row(entry) for entry in entries])
+        else:
+            output.say("Nothing is in quarantine.")
+
+    session.emit(entries, human)
+
+
+def quarantine_save(
+    context: typer.Context,
+    batch: BatchId,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where its bytes go; - is stdout.")],
+) -> None:
+    """Save a batch's bytes as they are, to repair them. A whole one is an Arrow IPC stream.
+
+    \b
+    Example: strand quarantine save ID batch.arrow
+    """
+    from strandline.ledger.batches import quarantined_payload
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
+        payload = quarantined_payload(conn, batch)
+    if file == "-":
+        output.write(payload)
+        return
+    Path(file).write_bytes(payload)
+    document = {"batch": batch, "file": file, "size_bytes": len(payload)}
+    session.emit(document, lambda: output.say(f"Saved {output.size(len(payload))} to {file}."))
+
+
+def quarantine_restore(
+    context: typer.Context,
+    batch: BatchId,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The repaired rows: Arrow, JSON lines or Parquet.")],
+    actor: Actor = "",
+) -> None:
+    """Append repaired rows with new seqs, and forget the damaged batch.
+
+    \b
+    Example: strand quarantine restore ID batch.arrow
+    """
+    from strandline.cli.inputs import append_file
+    from strandline.errors import NotFound
+    from strandline.ledger.batches import discard_quarantined, list_quarantined
+
+    session = session_of(context)
+    with session.open() as lake:
+        with lake.ledger.read() as conn:
+            found = next((one for one in list_quarantined(conn) if one["batch_id"] == batch), None)
+        if found is None:
+            raise NotFound(
+                f"there is no quarantined batch {batch}", hint="`strand quarantine list` shows those there are."
+            )
+        # Under a key of its own: when this dies between the two steps, the same command stores nothing twice.
+        ack = append_file(lake, found["table"], file, actor=actor, idempotency_key=f"quarantine:{batch}")
+        with lake.ledger.write() as txn:
+            discard_quarantined(txn, batch)
+    document = {
+        "batch": batch,
+        "table": found["table"],
+        "rows": ack.rows,
+        "first_seq": ack.first_seq,
+        "last_seq": ack.last_seq,
+    }
+    said = f"Restored {ack.rows:,} of {found['rows']:,} rows to {found['table']}, seqs {ack.first_seq}..{ack.last_seq}."
+    session.emit(document, lambda: output.say(said))
+
+
+def quarantine_discard(context: typer.Context, batch: BatchId, actor: Actor = "") -> None:
+    """Give a batch up for good. Its rows are counted as pruned, and its bytes are deleted.
+
+    \b
+    Example: strand quarantine discard ID
+    """
+    from strandline.lake import default_actor
+    from strandline.ledger.audit import write_audit
+    from strandline.ledger.batches import discard_quarantined, list_quarantined
+
+    session = session_of(context)
+    with session.open() as lake, lake.ledger.write() as txn:
+        about = next((one for one in list_quarantined(txn.conn) if one["batch_id"] == batch), None)
+        rows = discard_quarantined(txn, batch)
+        assert about is not None, f"batch {batch} was discarded and is not listed"
+        write_audit(
+            txn,
+            op_id=batch,
+            kind="quarantine",
+            outcome="discarded",
+            original_actor=about["actor"],
+            tables=[{"table_id": about["table_id"]}],
+            reason=f"{rows} rows given up by hand: {about['reason']}",
+            actor=actor or default_actor(),
+        )
+    session.emit({"batch": batch, "rows": rows}, lambda: output.say(f"Gave up {rows:,} rows of batch {batch}."))

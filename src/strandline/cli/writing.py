@@ -1,0 +1,168 @@
+"""Commands that put rows into the lake, and move them into Iceberg."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor, Branch, TableName, TableNames, listed
+from strandline.cli.session import Session, session_of
+
+if TYPE_CHECKING:
+    from strandline.model.operations import Flushed, Loaded
+    from strandline.model.tables import Ack
+
+
+class Mode(StrEnum):
+    """What a load does to rows that are there; log tables only ever grow."""
+
+    append = "append"
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command("append")(append)
+    app.command("load")(load)
+    app.command("adopt")(adopt)
+    app.command("flush")(flush)
+
+
+def append(
+    context: typer.Context,
+    table: TableName,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="JSON lines, Parquet or Arrow; - is stdin.")] = "-",
+    actor: Actor = "",
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key and rows again store nothing more.")
+    ] = None,
+    branch: Branch = "main",
+) -> None:
+    """Store rows durably: when it returns they survive any crash. All of them are stored, or none.
+
+    JSON lines may be compressed with gzip or zstd.
+
+    \b
+    Example: echo '{"id": "1", "body": "hello"}' | strand append messages
+    """
+    from strandline.cli.inputs import append_file
+
+    session = session_of(context)
+    with session.open() as lake:
+        lake.view(branch).state(table)  # an unknown table is said before anybody types rows
+        if file == "-" and sys.stdin.isatty():
+            session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
+        options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}
+        ack = append_file(lake, table, file, **options)
+    document = {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq, "repeated": ack.repeated}
+    session.emit(document, lambda: output.say(_appended(table, ack)))
+
+
+def _appended(table: str, ack: Ack) -> str:
+    if ack.rows == 0:
+        return f"No rows to append to {table}."
+    what = f"{ack.rows:,} {_rows(ack.rows)} in {table}, seqs {ack.first_seq}..{ack.last_seq}"
+    return f"Already stored: {what}." if ack.repeated else f"Stored {what}."
+
+
+def load(
+    context: typer.Context,
+    table: TableName,
+    files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Files, folders, globs or s3:// addresses.")],
+    branch: Branch = "main",
+    again: Annotated[bool, typer.Option("--again", help="Load although the same files were loaded before.")] = False,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="A name to remember this load by.")] = None,
+    mode: Annotated[Mode, typer.Option(help="Log tables take append.")] = Mode.append,
+    actor: Actor = "",
+) -> None:
+    """Load files of any size through Spark, once.
+
+    Parquet, JSON lines or CSV. The same files again load nothing more; after a crash the same command goes on where it
+    stopped.
+
+    \b
+    Example: strand load messages 'archive/*.parquet'
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        loaded = lake.load(table, files, actor=actor, branch=branch, again=again, key=key)
+    _emit_loaded(session, loaded)
+
+
+def adopt(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new table's name.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A Parquet folder, or an Iceberg table.")],
+    row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
+    partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
+    actor: Actor = "",
+) -> None:
+    """Take in an Iceberg table or a Parquet folder.
+
+    It becomes a new table; the source is only read.
+
+    \b
+    Example: strand adopt events /data/events
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        loaded = lake.adopt(name, source, actor=actor, row_key=listed(row_key), partition_by=listed(partition_by))
+    _emit_loaded(session, loaded)
+
+
+def _emit_loaded(session: Session, loaded: Loaded) -> None:
+    document = asdict(loaded)
+    for text in document.pop("warnings"):
+        session.warn(text)
+
+    def human() -> None:
+        if loaded.already_loaded:
+            output.say(f"Already loaded into {loaded.table}: nothing to do. --again loads it once more.")
+            return
+        seqs = f", seqs {loaded.first_seq}..{loaded.last_seq}" if loaded.first_seq is not None else ""
+        output.say(f"Loaded {loaded.rows:,} {_rows(loaded.rows)} into {loaded.table}{seqs}{_dropped(loaded)}.")
+
+    session.emit({**document, "warnings": []}, human)
+
+
+def flush(context: typer.Context, tables: TableNames = None, branch: Branch = "main", actor: Actor = "") -> None:
+    """Move what was appended from the ledger into Iceberg, now.
+
+    \b
+    Example: strand flush messages
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        view = lake.view(branch)
+        names = [view.state(name).table.name for name in tables or view.tables]
+        done = [flushed for name in dict.fromkeys(names) for flushed in lake.flush(name, actor=actor, branch=branch)]
+    for flushed in done:
+        for text in flushed.warnings:
+            session.warn(text)
+    documents: list[dict[str, Any]] = [{**asdict(flushed), "warnings": list(flushed.warnings)} for flushed in done]
+    session.emit(documents, lambda: _flushed(done))
+
+
+def _flushed(done: list[Flushed]) -> None:
+    for flushed in done:
+        if flushed.operation is None:
+            output.say(f"{flushed.table}: nothing to flush.")
+        else:
+            output.say(
+                f"{flushed.table}: flushed {flushed.rows:,} {_rows(flushed.rows)}{_dropped(flushed)}; "
+                f"up to seq {flushed.flushed_seq:,} in Iceberg."
+            )
+    if not done:
+        output.say("There are no tables yet.")
+
+
+def _dropped(done: Flushed | Loaded) -> str:
+    return f" ({done.duplicates_dropped:,} duplicates dropped)" if done.duplicates_dropped else ""
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"

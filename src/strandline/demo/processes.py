@@ -1,0 +1,93 @@
+"""The child processes: started, killed and stopped by their ids, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import TracebackType
+
+from strandline.demo.places import Places
+from strandline.errors import Internal
+
+GRACE_S = 5.0
+
+
+class Processes:
+    """The children by name. Leaving the block ends those that still run."""
+
+    def __init__(self, places: Places, more_environment: dict[str, str]) -> None:
+        self._places = places
+        self._environment = {**os.environ, **more_environment, "STRAND_LAKE": str(places.root)}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._running.values():
+            child.terminate()
+        for child in self._running.values():
+            try:
+                child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            _close(child)
+
+    def start(self, name: str, module: str, *arguments: str) -> None:
+        """Start a module in a process of its own; what it prints goes to its log."""
+        with self._places.log(name).open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, "-m", module, str(self._places.root), *arguments],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C on the terminal reaches this process alone, and it stops the others in order.
+                start_new_session=True,
+            )
+
+    def pause(self, name: str) -> None:
+        """Hold a process where it is."""
+        self._running[name].send_signal(signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        """Let a paused process go on."""
+        self._running[name].send_signal(signal.SIGCONT)
+
+    def kill(self, name: str) -> None:
+        """kill -9, and wait until it is gone."""
+        child = self._running.pop(name)
+        child.kill()
+        child.wait()
+        _close(child)
+
+    def end_input(self, name: str) -> None:
+        """Close a child's standard input."""
+        stdin = self._running[name].stdin
+        assert stdin is not None, "children are started with a pipe"
+        stdin.close()
+
+    def all_ended(self, names: tuple[str, ...]) -> bool:
+        """Whether these have come to their end; one that failed is an error, whichever was asked for."""
+        for name, child in list(self._running.items()):
+            code = child.poll()
+            if code is not None:
+                del self._running[name]
+                _close(child)
+                if code != 0:
+                    raise Internal(f"process {name} ended with {code}", hint=self._last_words(name))
+        return not any(name in self._running for name in names)
+
+    def _last_words(self, name: str) -> str:
+        log = self._places.log(name)
+        return f"The end of {log}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _close(child: subprocess.Popen[bytes]) -> None:
+    if child.stdin is not None:
+        child.stdin.close()

@@ -1,0 +1,134 @@
+"""What the demonstration shows at its end: the figures, what became of the killed ones, and three questions."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import strandline as sl
+from strandline.demo.conductor import Outcome
+
+QUESTIONS = {
+    "The busiest sessions": """\
+SELECT session_id, count(*) AS messages, count(*) FILTER (kind = 'tool_call') AS tool_calls,
+       sum(tokens)::BIGINT AS tokens
+FROM messages GROUP BY session_id ORDER BY messages DESC, session_id LIMIT 5""",
+    "Tool use by day": """\
+SELECT ts::DATE AS day, count(*) AS calls, count(DISTINCT session_id) AS sessions, mode(tool) AS most_used,
+       count(*) FILTER (tool = 'bash') AS bash, count(*) FILTER (tool = 'edit_file') AS edits
+FROM messages WHERE kind = 'tool_call' GROUP BY day ORDER BY day""",
+    "The longest conversations": """\
+SELECT session_id, min(ts) AS began, date_trunc('second', max(ts) - min(ts)) AS lasted,
+       count(*) FILTER (role = 'user') AS questions
+FROM messages GROUP BY session_id ORDER BY max(ts) - min(ts) DESC LIMIT 5""",
+}
+
+
+def as_document(outcome: Outcome) -> dict[str, Any]:
+    """The summary for programs."""
+    return {
+        "ok": not outcome.wrong,
+        "wrong": outcome.wrong,
+        **asdict(outcome.figures),
+        "seconds": round(outcome.seconds, 1),
+        "rows_per_second": round(outcome.rows_per_second),
+        "killed": outcome.killed,
+        "recoveries": [
+            {key: row[key] for key in ("op_id", "kind", "outcome", "actor", "original_actor", "reason")}
+            for row in outcome.recoveries
+        ],
+    }
+
+
+def show(console: Console, outcome: Outcome, root: Path) -> None:
+    """Everything, for people."""
+    console.print(_figures(outcome))
+    for line in _killed(outcome):
+        console.print(line, markup=False, soft_wrap=True)
+    with sl.open(root, read_only=True) as lake:
+        view = lake.view()
+        for title, query in QUESTIONS.items():
+            console.print(f"\n{title}", style="bold")
+            console.print(query, style="dim", markup=False, soft_wrap=True)
+            result = view.sql(query)
+            console.print(_answer(result.columns, result.rows()))
+    console.print()
+    for text in outcome.wrong:
+        console.print(f"wrong: {text}", style="red", markup=False, soft_wrap=True)
+    console.print(_verdict(outcome, root), markup=False, soft_wrap=True)
+
+
+def _figures(outcome: Outcome) -> Table:
+    figures = outcome.figures
+    distinct = figures.acked - figures.duplicates_offered
+    table = Table(title="Acked against stored", title_justify="left")
+    table.add_column("")
+    table.add_column("rows", justify="right")
+    table.add_column("should be", justify="right")
+    for name, value, should in (
+        ("acked", figures.acked, figures.acked_by_the_ledger),
+        ("in the log", figures.in_the_log, distinct),
+        ("  read by Spark through the catalog", figures.seen_by_spark, distinct),
+        ("duplicates offered", figures.duplicates_offered, None),
+        ("duplicates in the log", figures.duplicates_in_the_log, 0),
+        ("lost", figures.lost, 0),
+        ("altered", figures.altered, 0),
+    ):
+        table.add_row(
+            name, f"{value:,}", "" if should is None else f"{should:,}", style="" if should in (None, value) else "red"
+        )
+    table.add_section()
+    table.add_row("seconds", f"{outcome.seconds:.1f}", "")
+    table.add_row("rows per second", f"{outcome.rows_per_second:,.0f}", "")
+    return table
+
+
+def _killed(outcome: Outcome) -> list[str]:
+    writers = [
+        f"killed writer {victim['process']}: {_batch_under_way(victim)}"
+        for victim in outcome.killed
+        if "after_batches" in victim
+    ]
+    flushes = [
+        f"killed flush {row['op_id']}: {row['outcome']} by {row['actor']}, {row['reason']}"
+        for row in outcome.recoveries
+    ]
+    return [*writers, *flushes]
+
+
+def _batch_under_way(victim: dict[str, Any]) -> str:
+    if victim["stored_but_not_answered"]:
+        return "the batch it was about to note had been stored; offered again, it was not stored twice"
+    return "no batch was stored whose answer it had not noted"
+
+
+def _answer(columns: list[str], rows: list[tuple[Any, ...]]) -> Table:
+    table = Table()
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="right" if rows and isinstance(rows[0][at], int) else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(_text, row))
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dt.datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    return str(value)
+
+
+def _verdict(outcome: Outcome, root: Path) -> str:
+    if outcome.wrong:
+        return f"Something is wrong. The lake and its records are in {root}; `strand --lake {root} doctor` checks it."
+    return f"""\
+Nothing was lost, and nothing is there twice. To look further:
+  .venv/bin/strand --lake {root} status
+  .venv/bin/strand --lake {root} sql "select role, kind, count(*) from messages group by all order by all"
+  .venv/bin/strand --lake {root} audit"""

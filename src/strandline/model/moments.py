@@ -1,0 +1,12 @@
+"""Times of the ledger as text: UTC, with microseconds and a Z, as an export writes them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def text_of(at_us: int) -> str:
+    """Microseconds since 1970 as text; integers all the way, because a float loses the last digit."""
+    return f"{_EPOCH + dt.timedelta(microseconds=at_us):%Y-%m-%dT%H:%M:%S.%fZ}"

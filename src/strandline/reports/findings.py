@@ -1,0 +1,43 @@
+"""What a check has found, told so that the reader knows what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from strandline.lake import Lake
+from strandline.ledger.ledger import MAIN
+from strandline.views.view import View
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. An error needs a person; a warning can wait."""
+
+    what: str
+    meaning: str
+    fix: str
+    severity: Severity = "error"
+    since: str | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What all checks look at: one view of one lake, and whether to take the time to read everything."""
+
+    lake: Lake
+    view: View
+    deep: bool
+
+    @classmethod
+    def at(cls, lake: Lake, *, deep: bool) -> Look:
+        """Take a view and look at it."""
+        return cls(lake, lake.view(MAIN), deep)
+
+
+Findings = Sequence[Finding]
+
+RESTORE = "restore the lake from a backup, or report this with the output of `strand doctor --deep --json`"

@@ -1,0 +1,185 @@
+"""Whether the ledger is whole: its file, its books, the order of its seqs, its payloads, and what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strandline.ledger import checks
+from strandline.ledger.batches import list_quarantined
+from strandline.ledger.intents import UnreadableIntent, read_intents
+from strandline.ledger.loads import list_loads
+from strandline.ledger.owner import certainly_dead
+from strandline.model.moments import text_of
+from strandline.model.operations import Intent
+from strandline.model.schema import stored_schema
+from strandline.model.tables import BatchRef, TableState
+from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.views.tail import read_batches
+
+SAMPLE_BATCHES = 200
+TOLD_LINES = 5
+
+
+def integrity(look: Look) -> Iterator[Finding]:
+    """The database file itself."""
+    found = look.lake.ledger.database.integrity(deep=look.deep)
+    if found:
+        yield Finding(
+            what=f"SQLite finds {len(found)} faults in the ledger's file: {'; '.join(found[:TOLD_LINES])}",
+            meaning="Parts of the ledger can't be trusted; rows that are not in Iceberg yet may be lost.",
+            fix=f"stop all writers, copy the lake's folder away, then {RESTORE}",
+        )
+
+
+def books(look: Look) -> Iterator[Finding]:
+    """Every acked row is somewhere: acked = log + tail + dropped + pruned + quarantined."""
+    for state in _states(look):
+        count = state.head.books
+        tail = sum(ref.rows for ref in state.tail)
+        total = count.log + tail + count.dropped + count.pruned + count.quarantined
+        if total != count.acked:
+            yield Finding(
+                what=f"table {state.table.name}: {count.acked:,} rows were acked, and {total:,} are accounted for",
+                meaning=f"{count.log:,} in the log + {tail:,} in the tail + {count.dropped:,} dropped + "
+                f"{count.pruned:,} pruned + {count.quarantined:,} quarantined should be the rows acked.",
+                fix=RESTORE,
+            )
+        files = sum(file.rows for file in look.view.files(state.table.name))
+        if files != count.log:
+            yield Finding(
+                what=f"table {state.table.name}: its log has {count.log:,} rows, and its files {files:,}",
+                meaning="The list of data files in the ledger does not agree with its books.",
+                fix=RESTORE,
+            )
+
+
+def seq_order(look: Look) -> Iterator[Finding]:
+    """Seqs never run backwards, and none is above the counter."""
+    with look.lake.ledger.read() as conn:
+        counter = checks.counter_seq(conn)
+        highest = checks.highest_seqs(conn)
+        lost = checks.lost_batches(conn)
+    for name, seq in highest.items():
+        if seq > counter:
+            yield _out_of_order(f"{name} hold seq {seq:,}, above the counter's {counter:,}")
+    for table, batch in lost:
+        yield Finding(
+            what=f"table {table}: its tail refers to batch {batch}, which is not there",
+            meaning="Acked rows are missing.",
+            fix=RESTORE,
+        )
+    for state in _states(look):
+        yield from _tail_order(state)
+
+
+def _tail_order(state: TableState) -> Iterator[Finding]:
+    name, reached = state.table.name, 0
+    for ref in state.tail:
+        if ref.first_seq <= reached or ref.last_seq - ref.first_seq + 1 != ref.rows:
+            yield _out_of_order(f"table {name}: batch {ref.batch_id} has seqs {ref.first_seq}..{ref.last_seq}")
+        reached = max(reached, ref.last_seq)
+    if reached > state.head.last_seq:
+        yield _out_of_order(f"table {name}: its tail reaches seq {reached:,}, its head says {state.head.last_seq:,}")
+
+
+def _out_of_order(what: str) -> Finding:
+    return Finding(what=what, meaning="A seq could be given twice, or a reader could pass over a row.", fix=RESTORE)
+
+
+def payloads(look: Look) -> Iterator[Finding]:
+    """The bytes of the tail; all of them if it is a deep look, else a sample."""
+    for state in _states(look):
+        for ref, reason in unreadable(look, state):
+            yield Finding(
+                what=f"table {state.table.name}: batch {ref.batch_id} ({ref.rows:,} rows, seqs {ref.first_seq}.."
+                f"{ref.last_seq}) can't be read: {reason}",
+                meaning="Reads leave these rows out, with a warning. The next flush sets the batch aside.",
+                fix="strand doctor --fix   (sets it aside; then `strand quarantine save` gives you its bytes)",
+                since=text_of(ref.at_us),
+            )
+
+
+def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
+    """The batches of a tail that can't be read, and why."""
+    bad: list[tuple[BatchRef, str]] = []
+    refs = state.tail if look.deep else _sample(state.tail)
+    schema = stored_schema(state.schema, state.table.extra)
+    for _ in read_batches(look.lake.ledger, refs, schema, lambda ref, reason: bad.append((ref, reason))):
+        pass
+    return bad
+
+
+def _sample(refs: Sequence[BatchRef]) -> Sequence[BatchRef]:
+    step = max(1, -(-len(refs) // SAMPLE_BATCHES))
+    return refs[::step]
+
+
+def under_way(look: Look) -> Iterator[Finding]:
+    """Records of operations: those that nobody can read, those whose process is dead, loads that were not finished."""
+    with look.lake.ledger.read() as conn:
+        intents = read_intents(conn)
+        loads = list_loads(conn)
+    names = {state.table.table_id: state.table.name for state in _states(look)}
+    for intent in intents:
+        if isinstance(intent, UnreadableIntent):
+            about = ", ".join(names.get(table_id, table_id) for table_id in intent.table_ids)
+            yield Finding(
+                what=f"operation {intent.op_id} ({intent.kind} on {about}) can't be read: {intent.reason}",
+                meaning="Operations on its tables are refused; appends and reads go on.",
+                fix=f"upgrade strandline, or give it up with: strand recover --discard {intent.op_id}",
+                since=text_of(intent.created_at_us),
+            )
+        elif intent.phase == "damaged":
+            yield Finding(
+                what=f"operation {intent.op_id} ({intent.kind}) was published, and its snapshot is gone",
+                meaning="Rows of the log are missing in Iceberg; its table refuses writes.",
+                fix=RESTORE,
+                since=text_of(intent.created_at_us),
+            )
+        elif is_dead(intent):
+            yield Finding(
+                what=f"operation {intent.op_id} ({intent.kind}, {intent.phase}) was left by a process that is gone",
+                meaning="Nothing is lost; it is finished or undone by the next operation.",
+                fix="strand recover",
+                severity="warning",
+                since=text_of(intent.created_at_us),
+            )
+    for load in loads:
+        yield Finding(
+            what=f"a load into {load['table']} stopped after {load['parts_done']} of {load['parts']} parts",
+            meaning="It may still be running; if not, its published rows are there and the others are not.",
+            fix="run the same `strand load` again: it goes on where it stopped",
+            severity="warning",
+            since=text_of(load["since_us"]),
+        )
+
+
+def is_dead(intent: Intent | UnreadableIntent) -> bool:
+    """Whether the owner of an operation is certainly gone."""
+    return intent.owner == "" or certainly_dead(intent.owner)
+
+
+def set_aside(look: Look) -> Iterator[Finding]:
+    """Tables that refuse writes, and batches in quarantine."""
+    for state in _states(look):
+        if state.head.refuses is not None:
+            yield Finding(
+                what=f"table {state.table.name} refuses writes: {state.head.refuses}",
+                meaning="Reads go on; appends and flushes of this table fail.",
+                fix=RESTORE,
+            )
+    with look.lake.ledger.read() as conn:
+        quarantined = list_quarantined(conn)
+    for batch in quarantined:
+        yield Finding(
+            what=f"batch {batch['batch_id']} of {batch['table']} ({batch['rows']:,} rows) is in quarantine: "
+            f"{batch['reason']}",
+            meaning="These rows were acked and are in no table until somebody repairs them or gives them up.",
+            fix=f"strand quarantine save {batch['batch_id']} FILE, repair FILE, "
+            f"strand quarantine restore {batch['batch_id']} FILE; or strand quarantine discard {batch['batch_id']}",
+            since=text_of(batch["at_us"]),
+        )
+
+
+def _states(look: Look) -> list[TableState]:
+    return [look.view.state(name) for name in look.view.tables]

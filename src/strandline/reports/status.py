@@ -1,0 +1,124 @@
+"""`strand status`: one page about a lake, whole."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from strandline.ledger.audit import read_audit
+from strandline.ledger.batches import list_quarantined
+from strandline.ledger.intents import UnreadableIntent, read_intents
+from strandline.ledger.ledger import MAIN
+from strandline.ledger.loads import list_loads
+from strandline.model.moments import text_of
+from strandline.model.operations import Intent
+from strandline.reports.ledger_checks import is_dead
+from strandline.reports.tables import describe
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+LAST_RECOVERIES = 5
+
+
+def status(lake: Lake) -> dict[str, Any]:
+    """Everything that is worth knowing at a glance."""
+    view = lake.view(MAIN)
+    names = {view.state(name).table.table_id: name for name in view.tables}
+    with lake.ledger.read() as conn:
+        intents = read_intents(conn)
+        loads = list_loads(conn)
+        quarantined = list_quarantined(conn)
+        recoveries = read_audit(conn, limit=LAST_RECOVERIES)
+    now_us = time.time_ns() // 1000
+    return {
+        "lake": str(lake.root),
+        "lake_id": lake.ledger.lake_id(),
+        "ledger": lake.config.ledger_shown,
+        "warehouse": lake.config.warehouse,
+        "format": lake.ledger.format(),
+        "tables": [_table(describe(view, name), view.state(name).tail, now_us) for name in view.tables],
+        "operations": [_operation(one, names, now_us) for one in intents if isinstance(one, Intent)],
+        "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
+        "loads": [_load(load, now_us) for load in loads],
+        "quarantined": [quarantined_entry(batch) for batch in quarantined],
+        "last_recoveries": [audit_entry(row, names) for row in recoveries],
+    }
+
+
+def audit(lake: Lake, limit: int | None) -> list[dict[str, Any]]:
+    """What recovery did, newest first."""
+    view = lake.view(MAIN)
+    names = {view.state(name).table.table_id: name for name in view.tables}
+    with lake.ledger.read() as conn:
+        return [audit_entry(row, names) for row in read_audit(conn, limit=limit)]
+
+
+def audit_entry(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """An audit row as JSON shows it."""
+    tables = [
+        {"table": names.get(entry["table_id"], entry["table_id"]), "from": entry.get("from"), "to": entry.get("to")}
+        for entry in row["tables"]
+    ]
+    return {
+        "at": text_of(row["at_us"]),
+        "op": row["op_id"],
+        "kind": row["kind"],
+        "outcome": row["outcome"],
+        "actor": row["actor"],
+        "original_actor": row["original_actor"],
+        "tables": tables,
+        "reason": row["reason"],
+    }
+
+
+def quarantined_entry(batch: dict[str, Any]) -> dict[str, Any]:
+    """A quarantined batch as JSON shows it."""
+    return {
+        "batch": batch["batch_id"],
+        "table": batch["table"],
+        "rows": batch["rows"],
+        "first_seq": batch["first_seq"],
+        "last_seq": batch["last_seq"],
+        "size_bytes": batch["size_bytes"],
+        "actor": batch["actor"],
+        "appended_at": text_of(batch["appended_at_us"]),
+        "at": text_of(batch["at_us"]),
+        "reason": batch["reason"],
+    }
+
+
+def _table(described: dict[str, Any], tail: Any, now_us: int) -> dict[str, Any]:
+    return {**described, "oldest_tail_age_s": _age_s(tail[0].at_us, now_us) if tail else None}
+
+
+def _operation(intent: Intent, names: dict[str, str], now_us: int) -> dict[str, Any]:
+    return {
+        "op": intent.op_id,
+        "kind": intent.kind,
+        "phase": intent.phase,
+        "tables": [names.get(scope.table_id, scope.table_id) for scope in intent.scopes],
+        "actor": intent.actor,
+        "since": text_of(intent.created_at_us),
+        "age_s": _age_s(intent.created_at_us, now_us),
+        "process": "gone" if is_dead(intent) else "alive or unknown",
+    }
+
+
+def _unreadable(intent: UnreadableIntent, names: dict[str, str]) -> dict[str, Any]:
+    return {
+        "op": intent.op_id,
+        "kind": intent.kind,
+        "tables": [names.get(table_id, table_id) for table_id in intent.table_ids],
+        "since": text_of(intent.created_at_us),
+        "reason": intent.reason,
+    }
+
+
+def _load(load: dict[str, Any], now_us: int) -> dict[str, Any]:
+    kept = {key: value for key, value in load.items() if key != "since_us"}
+    return {**kept, "since": text_of(load["since_us"]), "age_s": _age_s(load["since_us"], now_us)}
+
+
+def _age_s(at_us: int, now_us: int) -> float:
+    return round(max(0, now_us - at_us) / 1_000_000, 1)

@@ -1,0 +1,51 @@
+"""What all tests share: one Spark for the whole run, a lake per test."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline import create, failpoints
+from strandline.lake import Lake
+
+# Short jobs on two cores: the quick compiler and the simple collector start a JVM in half the time.
+os.environ.setdefault("STRAND_SPARK_MASTER", "local[2]")
+os.environ.setdefault(
+    "STRAND_SPARK_CONF",
+    json.dumps(
+        {
+            "spark.driver.memory": "1g",
+            "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.python.worker.reuse": "true",
+        }
+    ),
+)
+os.environ.setdefault("STRAND_LEASE_TTL", "3s")
+os.environ.setdefault("STRAND_ACTOR", "tester")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spark_stops_with_the_run() -> Iterator[None]:
+    yield
+    from strandline.engines.spark import session
+
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_failpoint_survives_its_test() -> Iterator[None]:
+    yield
+    failpoints.arm(None)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A new lake with nothing in it."""
+    made = create.create(tmp_path / "lake")
+    yield made
+    made.close()

@@ -1,0 +1,206 @@
+"""Helpers for tests: rows with names, crashes, real processes, and one check of what recovery must leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from strandline import failpoints
+from strandline.lake import Lake
+from strandline.ledger import owner
+from strandline.ledger.audit import read_audit
+from strandline.ledger.intents import Intent, read_intents
+from strandline.model.operations import Recovered
+
+COLUMNS = {"part_id": "string", "source": "string", "n": "long", "body": "string?"}
+
+
+def make_table(lake: Lake, name: str = "messages", **options: Any) -> None:
+    """A table of agent messages, with `part_id` as its row key unless told otherwise."""
+    options.setdefault("row_key", ["part_id"])
+    lake.create_table(name, COLUMNS, **options)
+
+
+def message(n: int, prefix: str = "p", source: str = "claude") -> dict[str, Any]:
+    """One row, told apart by its number."""
+    return {"part_id": f"{prefix}{n}", "source": source, "n": n, "body": f"body of {prefix}{n}"}
+
+
+def messages(start: int, stop: int, prefix: str = "p") -> list[dict[str, Any]]:
+    """Rows `start` to `stop - 1`."""
+    return [message(n, prefix) for n in range(start, stop)]
+
+
+def part_ids(lake: Lake, table: str = "messages") -> list[str]:
+    """What a reader sees, in seq order: repeated rows would be there twice."""
+    return [row[0] for row in lake.view().sql(f"select part_id from {table} order by _seq").rows()]
+
+
+def log_part_ids(lake: Lake, table: str = "messages") -> list[str]:
+    """What is in the Iceberg log at the pin, read by Spark, in seq order; the tail is left out."""
+    state = lake.view().state(table)
+    if state.head.log_snapshot is None:
+        return []
+    rows = lake.spark.read.option("versionAsOf", str(state.head.log_snapshot)).table(
+        f"strand.{state.table.iceberg_name}"
+    )
+    return [row.part_id for row in rows.orderBy("_seq").select("part_id").collect()]
+
+
+@contextmanager
+def crash(lake: Lake) -> Iterator[None]:
+    """The block dies at an armed failpoint, and with it everything the open lake held."""
+    try:
+        yield
+    except failpoints.FailpointReached:
+        owner.unregister(lake.context.owner)
+        lake.ledger.close()
+    else:
+        raise AssertionError("the failpoint was not reached")
+    finally:
+        failpoints.arm(None)
+
+
+def reopened(lake: Lake, *, recovering: bool = True) -> Lake:
+    """The same lake, opened anew: recovery's ledger half runs here, unless a test wants to get in before it."""
+    if recovering:
+        return Lake(lake.root)
+    original = Lake.refresh
+    Lake.refresh = lambda self: []  # type: ignore[method-assign]
+    try:
+        return Lake(lake.root)
+    finally:
+        Lake.refresh = original  # type: ignore[method-assign]
+
+
+def intents_of(lake: Lake) -> list[Any]:
+    """Everything under way."""
+    with lake.ledger.read() as conn:
+        return list(read_intents(conn))
+
+
+def audits(lake: Lake) -> list[dict[str, Any]]:
+    """The audit, newest first."""
+    with lake.ledger.read() as conn:
+        return read_audit(conn)
+
+
+def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None = None, table: str = "messages") -> None:
+    """What every recovery must leave behind: nothing under way, refs equal to pins, and a lake that works.
+
+    `outcome` is what the audit must say of the operation; None when nothing had to be recovered.
+    """
+    lake.recover()
+    assert intents_of(lake) == [], "an intent is left"
+    state = lake.view().state(table)
+    iceberg = lake.iceberg()
+    if iceberg.exists(state.table.iceberg_name):
+        refs = iceberg.refs(state.table.iceberg_name)
+        expected = {} if state.head.log_snapshot is None else {"main": state.head.log_snapshot}
+        assert refs == expected, "refs are not the pins, or a private branch is left"
+    assert lake.context.staging.listing() == [], "a working folder is left"
+    found = audits(lake)
+    if outcome is not None:
+        newest = next(row for row in found if op_id is None or row["op_id"] == op_id)
+        assert newest["outcome"] == outcome, newest
+        assert newest["actor"] == "strandline:recovery"
+        moved = [entry for entry in newest["tables"] if entry.get("table") == state.table.iceberg_name]
+        assert moved and all(entry["to"] in (state.head.log_snapshot, entry["from"]) for entry in moved)
+        if outcome == "rolled_back":
+            assert all(entry["to"] == entry["from"] for entry in moved)
+    before = lake.view().state(table), len(found)
+    with Lake(lake.root) as second:
+        assert second.recover() == []
+        assert (second.view().state(table), len(audits(second))) == before, "a second open changed something"
+    books = state.head.books
+    tail_rows = sum(ref.rows for ref in state.tail)
+    assert books.acked == books.log + tail_rows + books.dropped + books.pruned + books.quarantined
+    probe = f"probe-{time.time_ns()}"
+    lake.append(table, [message(0, probe)])
+    lake.flush(table)
+    assert f"{probe}0" in part_ids(lake, table), "the next write on the table does not work"
+
+
+def read_only_fingerprint(root: Path) -> dict[str, tuple[int, int]]:
+    """Every file of a lake with its size and time, SQLite's -wal and -shm aside."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child process: ours, without any failpoint unless it is given."""
+    env = {key: value for key, value in os.environ.items() if key != "STRAND_FAILPOINTS"}
+    return {**env, **more}
+
+
+def strand(lake: Lake | Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the real command to its end."""
+    root = lake.root if isinstance(lake, Lake) else lake
+    return subprocess.run(
+        [sys.executable, "-m", "strandline", "--lake", str(root), *arguments],
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def strand_json(lake: Lake | Path, *arguments: str) -> Any:
+    """The JSON document of a command that must work."""
+    done = strand(lake, "--json", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def python_process(code: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """A child that runs this code with `sys.argv[1:]` = arguments; its stdout is a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=env or environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """kill -9, and wait until it is gone."""
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    """Poll until something holds; a bound, not a measurement."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def phases(lake: Lake) -> Sequence[str]:
+    """The phases of everything under way."""
+    return [intent.phase for intent in intents_of(lake) if isinstance(intent, Intent)]
+
+
+def outcomes(recovered: Sequence[Recovered]) -> list[tuple[str, str]]:
+    """What recovery did, by kind and outcome."""
+    return [(one.kind, one.outcome) for one in recovered]
