@@ -178,7 +178,10 @@ class Lake:
         """Move tails into Iceberg now: one table's, or every table's."""
         from strandline.operations.flush import flush
 
-        names = [table] if table is not None else self.view(branch).tables
+        view = self.view(branch)
+        names = [table] if table is not None else view.tables
+        if any(view.state(name).tail for name in names):
+            self.iceberg()  # where there is no Java, say so before anything is begun
         return [flush(self.context, name, branch, actor or default_actor()) for name in names]
 
     def load(

@@ -1,8 +1,8 @@
 """Log lines, for whoever operates a lake.
 
 Most commands never log anything, and structlog takes a noticeable part of their time to import. So it is imported with
-the first line that is really written. A Python program that uses the library configures structlog itself, as it likes;
-the command line calls `to_stderr`, because its stdout belongs to the answer.
+the first line that is really written. A Python program that configures structlog gets every line there; without that,
+warnings go to stderr and the rest nowhere, because stdout belongs to the answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 Format = Literal["text", "json"]
 
-_format: Format | None = None
+_format: Format = "text"
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Logger:
     name: str
 
     def info(self, event: str, **fields: Any) -> None:
-        """What happened, for a record; the command line keeps it to itself unless it logs JSON."""
-        if _format != "text":
+        """What happened, for a record; kept only by whoever asked for it."""
+        if _format == "json" or _is_configured():
             _write("info", self.name, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
@@ -32,16 +32,22 @@ class Logger:
         _write("warning", self.name, event, fields)
 
 
-def to_stderr(log_format: Format | None) -> None:
-    """Write to stderr from now on: warnings as text, or everything as JSON. None leaves it to structlog's settings."""
+def set_format(log_format: Format) -> None:
+    """How lines look on stderr from now on: warnings as text, or everything as JSON."""
     global _format
     _format = log_format
+
+
+def _is_configured() -> bool:
+    """Whether the program has told structlog where lines go."""
+    structlog = sys.modules.get("structlog")
+    return structlog is not None and bool(structlog.is_configured())
 
 
 def _write(level: str, name: str, event: str, fields: dict[str, Any]) -> None:
     import structlog
 
-    if _format is None:
+    if _is_configured():
         getattr(structlog.get_logger(name), level)(event, **fields)
         return
     line = {"event": event, "level": level, "logger": name, **fields}

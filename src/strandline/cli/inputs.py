@@ -104,6 +104,48 @@ class _Joined(io.RawIOBase):
         return len(taken)
 
 
+class _Zstd(io.RawIOBase):
+    """Zstandard frames, one after another. The library's own reader takes the end of a cut-off file for its end."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        import zstandard
+
+        self._error = zstandard.ZstdError
+        self._fresh = zstandard.ZstdDecompressor().decompressobj
+        self._frame = self._fresh()
+        self._stream = stream
+        self._ready = b""
+        self._begun = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and self._more():
+            pass
+        taken = self._ready[: len(buffer)]
+        self._ready = self._ready[len(taken) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+    def _more(self) -> bool:
+        """Decompress the next piece; False at the end."""
+        left = self._frame.unused_data if self._frame.eof else b""
+        if self._frame.eof:
+            self._frame, self._begun = self._fresh(), False
+        data = left or self._stream.read(1 << 16)
+        if not data:
+            if self._begun:
+                raise EOFError("the compressed data ends in the middle")
+            return False
+        self._begun = True
+        try:
+            self._ready = self._frame.decompress(data)
+        except self._error as error:
+            raise OSError(str(error)) from error
+        return True
+
+
 def _with_head(stream: IO[bytes]) -> tuple[bytes, IO[bytes]]:
     if stream.seekable():
         head = stream.read(_LONGEST_MAGIC)
@@ -127,10 +169,7 @@ def _uncompressed(source: Source) -> Source:
 
         return Source(source.name, "lines", gzip.GzipFile(fileobj=source.stream))  # type: ignore[arg-type]
     if source.kind == "zstd":
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(source.stream, read_across_frames=True)
-        return Source(source.name, "lines", io.BufferedReader(reader, 1 << 16))
+        return Source(source.name, "lines", io.BufferedReader(_Zstd(source.stream), 1 << 16))
     return source
 
 

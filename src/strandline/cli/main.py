@@ -6,6 +6,7 @@ for developers, and they ask for it with `--debug`.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -29,7 +30,7 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 def main() -> NoReturn:
     """Run this process's command line."""
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], own_process=True)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if code == INTERRUPTED and "pyspark" in sys.modules:
@@ -37,9 +38,10 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
     """Run one command line and return its exit code."""
     session, rest = hoist(arguments)
+    session.own_process = own_process
     with session.catching_warnings():
         try:
             answer = app(args=rest, prog_name="strand", standalone_mode=False, obj=session)
@@ -69,9 +71,9 @@ def _known(error: Exception) -> StrandError:
     match error:
         case StrandError():
             return error
-        case PermissionError():
-            return Environment(f"no permission: {error.filename or error}", hint="Check its owner and mode.")
-        case OSError(errno=28):
+        case OSError(errno=errno.EACCES | errno.EPERM | errno.EROFS):
+            return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return NoSpace(f"no room on the disk: {error.filename or error}")
     first = (str(error).splitlines() or [""])[0]
     return Internal(f"{type(error).__name__}: {first}" if first else type(error).__name__)

@@ -16,6 +16,7 @@ from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
+    from strandline.lake import Lake
     from strandline.views.view import View
 
 POLL_S = 0.5
@@ -70,15 +71,25 @@ def sql(
     """
     session = session_of(context)
     shape = format_ or (Format.json if session.json else Format.table)
+    run = _on_spark if engine is Engine.spark else _on_duckdb
     with session.open(read_only=True) as lake:
-        if engine is Engine.spark:
-            from strandline.views.spark_sql import spark_sql
-
-            columns, rows = spark_sql(lake.view(branch), lake.spark, query)
-        else:
-            result = lake.view(branch).sql(query)
-            columns, rows = result.columns, result.rows()
+        columns, rows = run(session, lake, branch, query)
     _print_rows(session, shape, _distinct(columns), rows)
+
+
+Answer = tuple[list[str], list[tuple[Any, ...]]]
+
+
+def _on_duckdb(session: Session, lake: Lake, branch: str, query: str) -> Answer:
+    with session.without_pandas():
+        result = lake.view(branch).sql(query)
+        return result.columns, result.rows()
+
+
+def _on_spark(_: Session, lake: Lake, branch: str, query: str) -> Answer:
+    from strandline.views.spark_sql import spark_sql
+
+    return spark_sql(lake.view(branch), lake.spark, query)
 
 
 def _distinct(columns: list[str]) -> list[str]:
@@ -149,7 +160,7 @@ def tail(
     Example: strand tail messages --follow
     """
     session = session_of(context)
-    with session.open(read_only=True) as lake:
+    with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
         seq = _before_last(view, table) if since is None else since
         try:
@@ -202,7 +213,7 @@ def export(
     Example: strand export --tables messages -o messages.jsonl
     """
     session = session_of(context)
-    with session.open(read_only=True) as lake:
+    with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
         names = [view.state(name).table.name for name in listed(tables) or view.tables]
         if format_ is ExportFormat.arrow and len(names) != 1:

@@ -36,6 +36,7 @@ class Session:
     quiet: bool = False
     debug: bool = False
     log_format: logs.Format = "text"
+    own_process: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -53,6 +54,21 @@ class Session:
             for recovered in lake.recovered:
                 self.note(f"operation {recovered.op_id} of a dead process was {_past(recovered.outcome)}")
             yield lake
+
+    @contextmanager
+    def without_pandas(self) -> Iterator[None]:
+        """Keep PyArrow from importing pandas, which it does to recognise a Series and which takes a third of a second.
+
+        PyArrow asks once and remembers the answer, so this is only for a process that ends with the command.
+        """
+        if not self.own_process or "pandas" in sys.modules:
+            yield
+            return
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(_NoPandas)
 
     def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
         """The answer: one JSON document, or whatever `human` prints."""
@@ -87,11 +103,21 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("always" if self.debug else "default")
             warnings.showwarning = show
-            logs.to_stderr(self.log_format)
+            logs.set_format(self.log_format)
             try:
                 yield
             finally:
-                logs.to_stderr(None)
+                logs.set_format("text")
+
+
+class _NoPandas:
+    """An import hook that finds nothing under one name."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        """Refuse pandas, and leave everything else to the hooks behind."""
+        if name == "pandas":
+            raise ImportError("this command works without pandas", name=name)
 
 
 def session_of(context: typer.Context) -> Session:

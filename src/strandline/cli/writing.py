@@ -52,7 +52,7 @@ def append(
     from strandline.cli.inputs import append_file
 
     session = session_of(context)
-    with session.open() as lake:
+    with session.without_pandas(), session.open() as lake:
         lake.view(branch).state(table)  # an unknown table is said before anybody types rows
         if file == "-" and sys.stdin.isatty():
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")

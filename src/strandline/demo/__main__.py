@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demonstration; returns the exit code."""
     options = _parser().parse_args(arguments)
     settings = Settings(Path(options.folder), options.rows, options.seed)
-    logs.to_stderr("text")
+    logs.set_format("text")
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(stderr=options.json, highlight=False)
     try:

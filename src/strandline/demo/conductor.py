@@ -35,6 +35,8 @@ from strandline.model.operations import Intent
 FLUSHER = "flusher"
 VICTIM = LIVE[1]
 POLL_S = 0.02
+# A batch is generated and committed in far less.
+INTO_THE_APPEND_S = 0.5
 # A flush has been under way for this long when it is killed: Spark is at work then.
 INTO_THE_FLUSH_S = 0.25
 PATIENCE_S = 300.0
@@ -81,10 +83,10 @@ class Run:
     wrong: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def start_writer(self, name: str) -> None:
+    def start_writer(self, name: str, **environment: str) -> None:
         """Start a writer, for the first time or again."""
-        settings = self.settings
-        self.processes.start(name, "strandline.demo.writer", name, str(settings.rows), str(settings.seed))
+        numbers = str(self.settings.rows), str(self.settings.seed)
+        self.processes.start(name, "strandline.demo.writer", name, *numbers, environment=environment)
 
     def start_flusher(self) -> None:
         """Start the flusher, for the first time or again."""
@@ -146,14 +148,14 @@ def spark_environment() -> dict[str, str]:
 
 
 def _course(run: Run) -> float:
-    """All steps up to the last flush; returns the seconds they took."""
-    began_s = time.monotonic()
+    """All steps up to the last flush; returns the seconds since the writers began."""
+    run.narrator.say("starting Spark in the flusher's process")
     run.start_flusher()
+    run.wait("waiting for Spark", lambda: any(event["event"] == "ready" for event in run.events))
+    began_s = time.monotonic()
     for name in LIVE:
-        run.start_writer(name)
-    run.narrator.say(
-        "started 3 live writers, and a flusher: Spark takes a while to start, capture does not wait for it"
-    )
+        run.start_writer(name, **(_hanging_after(run.shares[name].batches // 2) if name == VICTIM else {}))
+    run.narrator.say("started 3 live writers")
     _kill_writer(run)
     run.wait("waiting for the first flush", lambda: run.flushes() > 0)
     run.start_writer(BACKFILL)
@@ -170,12 +172,18 @@ def _course(run: Run) -> float:
 
 def _kill_writer(run: Run) -> None:
     share, file = run.shares[VICTIM], run.places.acks(VICTIM)
-    run.wait(f"waiting for {VICTIM} to be half-way", lambda: acks.count(file) >= share.batches // 2)
+    half = share.batches // 2
+    run.wait(f"waiting for {VICTIM} to be half-way", lambda: acks.count(file) >= half)
+    time.sleep(INTO_THE_APPEND_S)
     run.processes.kill(VICTIM)
-    done = acks.count(file)
     run.start_writer(VICTIM)
-    run.narrator.say(f"killed writer {VICTIM} after {done} of {share.batches} batches, and started it again")
-    run.killed.append({"process": VICTIM, "after_batches": done})
+    run.narrator.say(f"killed writer {VICTIM} while it waited for the answer to batch {half + 1}; started it again")
+    run.killed.append({"process": VICTIM, "acked_batches": half})
+
+
+def _hanging_after(batches: int) -> dict[str, str]:
+    """A writer that hangs at the worst moment: the next batch is committed, and nobody has told it so."""
+    return {"STRAND_FAILPOINTS": f"append.after_commit=hang@{batches + 1}"}
 
 
 def _kill_flusher(run: Run) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,28 @@ import strandline as sl
 from strandline import logs
 from strandline.demo.messages import TABLE
 from strandline.demo.places import Places
+from strandline.model.tables import BatchRef
 
-PAUSE_S = 0.5
+PAUSE_S = 0.2
+# As a worker does it: a tail is flushed when it is large enough, or old enough.
+DUE_ROWS = 20_000
+DUE_S = 3.0
 ACTOR = "demo:flusher"
 
 
 def flush_until_told(lake: sl.Lake, events: Path) -> None:
-    """Flush whatever there is, again and again, until standard input ends."""
+    """Flush whenever it is due, until standard input ends; then flush the rest."""
     lake.iceberg()
     emit(events, "ready")
     while not _told_to_stop(PAUSE_S):
-        flush_once(lake, events)
+        if due(lake.view().state(TABLE).tail, time.time()):
+            flush_once(lake, events)
     flush_once(lake, events)
+
+
+def due(tail: Sequence[BatchRef], now_s: float) -> bool:
+    """Whether a tail should be flushed by now."""
+    return bool(tail) and (sum(ref.rows for ref in tail) >= DUE_ROWS or now_s - tail[0].at_us / 1e6 >= DUE_S)
 
 
 def flush_once(lake: sl.Lake, events: Path) -> None:
@@ -72,7 +83,7 @@ def main(arguments: list[str]) -> None:
     from strandline.engines.spark import session
 
     root = Path(arguments[0])
-    logs.to_stderr("text")
+    logs.set_format("text")
     with sl.open(root) as lake:
         flush_until_told(lake, Places(root).events)
         count_outside(lake, Places(root).events)

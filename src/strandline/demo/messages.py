@@ -126,7 +126,7 @@ def _body(rng: random.Random, kind: str) -> str:
     low, high = BODY_CHARS
     size = low + int((high - low) * rng.random() ** 2)
     if kind == "tool_call":
-        return json.dumps({"input": _filled(rng, SENTENCES, " ", size - 20)})
+        return json.dumps({"input": _filled(rng, SENTENCES, " ", size - 13)})
     if kind == "tool_result":
         return _filled(rng, OUTPUT, "\n", size)
     return _filled(rng, SENTENCES, " ", size)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 
 from strandline.demo.places import Places
@@ -38,12 +39,12 @@ class Processes:
                 child.wait()
             _close(child)
 
-    def start(self, name: str, module: str, *arguments: str) -> None:
+    def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a module in a process of its own; what it prints goes to its log."""
         with self._places.log(name).open("ab") as log:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", module, str(self._places.root), *arguments],
-                env=self._environment,
+                env={**self._environment, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,7 +95,7 @@ def _killed(outcome: Outcome) -> list[str]:
     writers = [
         f"killed writer {victim['process']}: {_batch_under_way(victim)}"
         for victim in outcome.killed
-        if "after_batches" in victim
+        if "acked_batches" in victim
     ]
     flushes = [
         f"killed flush {row['op_id']}: {row['outcome']} by {row['actor']}, {row['reason']}"
@@ -103,8 +106,8 @@ def _killed(outcome: Outcome) -> list[str]:
 
 def _batch_under_way(victim: dict[str, Any]) -> str:
     if victim["stored_but_not_answered"]:
-        return "the batch it was about to note had been stored; offered again, it was not stored twice"
-    return "no batch was stored whose answer it had not noted"
+        return "the batch it had not been told of was offered again, and not stored twice"
+    return "every stored batch had been answered"
 
 
 def _answer(columns: list[str], rows: list[tuple[Any, ...]]) -> Table:
@@ -127,8 +130,17 @@ def _text(value: Any) -> str:
 def _verdict(outcome: Outcome, root: Path) -> str:
     if outcome.wrong:
         return f"Something is wrong. The lake and its records are in {root}; `strand --lake {root} doctor` checks it."
+    strand = f"{_command()} --lake {root}"
     return f"""\
 Nothing was lost, and nothing is there twice. To look further:
-  .venv/bin/strand --lake {root} status
-  .venv/bin/strand --lake {root} sql "select role, kind, count(*) from messages group by all order by all"
-  .venv/bin/strand --lake {root} audit"""
+  {strand} status
+  {strand} sql "select role, kind, count(*) from messages group by all order by all"
+  {strand} audit"""
+
+
+def _command() -> str:
+    """How `strand` is called from here: the one of this Python, by its path unless it is found without."""
+    beside = Path(sys.executable).with_name("strand")
+    if not beside.exists() or shutil.which("strand") == str(beside):
+        return "strand"
+    return os.path.relpath(beside)

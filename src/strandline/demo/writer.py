@@ -44,7 +44,7 @@ def offer(lake: sl.Lake, share: Share, number: int) -> Ack:
 def main(arguments: list[str]) -> None:
     """`python -m strandline.demo.writer LAKE NAME ROWS SEED`."""
     root, name, rows, seed = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
-    logs.to_stderr("text")
+    logs.set_format("text")
     with sl.open(root) as lake:
         write(lake, plan(rows, seed)[name], Places(root).acks(name))
 

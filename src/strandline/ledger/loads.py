@@ -47,7 +47,10 @@ def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load
     """The unfinished load under this key."""
     row = conn.execute(
         select(db.loads).where(
-            db.loads.c.branch_id == branch_id, db.loads.c.table_id == table_id, db.loads.c.key == key
+            db.loads.c.branch_id == branch_id,
+            db.loads.c.table_id == table_id,
+            db.loads.c.key == key,
+            db.loads.c.finished == 0,
         )
     ).one_or_none()
     if row is None:
@@ -72,6 +75,7 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
         select(db.loads.c.load_id, db.tables.c.name, db.loads.c.parts, db.loads.c.parts_done, db.loads.c.at_us).join(
             db.tables, db.tables.c.table_id == db.loads.c.table_id
         )
+        .where(db.loads.c.finished == 0)
     )
     return [
         {
@@ -99,6 +103,7 @@ def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, 
             parts_done=0,
             answer=orjson.dumps({}).decode(),
             skipped=0,
+            finished=0,
         )
     )
 
@@ -132,5 +137,15 @@ def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer:
 
 
 def finish_load(txn: Txn, load_id: str) -> None:
-    """Nothing is left to do: the idempotency key remembers the answer from now on, or the load was given up."""
+    """Nothing is left to do but to remove the folder: the load is done, or was given up."""
+    txn.conn.execute(update(db.loads).where(db.loads.c.load_id == load_id).values(finished=1))
+
+
+def finished_loads(conn: Connection) -> list[str]:
+    """Loads whose folders may go."""
+    return list(conn.execute(select(db.loads.c.load_id).where(db.loads.c.finished == 1)).scalars())
+
+
+def forget_load(txn: Txn, load_id: str) -> None:
+    """The folder is gone, and with it the last trace of the load outside its answer."""
     txn.conn.execute(delete(db.loads).where(db.loads.c.load_id == load_id))

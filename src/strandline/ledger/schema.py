@@ -289,6 +289,7 @@ loads = Table(
     Column("parts_done", Integer, nullable=False),
     Column("answer", Text, nullable=False),
     Column("skipped", BigInteger, nullable=False),
+    Column("finished", SmallInteger, nullable=False),
 )
 
 # The last micro-batch of a streaming query that a table has.

@@ -33,6 +33,7 @@ from strandline.model.tables import TableState
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.operations.load_bite import LoadBite, LoadPlan
+from strandline.operations.recovery import tidy_loads
 from strandline.operations.steps import run
 
 SMALL_BYTES = 64 << 20
@@ -80,13 +81,16 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
             inputs = request.inputs(ctx.staging.uri(pending.load_id, "source"))
             small = _small(ctx, state, request, pending, inputs)
             if small is not None:
-                ctx.staging.remove(pending.load_id)
+                tidy_loads(ctx)
                 return small
             pending = _convert(ctx, state, request, pending, inputs)
         except Exception:
             _give_up(ctx, pending)
             raise
-    return _bites(ctx, state, request, pending)
+    try:
+        return _bites(ctx, state, request, pending)
+    finally:
+        tidy_loads(ctx)
 
 
 def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
@@ -105,7 +109,7 @@ def _give_up(ctx: Context, pending: Load) -> None:
     """The input is no good: leave no trace of the load."""
     with ctx.ledger.write() as txn:
         loads.finish_load(txn, pending.load_id)
-    ctx.staging.remove(pending.load_id)
+    tidy_loads(ctx)
 
 
 def scope_name(state: TableState) -> str:
@@ -119,8 +123,7 @@ def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
         pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
         if pending is not None:
             loads.finish_load(txn, pending.load_id)
-    if pending is not None:
-        ctx.staging.remove(pending.load_id)
+    tidy_loads(ctx)
 
 
 def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from strandline import logs
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import audit, intents, leases
+from strandline.ledger import audit, intents, leases, loads
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
@@ -37,6 +37,8 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
     with ctx.ledger.read() as conn:
         found = intents.read_intents(conn)
     results: list[Recovered] = []
+    if not dry_run:
+        tidy_loads(ctx)
     for intent in found:
         if not isinstance(intent, Intent) or intent.phase == "damaged" or not _is_dead(ctx, intent):
             continue
@@ -45,6 +47,16 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
         except (StrandError, OSError) as error:
             log.warning("not recovered", op=intent.op_id, error=str(error))
     return results
+
+
+def tidy_loads(ctx: Context) -> None:
+    """Remove the folders of loads that are finished."""
+    with ctx.ledger.read() as conn:
+        finished = loads.finished_loads(conn)
+    for load_id in finished:
+        ctx.staging.remove(load_id)
+        with ctx.ledger.write() as txn:
+            loads.forget_load(txn, load_id)
 
 
 def pending_settles(ctx: Context) -> int:

@@ -32,7 +32,7 @@ def settle(ctx: Context, op_id: str, *, recovering: bool) -> list[str]:
         if report is not None and report.foreign is not None:
             warnings.append(_foreign(scope, report.foreign))
     fail("settle.after_ref")
-    _remove_folders(ctx, intent)
+    ctx.staging.remove(intent.op_id)
     fail("settle.after_folder")
     _forget(ctx, intent, recovering=recovering)
     fail("settle.after_commit")
@@ -61,13 +61,6 @@ def _settle_table(ctx: Context, iceberg: Iceberg, scope: TableScope, op_id: str)
 def outside_ref(branch: str, branch_id: str) -> str:
     """The Iceberg ref under which outside engines find a branch of the lake."""
     return MAIN_REF if branch == MAIN else f"b_{branch_id}"
-
-
-def _remove_folders(ctx: Context, intent: Intent) -> None:
-    ctx.staging.remove(intent.op_id)
-    progress = intent.effects.progress if intent.effects is not None else None
-    if intent.phase == "published" and progress is not None and progress["finished"]:
-        ctx.staging.remove(progress["load_id"])
 
 
 def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:

@@ -44,8 +44,14 @@ def examine(lake: Lake, *, deep: bool = False) -> list[Finding]:
 def _checked(name: str, check: Callable[[Look], Iterator[Finding]], look: Look) -> list[Finding]:
     try:
         return list(check(look))
-    except (StrandError, OSError) as error:
-        return [Finding(f"the check of {name} failed: {error}", "It can't be said whether this is well.", RESTORE)]
+    except Exception as error:
+        return [
+            Finding(
+                f"the check of {name} failed: {error}",
+                "It can't be said whether this is well; another finding may say why.",
+                RESTORE,
+            )
+        ]
 
 
 def fix(lake: Lake) -> list[str]:

@@ -57,7 +57,8 @@ def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str],
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _checked(session: Any, query: str, known: Iterable[str]) -> set[str]:

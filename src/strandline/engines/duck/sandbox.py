@@ -91,7 +91,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
         raise BadRequest(f"can't parse the query: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
-    kinds = [statement.type.name for statement in statements]
+    kinds = [_kind(statement) for statement in statements]
     if kinds != ["SELECT"]:
         found = ", ".join(kinds) or "nothing"
         raise Unsupported(f"only a single query can be run here, and this is {found}", hint="Write one SELECT.")
@@ -100,6 +100,13 @@ def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     if tree.get("error"):
         raise Unsupported(f"this statement can't be run here: {tree.get('error_message')}", hint="Write one SELECT.")
     return tree
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return str(statement.type.name)
+    except ValueError:  # a kind that DuckDB's parser has and its Python package does not know
+        return "something else"
 
 
 def _text(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
@@ -136,6 +143,8 @@ class _Walk:
             self._function(node)
         elif kind == "SELECT_NODE":
             self._stars(node, scope)
+        elif kind == "JOIN" and node["ref_type"] == "NATURAL":
+            raise Unsupported("NATURAL JOIN would join on _seq and _at too", hint="Write JOIN … USING (columns).")
         for part in node.values():
             self.node(part, scope)
 
@@ -178,6 +187,8 @@ def _lake_tables(ref: Any, scope: frozenset[str]) -> list[str]:
     """The names under which a FROM clause offers tables of the lake to its stars."""
     if not isinstance(ref, dict):
         return []
+    if ref.get("type") == "JOIN" and ref["join_type"] in ("SEMI", "ANTI"):
+        return _lake_tables(ref["left"], scope)
     if ref.get("type") == "JOIN":
         return _lake_tables(ref["left"], scope) + _lake_tables(ref["right"], scope)
     if ref.get("type") == "BASE_TABLE" and not (ref["table_name"].lower() in scope and not ref["schema_name"]):

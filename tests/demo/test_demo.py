@@ -1,0 +1,187 @@
+"""The demonstration: that it shows what it says, that it would notice if it were not so, and that it cleans up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from strandline.demo.figures import Figures, wrong
+from strandline.demo.messages import BODY_CHARS, messages
+from strandline.demo.places import Places, fresh_lake
+from strandline.demo.plan import BACKFILL, LIVE, WRITERS, plan
+from strandline.errors import Busy, Conflict
+
+ROWS = 4_000
+
+RIGHT = Figures(
+    acked=ROWS,
+    in_the_log=3_600,
+    duplicates_offered=400,
+    duplicates_in_the_log=0,
+    lost=0,
+    altered=0,
+    never_offered=0,
+    out_of_order=0,
+    still_in_the_tail=0,
+    acked_by_the_ledger=ROWS,
+    seen_by_sql=3_600,
+    seen_by_spark=3_600,
+    killed_flushes=1,
+    recovered_flushes=1,
+)
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The demonstration in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "strandline.demo", str(folder), "--rows", str(ROWS), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Every process, JVMs included, that was started for this lake."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("STRAND_LAKE") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {process.name()}")
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_nothing_runs(folder: Path) -> None:
+    """A JVM notices the end of its Python by itself, and takes a moment to leave."""
+    deadline_s = time.monotonic() + 60
+    while left := processes_of(folder):
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.2)
+
+
+def test_the_demonstration_ends_with_nothing_lost_and_nothing_twice(tmp_path: Path) -> None:
+    """A writer and a flush are killed, and the figures come out right; no process is left behind."""
+    folder = tmp_path / "demo-lake"
+    out, err = demo(folder, "--json").communicate(timeout=400)
+    document = json.loads(out)
+
+    assert document["ok"] and document["wrong"] == [], (document, err)
+    assert document["acked"] == ROWS
+    assert document["in_the_log"] == document["seen_by_sql"] == document["seen_by_spark"] == 3_600
+    assert document["duplicates_offered"] == 400
+    assert (document["lost"], document["duplicates_in_the_log"], document["altered"]) == (0, 0, 0)
+    writer, flush = document["killed"]
+    assert writer["process"] == "live-2"
+    assert flush["process"] == "flusher" and flush["phase"] in ("staging", "staged")
+    (recovery,) = document["recoveries"]
+    assert recovery["op_id"] == flush["operation"]
+    assert recovery["outcome"] == {"staging": "rolled_back", "staged": "rolled_forward"}[flush["phase"]]
+    assert "killed the flusher in the middle of flush" in err
+    assert_nothing_runs(folder)
+
+
+def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
+    """Interrupted in the middle, it ends its children, JVM included, and exits with 130."""
+    folder = tmp_path / "demo-lake"
+    process = demo(folder)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "started 3 live writers" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130, err
+    assert_nothing_runs(folder)
+
+
+def test_a_folder_that_is_not_its_own_is_never_removed(tmp_path: Path) -> None:
+    """A lake without the demonstration's marker is refused, whatever is in it."""
+    (tmp_path / "strand.toml").write_text("[lake]\n")
+
+    with pytest.raises(Conflict, match="was not made by the demonstration"), fresh_lake(Places(tmp_path)):
+        pass
+
+    assert (tmp_path / "strand.toml").read_text() == "[lake]\n"
+
+
+def test_its_own_earlier_lake_is_replaced_unless_it_is_still_at_work(tmp_path: Path) -> None:
+    """The second one in a folder starts at once; a second one beside a running one does not."""
+    places = Places(tmp_path / "lake")
+    with fresh_lake(places) as replaced:
+        assert not replaced
+        with pytest.raises(Busy), fresh_lake(places):
+            pass
+    with fresh_lake(places) as replaced:
+        assert replaced
+
+
+def test_a_plan_offers_exactly_the_rows_asked_for_and_a_tenth_of_them_twice() -> None:
+    """The live captures share no row; the backfill repeats some of theirs, and offers others that only it has."""
+    shares = plan(ROWS, seed=7)
+    keys = {name: [key for n in range(share.batches) for key in share.part_ids(n)] for name, share in shares.items()}
+    live = [key for name in LIVE for key in keys[name]]
+
+    assert sum(len(keys[name]) for name in WRITERS) == ROWS
+    assert len(set(live)) == len(live)
+    assert len(set(keys[BACKFILL])) == len(keys[BACKFILL])
+    assert len(set(live) & set(keys[BACKFILL])) == ROWS // 10
+
+
+def test_a_batch_is_the_same_whenever_it_is_asked_for() -> None:
+    """A writer that is started again offers what it offered before, and a repeated message says the same."""
+    first, again = plan(ROWS, seed=7), plan(ROWS, seed=7)
+
+    assert first["live-1"].batch(3) == again["live-1"].batch(3)
+    assert [row["part_id"] for row in first[BACKFILL].batch(2)] == first[BACKFILL].part_ids(2)
+    rows = [row for share in first.values() for n in range(share.batches) for row in share.batch(n)]
+    by_key = {row["part_id"]: row for row in rows}
+    assert all(by_key[row["part_id"]] == row for row in rows)
+
+
+def test_messages_look_like_messages() -> None:
+    """Roles take turns, a tool's result follows its call, time goes on, and bodies have the size that was promised."""
+    rows = list(messages("ses_1", 300))
+
+    assert all(BODY_CHARS[0] <= len(row["body"]) <= BODY_CHARS[1] for row in rows)
+    assert all(a["ts"] <= b["ts"] for a, b in itertools.pairwise(rows))
+    for call, result in itertools.pairwise(rows):
+        assert (call["kind"] == "tool_call") == (result["kind"] == "tool_result" and result["tool"] == call["tool"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"acked": ROWS - 1},
+        {"lost": 1},
+        {"duplicates_in_the_log": 1},
+        {"duplicates_offered": 0},
+        {"altered": 1},
+        {"never_offered": 1},
+        {"out_of_order": 1},
+        {"still_in_the_tail": 1},
+        {"in_the_log": 3_599},
+        {"acked_by_the_ledger": ROWS + 1},
+        {"seen_by_sql": 3_601},
+        {"seen_by_spark": 3_599},
+        {"recovered_flushes": 0},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_figure_that_is_wrong_is_noticed(change: dict[str, int]) -> None:
+    """One figure off is enough to fail."""
+    assert wrong(RIGHT, ROWS) == []
+    assert wrong(replace(RIGHT, **change), ROWS) != []
