@@ -430,10 +430,8 @@ def test_doctor_finds_a_ledger_that_disagrees_with_itself(
 def test_an_unreadable_record_is_found_and_given_up_by_hand(root: Path, strand: Strand) -> None:
     """Reads and appends go on; doctor says what to type; `recover --discard` does it, and the audit knows."""
     columns = "op_id, kind, format, phase, branch_id, actor, owner, created_at_us, body"
-    change(
-        root,
-        f"INSERT INTO intents ({columns}) SELECT 'op1', 'flush', 99, 'staging', branch_id, 'a', '{{}}', 1, 'x' FROM branches",
-    )
+    values = "'op1', 'flush', 99, 'staging', branch_id, 'a', '{}', 1, 'x'"
+    change(root, f"INSERT INTO intents ({columns}) SELECT {values} FROM branches")
     change(root, "INSERT INTO intent_tables SELECT 'op1', branch_id, table_id FROM heads")
     ran = strand("doctor", "--json")
     assert ran.code == 6

@@ -139,7 +139,8 @@ class View:
             body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
         missing_extra = f", NULL::VARCHAR AS {EXTRA}" if with_extra and not state.table.extra else ""
         name = sandbox.quote_name(state.table.name)
-        connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
+        with _Typed():
+            connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
         return paths
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark import jars, java
+from strandline.errors import Environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,15 +78,28 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     os.environ["JAVA_HOME"] = str(java.find().home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # the import alone costs half a second, and most commands need no Spark
+    # The import alone costs half a second, and most commands need no Spark.
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
 
-    paths = [str(path) for path in jars.resolve()]
-    builder = SparkSession.builder.master(master).appName("strandline")
-    for key, value in {**_defaults(master, paths), **conf}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    settings = SparkConf(loadDefaults=False).setMaster(master).setAppName("strandline")
+    for key, value in {**_defaults(master, [str(path) for path in jars.resolve()]), **conf}.items():
+        settings.set(key, value)
+    # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
+    with tempfile.TemporaryFile() as said:
+        try:
+            gateway = launch_gateway(settings, popen_kwargs={"stderr": said})
+            context = SparkContext(gateway=gateway, conf=settings)
+        except Exception as error:
+            said.seek(0)
+            tail = said.read()[-2000:].decode(errors="replace").strip()
+            raise Environment(
+                f"Spark did not start: {error}\n{tail}",
+                hint="Check [spark] in strand.toml, the memory it asks for, and `strand doctor`.",
+            ) from error
+    context.setLogLevel("ERROR")
+    return SparkSession(context)
 
 
 def _defaults(master: str, paths: list[str]) -> dict[str, str]:
