@@ -508,3 +508,37 @@ def test_a_killed_flush_leaves_no_java_behind(two_flushed: Lake) -> None:
         again.flush("messages")
         assert log_part_ids(again) == [f"p{n}" for n in range(20)]
         assert_recovered(again)
+
+
+COMPACTOR = """
+import sys
+import strandline as sl
+
+session = sl.open(sys.argv[1], read_only=True).spark
+while True:
+    options = "map('min-input-files', '2', 'rewrite-all', 'true')"
+    try:
+        session.sql(f"CALL strand.system.rewrite_data_files(table => 'strand.messages', options => {options})").collect()
+        print("compacted", flush=True)
+    except Exception as error:
+        print("lost the race", type(error).__name__, flush=True)
+"""
+
+
+def test_f05_a_compaction_in_another_process_beside_flushes_loses_nothing(lake: Lake) -> None:
+    """Another process compacts the Iceberg table in a loop while rows are appended and flushed: readers miss none."""
+    make_table(lake)
+    lake.append("messages", messages(0, 5))
+    lake.flush("messages")
+    compactor = python_process(COMPACTOR, str(lake.root))
+    assert compactor.stdout is not None
+    try:
+        assert compactor.stdout.readline() == "compacted\n"
+        for n in range(5, 45, 5):
+            lake.append("messages", messages(n, n + 5))
+            lake.flush("messages")
+            assert part_ids(lake) == [f"p{k}" for k in range(n + 5)]
+        assert compactor.stdout.readline()
+    finally:
+        kill(compactor)
+    assert log_part_ids(lake) == [f"p{n}" for n in range(45)]
