@@ -2,7 +2,8 @@
 
 It runs in an environment of its own (`locks/dlt.txt`), because dlt and Strandline pin different versions of what they
 share. dlt is used as its documentation shows: its own JSONL reader by default, and with `--arrow` its fastest way in,
-Arrow tables, which skips its inference of types row by row. Imports and the interpreter's start are not counted.
+Arrow tables, which skips its inference of types row by row. Imports and the interpreter's start are not counted, nor
+is a small job before the real one (`--warm-up`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="JSONL file")
     parser.add_argument("out", type=Path, help="folder for the table and for dlt's state")
     parser.add_argument("--arrow", action="store_true", help="hand dlt Arrow tables instead of its own reader")
+    parser.add_argument("--warm-up", type=Path, help="a small JSONL file to load first, elsewhere")
     args = parser.parse_args()
+    if args.warm_up is not None:
+        run(args.warm_up.absolute(), args.out.absolute() / "warm-up", args.arrow)
     begun = time.perf_counter()
     rows = run(args.source.absolute(), args.out.absolute(), args.arrow)
     print(json.dumps({"rows": rows, "seconds": round(time.perf_counter() - begun, 3)}))

@@ -271,7 +271,7 @@ def test_f46_the_command_exits_0_when_only_settling_failed(two_flushed: Lake) ->
     command = [sys.executable, "-m", "strandline", "--lake", str(lake.root), "--json", "flush"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: "published" in phases(lake))
-    folder = lake.root / "warehouse" / "strand" / "messages"
+    folder = lake.root / "warehouse" / "lake" / "messages"
     hidden = (folder / "metadata").rename(folder / "away")
     out, err = process.communicate(timeout=120)
     hidden.rename(folder / "metadata")
@@ -294,12 +294,12 @@ def test_f54_a_late_settle_never_moves_a_ref_back(two_flushed: Lake) -> None:
         lake.append("messages", messages(20, 30))
         lake.flush("messages")
         newest = lake.view().state("messages").head.log_snapshot
-        assert lake.iceberg().refs("strand.messages")["main"] == newest
+        assert lake.iceberg().refs("lake.messages")["main"] == newest
     finally:
         late.send_signal(signal.SIGCONT)
     out, err = late.communicate(timeout=60)
     assert out == "flushed 10\n", out + err
-    assert lake.iceberg().refs("strand.messages") == {"main": newest}
+    assert lake.iceberg().refs("lake.messages") == {"main": newest}
     assert log_part_ids(lake) == [f"p{n}" for n in range(30)]
     assert_recovered(lake)
 
@@ -307,11 +307,11 @@ def test_f54_a_late_settle_never_moves_a_ref_back(two_flushed: Lake) -> None:
 def test_a_ref_that_somebody_else_moved_is_reported_and_left_alone(two_flushed: Lake) -> None:
     """A foreign commit on main stays where it is; the lake's own rows are complete; the flush says so."""
     lake = two_flushed
-    lake.spark.sql("INSERT INTO strand.strand.messages (part_id, source, n, _seq) VALUES ('foreign', 'x', 1, 999)")
-    foreign = lake.iceberg().refs("strand.messages")["main"]
+    lake.spark.sql("INSERT INTO strand.lake.messages (part_id, source, n, _seq) VALUES ('foreign', 'x', 1, 999)")
+    foreign = lake.iceberg().refs("lake.messages")["main"]
     (flushed,) = lake.flush("messages")
     assert flushed.rows == 10 and "changed from outside" in flushed.warnings[0]
-    assert lake.iceberg().refs("strand.messages") == {"main": foreign}
+    assert lake.iceberg().refs("lake.messages") == {"main": foreign}
     assert part_ids(lake) == [f"p{n}" for n in range(20)]
     assert "foreign" not in log_part_ids(lake)
 
@@ -476,7 +476,7 @@ def test_outside_engines_find_the_same_rows_by_the_catalog_alone(two_flushed: La
         uri=f"sqlite:///{lake.root / 'catalog.db'}",
         warehouse=lake.config.warehouse,
     )
-    seen = catalog.load_table("strand.messages").scan().to_arrow()
+    seen = catalog.load_table("lake.messages").scan().to_arrow()
     assert sorted(seen.column("part_id").to_pylist()) == sorted(part_ids(lake))
     assert set(seen.column_names) == {"part_id", "source", "n", "body", "_seq", "_at", "_actor"}
     outside = lake.spark.newSession()
@@ -488,7 +488,7 @@ def test_outside_engines_find_the_same_rows_by_the_catalog_alone(two_flushed: La
         ".jdbc.schema-version": "V1",
     }.items():
         outside.conf.set(f"spark.sql.catalog.strand{key}", value)
-    rows = outside.sql("select part_id from strand.strand.messages order by _seq").collect()
+    rows = outside.sql("select part_id from strand.lake.messages order by _seq").collect()
     assert [row.part_id for row in rows] == part_ids(lake)
 
 
@@ -518,7 +518,7 @@ session = sl.open(sys.argv[1], read_only=True).spark
 while True:
     options = "map('min-input-files', '2', 'rewrite-all', 'true')"
     try:
-        session.sql(f"CALL strand.system.rewrite_data_files(table => 'strand.messages', options => {options})").collect()
+        session.sql(f"CALL strand.system.rewrite_data_files(table => 'lake.messages', options => {options})").collect()
         print("compacted", flush=True)
     except Exception as error:
         print("lost the race", type(error).__name__, flush=True)

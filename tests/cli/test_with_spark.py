@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from strandline.cli.main import run
 from strandline.lake import Lake
-from tests.cli.conftest import Strand, lines
+from tests.cli.conftest import Strand, command, environment, lines, process
 
 
 def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
@@ -28,11 +32,6 @@ def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
 @pytest.mark.xfail(reason="model/schema.py and model/foreign.py still import pyarrow at their top", strict=True)
 def test_a_query_of_a_flushed_table_needs_no_arrow(root: Path, strand: Strand) -> None:
     """The whole process of a small query is quick because it imports little."""
-    import subprocess
-    import sys
-
-    from tests.cli.conftest import environment
-
     strand("flush")
     code = (
         "import sys; from strandline.cli.main import run; run(sys.argv[1:], own_process=True);"
@@ -74,7 +73,7 @@ def test_the_same_query_on_both_engines(strand: Strand) -> None:
         "select 1; select 2",
         "select * from parquet.`/etc`",
         "select * from text.`/etc/passwd`",
-        "select * from strand.strand.messages",
+        "select * from strand.lake.messages",
         "select * from messages where id in (select value from text.`/etc/passwd`)",
         "with p as (select * from text.`/etc/passwd`) select * from p",
         "select * from messages, lateral (select * from text.`/etc/passwd`)",
@@ -123,7 +122,7 @@ def test_doctor_finds_a_data_file_that_is_gone_or_cut(root: Path, strand: Strand
 def test_doctor_finds_somebody_elses_commit(root: Path, strand: Strand) -> None:
     strand("flush")
     with Lake(root) as lake:
-        lake.spark.sql("DELETE FROM strand.strand.messages WHERE id = '1'")
+        lake.spark.sql("DELETE FROM strand.lake.messages WHERE id = '1'")
     ran = strand("doctor", "--json")
     assert ran.code == 6
     assert "was changed from outside" in ran.json["findings"][0]["what"]
@@ -144,8 +143,6 @@ def test_what_a_dead_flush_left_is_shown_and_recovered(
     root: Path, strand: Strand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status and doctor say that it is there, a dry run what would be done, recover does it, and the audit knows."""
-    from tests.cli.conftest import process
-
     done = process("flush", env={"STRAND_FAILPOINTS": "publish.after_commit=exit"})
     assert done.returncode == 137
     (operation,) = strand("status", "--json").json["operations"]
@@ -168,3 +165,17 @@ def test_what_a_dead_flush_left_is_shown_and_recovered(
     assert strand("doctor").out.endswith("all is well.\n")
     assert json.loads(json.dumps(entry)) == entry
     assert run(["version", "-q"]) == 0
+
+
+@pytest.mark.parametrize("after_s", [1.5, 3.0, 6.0])
+def test_sigint_in_the_middle_of_a_flush(root: Path, strand: Strand, after_s: float) -> None:
+    """Exit code 130 wherever it is met, no JVM is left behind, and the next flush finishes the work."""
+    child = subprocess.Popen(command("flush"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(after_s)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)  # returns when nobody holds the pipes any more, the JVM included
+    assert child.returncode in (130, 0), err
+    assert b"Traceback" not in err
+    assert strand("flush", "--json").code == 0
+    assert strand("sql", "select id from messages order by _seq", "--format", "csv").out == "id\n0\n1\n2\n"
+    assert strand("doctor").code == 0

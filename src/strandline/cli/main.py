@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -34,8 +37,28 @@ def main() -> NoReturn:
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if code == INTERRUPTED and "pyspark" in sys.modules:
-        os._exit(code)  # a JVM that was interrupted with us can't say goodbye, and its silence becomes a traceback
+        _end_children()
+        os._exit(code)  # PySpark's own goodbye to a JVM that is gone is a traceback
     sys.exit(code)
+
+
+def _end_children() -> None:
+    """End the JVM that this process has started: interrupted while it starts, it would wait for us for ever."""
+    for pid, parent in _processes():
+        if parent == os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Every process and its parent, from /proc where there is one."""
+    if not Path("/proc/self/stat").exists():
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        yield from ((int(pid), int(parent)) for pid, parent in map(str.split, listing.stdout.splitlines()))
+        return
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            yield int(stat.parent.name), int(stat.read_text().rsplit(")", 1)[1].split()[1])
 
 
 def run(arguments: Sequence[str], *, own_process: bool = False) -> int:

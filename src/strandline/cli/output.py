@@ -169,11 +169,12 @@ def _aligned(columns: Sequence[str], rows: list[list[str]], right: list[bool], t
 
 
 def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], title: str) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=title or None, title_justify="left")
+    shown = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name, is_number in zip(columns, right, strict=True):
         shown.add_column(Text(_printable(name)), justify="right" if is_number else "left", overflow="fold")
     for row in rows:

@@ -56,7 +56,7 @@ def _status(page: dict[str, Any]) -> None:
     output.say()
     if page["tables"]:
         output.table(
-            ["table", "rows in log", "in tail", "tail size", "oldest in tail", "last seq", "dropped", "quarantined"],
+            ["table", "in log", "in tail", "tail size", "tail age", "last seq", "dropped", "set aside"],
             [_table_row(table) for table in page["tables"]],
         )
     else:

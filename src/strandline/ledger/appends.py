@@ -1,17 +1,17 @@
 """Appends: rows become durable, in order, in one transaction.
 
 Appends that arrive at the same time in one process share a transaction (group commit): one wait for the disk serves
-all of them. Each caller puts its request into the queue and then asks for the turn; whoever gets the turn commits
-everything that is queued by then, so most callers find their work already done. A member that can't be stored (its key
-was used with other rows, its schema moved) gets its own error and costs the others nothing; if the transaction itself
-fails, each member is tried alone.
+all of them. A caller that finds nobody at work leads: it commits everything that is queued by then. The others sleep,
+and wake with an answer, or as the next leader. A member that can't be stored (its key was used with other rows, its
+schema moved) gets its own error and costs the others nothing; if the transaction itself fails, each member is tried
+alone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,6 +20,7 @@ from sqlalchemy import bindparam, insert, select, update
 from strandline.errors import Conflict, Damaged, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
+from strandline.ledger.dialect import Prepared
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.query_marks import move_mark
@@ -66,11 +67,22 @@ class Append:
         return sum(batch.rows for batch in self.batches)
 
 
-@dataclass
 class _Member:
-    append: Append
-    answer: Ack | BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    """One caller in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
+
+    def __init__(self, append: Append) -> None:
+        self.append = append
+        self.answer: Ack | BaseException | None = None
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def sleep(self) -> None:
+        """Until somebody wakes it: with an answer, or to lead."""
+        self._asleep.acquire()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._asleep.release()
 
 
 class Appender:
@@ -78,27 +90,50 @@ class Appender:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._queue: list[_Member] = []
-        self._queued = threading.Lock()
+        self._leader: _Member | None = None
 
     def append(self, append: Append) -> Ack:
         """Store it, alone or with others, and return when it is durable."""
         member = _Member(append)
-        with self._queued:
-            self._queue.append(member)
-        with self._turn:
-            if not member.done.is_set():
-                self._commit_queue()
+        try:
+            if not self._join(member):
+                member.sleep()
+            if member.answer is None:
+                self._commit_group(self._take_queue())
+        finally:
+            self._leave(member)
         if isinstance(member.answer, Ack):
             fail("append.after_commit")
             return member.answer
         assert member.answer is not None, "a member of a finished group has no answer"
         raise member.answer
 
-    def _commit_queue(self) -> None:
-        with self._queued:
+    def _join(self, member: _Member) -> bool:
+        """Queue up; True when nobody is at work, and the member has to lead."""
+        with self._lock:
+            self._queue.append(member)
+            if self._leader is None:
+                self._leader = member
+            return self._leader is member
+
+    def _take_queue(self) -> list[_Member]:
+        with self._lock:
             group, self._queue = self._queue, []
+        return group
+
+    def _leave(self, member: _Member) -> None:
+        """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
+        with self._lock:
+            if member.answer is None and member in self._queue:
+                self._queue.remove(member)
+            if self._leader is member:
+                self._leader = self._queue[0] if self._queue else None
+                if self._leader is not None:
+                    self._leader.wake()
+
+    def _commit_group(self, group: Sequence[_Member]) -> None:
         try:
             self._commit(group)
         except StrandError as error:
@@ -111,7 +146,7 @@ class Appender:
                 member.answer = member.answer if isinstance(member.answer, StrandError) else error
         finally:
             for member in group:
-                member.done.set()
+                member.wake()
 
     def _commit_each(self, group: Sequence[_Member]) -> None:
         for member in group:
@@ -129,28 +164,29 @@ class Appender:
             member.answer = answer
 
 
-_SELECT_HEAD = select(db.heads.c.schema_version, db.heads.c.refuses, db.heads.c.rows_acked, db.heads.c.last_seq).where(
-    db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
+_SELECT_HEAD = Prepared(
+    select(db.heads.c.schema_version, db.heads.c.refuses).where(
+        db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
+    )
 )
-_UPDATE_HEAD = (
+_UPDATE_HEAD = Prepared(
     update(db.heads)
     .where(db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table"))
     .values(last_seq=bindparam("b_seq"), rows_acked=db.heads.c.rows_acked + bindparam("b_rows"))
 )
-_INSERT_BATCH = insert(db.batches)
-_INSERT_TAIL = insert(db.tail)
+_INSERT_BATCH = Prepared(insert(db.batches))
+_INSERT_TAIL = Prepared(insert(db.tail))
 
 
 def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     """Store all of these in one transaction; the answers are in their order."""
-    heads = {(append.branch_id, append.table_id): None for append in appends}
-    found = {key: txn.conn.execute(_SELECT_HEAD, {"b_branch": key[0], "b_table": key[1]}).one() for key in heads}
+    heads = {(append.branch_id, append.table_id) for append in appends}
+    found = {key: _SELECT_HEAD.one(txn.conn, {"b_branch": key[0], "b_table": key[1]}) for key in heads}
     answers: list[Ack | StrandError] = []
     accepted: list[tuple[Append, int]] = []
     next_seq = txn.last_seq + 1
     for append in appends:
-        head = found[append.branch_id, append.table_id]
-        earlier = _refusal(append, head.schema_version, head.refuses) or _earlier(txn, append)
+        earlier = _refusal(append, *found[append.branch_id, append.table_id]) or _earlier(txn, append)
         if earlier is not None:
             answers.append(earlier)
             continue
@@ -186,10 +222,15 @@ def _write(txn: Txn, accepted: Sequence[tuple[Append, int]]) -> None:
     if not batch_rows:
         return
     txn.allocate(sum(append.rows for append, _ in accepted))
-    txn.conn.execute(_INSERT_BATCH, batch_rows)
-    txn.conn.execute(_INSERT_TAIL, tail_rows)
-    for (branch, table), (last_seq, rows) in moved.items():
-        txn.conn.execute(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_seq": last_seq, "b_rows": rows})
+    _INSERT_BATCH.run(txn.conn, batch_rows)
+    _INSERT_TAIL.run(txn.conn, tail_rows)
+    _UPDATE_HEAD.run(
+        txn.conn,
+        [
+            {"b_branch": branch, "b_table": table, "b_seq": last_seq, "b_rows": rows}
+            for (branch, table), (last_seq, rows) in moved.items()
+        ],
+    )
 
 
 def _batch_row(append: Append, batch: NewBatch, first_seq: int, at_us: int) -> dict[str, Any]:

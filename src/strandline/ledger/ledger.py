@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from strandline.errors import Damaged, NewerFormat, TooLarge
 from strandline.ledger import schema
-from strandline.ledger.dialect import Database
+from strandline.ledger.dialect import Database, Prepared
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
@@ -26,7 +26,7 @@ __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
 MAX_SEQ = 2**63 - 1
 MAIN = "main"
 
-_LOCK = (
+_LOCK = Prepared(
     update(schema.counter)
     .where(schema.counter.c.id == 1)
     .values(
@@ -36,7 +36,7 @@ _LOCK = (
     )
     .returning(schema.counter.c.last_seq, schema.counter.c.last_at_us, schema.counter.c.format)
 )
-_MOVE = update(schema.counter).where(schema.counter.c.id == 1).values(last_seq=bindparam("seq"))
+_MOVE = Prepared(update(schema.counter).where(schema.counter.c.id == 1).values(last_seq=bindparam("seq")))
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Txn:
             )
         first = self.last_seq + 1
         self.last_seq += count
-        self.conn.execute(_MOVE, {"seq": self.last_seq})
+        _MOVE.run(self.conn, [{"seq": self.last_seq}])
         return first
 
     @contextmanager
@@ -126,9 +126,9 @@ class Ledger:
     def write(self) -> Iterator[Txn]:
         """A write transaction that holds the counter from its first statement to its commit."""
         with self.database.write() as conn:
-            row = conn.execute(_LOCK, {"now_us": time.time_ns() // 1000}).one()
-            _refuse_newer(row.format)
-            yield Txn(conn, row.last_at_us, row.last_seq)
+            last_seq, last_at_us, found = _LOCK.one(conn, {"now_us": time.time_ns() // 1000})
+            _refuse_newer(found)
+            yield Txn(conn, last_at_us, last_seq)
 
     def close(self) -> None:
         """Close all connections."""

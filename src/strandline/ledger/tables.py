@@ -17,7 +17,8 @@ from strandline.model.ids import new_id
 from strandline.model.schema import Schema, from_json
 from strandline.model.tables import BatchRef, Books, Dedupe, Head, Table, TableState
 
-NAMESPACE = "strand"
+# Not the name of the catalog: `strand.messages` would be read as catalog and table.
+NAMESPACE = "lake"
 
 
 def branch_id(conn: Connection, name: str) -> str:

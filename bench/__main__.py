@@ -1,0 +1,56 @@
+"""`python -m bench`: measure everything, or one group of it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import appends, dlt, flushes, memory, report, starts
+from bench.measure import Line, Scale, tell
+
+Group = Callable[[Scale, Path], Iterator[Line]]
+
+GROUPS: dict[str, Group] = {
+    "appends": appends.lines,
+    "starts": starts.lines,
+    "flushes": flushes.lines,
+    "late": flushes.late_lines,
+    "dlt": dlt.lines,
+    "memory": memory.lines,
+}
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+
+
+def run(names: list[str], scale: Scale) -> list[Line]:
+    """Measure these groups, each in a folder of its own that is gone afterwards."""
+    found: list[Line] = []
+    for name in names:
+        folder = Path(tempfile.mkdtemp(prefix=f"strandline-bench-{name}-"))
+        try:
+            tell(f"{name} …")
+            for line in GROUPS[name](scale, folder):
+                tell(f"  {line.what}: {line.ratio:.2f} ({line.reach})")
+                found.append(line)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def main() -> None:
+    """Measure, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Speed and memory, as ratios.")
+    parser.add_argument("--only", action="append", choices=[*GROUPS], help="this group; may be given more than once")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows and two rounds: to see that it works")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    args = parser.parse_args()
+    found = run(args.only or [*GROUPS], Scale(10, quick=True) if args.quick else Scale())
+    report.show(found)
+    report.write(args.out, found, quick=args.quick)
+    tell(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Memory: what a flush and a load of five times the rows need of it.
+
+The rows are put in place by this process. Another one, which does nothing else, moves them, while this one looks at it
+and its children: the driver's Python, Spark's Python workers, and the JVM, whose heap is fixed. Each is told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import strandline
+from bench import rows
+from bench.measure import Line, Reach, Scale, tell
+
+HEAP = "2g"
+EVERY_S = 0.05
+PATIENCE_S = 1800.0
+TABLE = "messages"
+
+
+@dataclass
+class Peaks:
+    """The most that was resident at any look, in MiB."""
+
+    driver: float = 0
+    workers: float = 0
+    jvm: float = 0
+
+    def look(self, process: psutil.Process) -> None:
+        """Take the process and its children in."""
+        driver, workers, jvm = _resident(process), 0.0, 0.0
+        for child in process.children(recursive=True):
+            if "java" in _name(child):
+                jvm += _resident(child)
+            else:
+                workers += _resident(child)
+        self.driver, self.workers, self.jvm = max(self.driver, driver), max(self.workers, workers), max(self.jvm, jvm)
+
+    @property
+    def python(self) -> float:
+        """The driver and the workers."""
+        return self.driver + self.workers
+
+
+def lines(scale: Scale, folder: Path) -> Iterator[Line]:
+    """A flush and a load, each of 1 M and of 5 M rows."""
+    small, large = scale.rows(1_000_000), scale.rows(5_000_000)
+    for job, prepare in (("flush", _fill_tail), ("load", _write_files)):
+        few = _measured(job, prepare, small, folder / f"{job}-small")
+        many = _measured(job, prepare, large, folder / f"{job}-large")
+        yield Line(
+            what=f"Python's peak memory in a {job} of {large:,} rows",
+            against=f"of {small:,} rows",
+            ours=many.python,
+            baseline=few.python,
+            unit="MiB",
+            reach=Reach(1.3),
+            notes={
+                "driver_mib": [round(few.driver), round(many.driver)],
+                "python_workers_mib": [round(few.workers), round(many.workers)],
+                "jvm_mib": [round(few.jvm), round(many.jvm)],
+                "jvm_heap": HEAP,
+            },
+        )
+
+
+def _measured(job: str, prepare: Callable[[Path, int], list[str]], size: int, folder: Path) -> Peaks:
+    folder.mkdir()
+    arguments = prepare(folder, size)
+    tell(f"  {job} of {size:,} rows")
+    settings = {
+        "spark.driver.memory": HEAP,
+        "spark.driver.defaultJavaOptions": f"-Xms{HEAP}",
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.memory_job", job, str(folder / "lake"), TABLE, *arguments],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "STRAND_SPARK_CONF": json.dumps(settings)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        peaks = _watch(child)
+        told = child.communicate(timeout=60)[0]
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 0 and int(told) == size, f"the {job} moved {told.strip()} of {size} rows"
+    shutil.rmtree(folder)
+    return peaks
+
+
+def _watch(child: subprocess.Popen[str]) -> Peaks:
+    peaks = Peaks()
+    process = psutil.Process(child.pid)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while child.poll() is None:
+        assert time.monotonic() < deadline_s, "it takes too long"
+        try:
+            peaks.look(process)
+        except psutil.NoSuchProcess:
+            break
+        time.sleep(EVERY_S)
+    return peaks
+
+
+def _fill_tail(folder: Path, size: int) -> list[str]:
+    with strandline.init(folder / "lake") as lake:
+        lake.create_table(TABLE, rows.COLUMNS, actor="bench")
+        rows.append_all(lake, TABLE, 0, size)
+    return []
+
+
+def _write_files(folder: Path, size: int) -> list[str]:
+    with strandline.init(folder / "lake") as lake:
+        lake.create_table(TABLE, rows.COLUMNS, actor="bench")
+    return rows.write_json_lines(folder, size)
+
+
+def _resident(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss) / (1 << 20)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
