@@ -90,9 +90,9 @@ def test_row_index_counts_from_zero_within_its_file(trial: Trial, tmp_path: Path
     trial.rows(100, 500).write.parquet(str(tmp_path / "rows"))
     (file,) = (tmp_path / "rows").glob("*.parquet")
     found = trial.spark.read.parquet(str(file)).select("_seq", sf.col("_metadata.row_index").alias("place")).collect()
-    expected = duckdb.sql(
-        f"SELECT _seq, file_row_number FROM read_parquet('{file}', file_row_number = true)"
-    ).fetchall()
+    with duckdb.connect() as connection:
+        query = "SELECT _seq, file_row_number FROM read_parquet(?, file_row_number = true)"
+        expected = connection.execute(query, [str(file)]).fetchall()
     assert sorted((row._seq, row.place) for row in found) == sorted(expected) == [(n + 100, n) for n in range(500)]
 
 

@@ -1,0 +1,44 @@
+"""Documents that list what there is: a list that is not complete is worse than none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from strandline.ledger import schema
+
+ROOT = Path(__file__).parents[2]
+STAGE = [*range(1, 12), *range(27, 33), 43, 45, 46, 53, 54, 59, 61, 62]
+
+
+def _tests() -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found |= set(re.findall(r"def (test_f\d\d_\w+)", path.read_text()))
+    return found
+
+
+def test_every_guarantee_names_its_tests_and_every_such_test_is_named() -> None:
+    """docs/guarantees.md and the tests agree, in both directions, and no number of this stage is missing."""
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    rows = re.findall(r"^\| (F\d\d) \|.*$", text, re.MULTILINE)
+    assert rows == [f"F{n:02d}" for n in STAGE]
+    named = set(re.findall(r"`(test_f\d\d_\w+)`", text))
+    assert named == _tests()
+    for line in text.splitlines():
+        match = re.match(r"\| (F\d\d) \|", line)
+        if match:
+            assert re.findall(r"`test_(f\d\d)_", line), line
+            assert {number.upper() for number in re.findall(r"`test_(f\d\d)_", line)} == {match[1]}
+
+
+def test_formats_lists_every_table_and_column_of_the_ledger() -> None:
+    """docs/formats.md describes the ledger as it is."""
+    text = (ROOT / "docs" / "formats.md").read_text()
+    section = text.split("## The ledger's tables")[1]
+    listed = {
+        match[1]: re.findall(r"`(\w+)`", match[2])
+        for match in re.finditer(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.M)
+    }
+    actual = {table.name: [column.name for column in table.columns] for table in schema.metadata.sorted_tables}
+    assert listed == actual
