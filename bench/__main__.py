@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import appends, dlt, flushes, memory, report, starts
+from bench import against_dlt, appends, flushes, memory, report, starts
 from bench.measure import Line, Scale, tell
 
 Group = Callable[[Scale, Path], Iterator[Line]]
@@ -18,7 +18,7 @@ GROUPS: dict[str, Group] = {
     "starts": starts.lines,
     "flushes": flushes.lines,
     "late": flushes.late_lines,
-    "dlt": dlt.lines,
+    "dlt": against_dlt.lines,
     "memory": memory.lines,
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"

@@ -50,7 +50,7 @@ class BareSqlite:
 def single_rows(scale: Scale, lake: Lake, bare: BareSqlite) -> Line:
     """The time until one row is durable."""
     many = scale.rows(2_000)
-    ours = rows.batch(0, many).to_pylist()
+    ours = rows.dicts(0, many)
     payloads = [_payload(lake, [row]) for row in ours]
     one, other = in_turns(
         many,
@@ -65,7 +65,12 @@ def single_rows(scale: Scale, lake: Lake, bare: BareSqlite) -> Line:
         baseline=statistics.median(other) * 1000,
         unit="ms",
         reach=Reach(3),
-        notes={"pairs": many, "payload_bytes": len(payloads[0]), "ours_p99_ms": _p99_ms(one), "bare_p99_ms": _p99_ms(other)},
+        notes={
+            "pairs": many,
+            "payload_bytes": len(payloads[0]),
+            "ours_p99_ms": _p99_ms(one),
+            "bare_p99_ms": _p99_ms(other),
+        },
     )
 
 
@@ -73,7 +78,10 @@ def in_batches(scale: Scale, lake: Lake, bare: BareSqlite) -> Iterator[Line]:
     """Rows per second in batches of 1,000, as Python has them and as Arrow has them."""
     size, turns = 1_000, scale.rows(300)
     as_arrow = [rows.batch(at * size, size) for at in range(20)]
-    kinds: dict[str, Sequence[Any]] = {"dicts": [table.to_pylist() for table in as_arrow], "Arrow": as_arrow}
+    kinds: dict[str, Sequence[Any]] = {
+        "dicts": [rows.dicts(at * size, size) for at in range(len(as_arrow))],
+        "Arrow": as_arrow,
+    }
     payloads = [_payload(lake, table) for table in as_arrow]
     seconds = in_turns(
         turns,
@@ -101,7 +109,7 @@ def _append_turn(lake: Lake, given: Sequence[Any]) -> Callable[[int], float]:
 def in_threads(scale: Scale, lake: Lake) -> Line:
     """Acks per second of eight threads, against the same rows one after another."""
     per_thread = scale.rows(100)
-    share = [rows.batch(at * per_thread, per_thread).to_pylist() for at in range(THREADS)]
+    share = [rows.dicts(at * per_thread, per_thread) for at in range(THREADS)]
 
     def append_share(mine: Sequence[Any]) -> None:
         for row in mine:
@@ -118,9 +126,7 @@ def in_threads(scale: Scale, lake: Lake) -> Line:
         for mine in share:
             append_share(mine)
 
-    ours, other = in_turns(
-        scale.rounds(11), lambda _: timed(together), lambda _: timed(one_by_one), warm_ups=1
-    )
+    ours, other = in_turns(scale.rounds(11), lambda _: timed(together), lambda _: timed(one_by_one), warm_ups=1)
     acks = THREADS * per_thread
     return Line(
         what=f"{THREADS} threads appending single rows",

@@ -81,7 +81,10 @@ def keyed(scale: Scale, lake: Lake, dedupe: Any) -> Line:
         lake.flush(table, actor="bench")
 
     def turn(table: str) -> Callable[[int], float]:
-        return lambda number: _flush_more(lake, table, log + number * size, size, number % rows.DAYS if by_day else None)
+        def flush_more(number: int) -> float:
+            return _flush_more(lake, table, log + number * size, size, number % rows.DAYS if by_day else None)
+
+        return flush_more
 
     one, other = in_turns(scale.rounds(5), turn(with_key), turn(without), warm_ups=1)
     return Line(
@@ -100,8 +103,14 @@ def _flush_more(lake: Lake, table: str, first: int, size: int, day: int | None) 
     """New rows, and a few that are in the log already."""
     again = max(1, size // REPEATED_SHARE)
     rows.append_all(lake, table, first, size - again, day=day)
-    rows.append_all(lake, table, first - again, again, day=day)
+    lake.append(table, _rows_of_the_log(first, again, day), actor="bench")
     return timed(lambda: lake.flush(table, actor="bench"))
+
+
+def _rows_of_the_log(first: int, size: int, day: int | None) -> pa.Table:
+    if day is None:
+        return rows.batch(first - size, size)
+    return rows.batch(0, size * rows.DAYS).take(range(day, size * rows.DAYS, rows.DAYS))
 
 
 def late(scale: Scale, folder: Path) -> Line:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +20,25 @@ import pyarrow.compute as pc
 
 from strandline.demo import messages
 from strandline.lake import Lake
+from strandline.model.rows import from_dicts
 from strandline.model.schema import parse_mapping
 from strandline.model.wire import to_json_lines
 
-COLUMNS = {"part_id": "string", "session_id": "string", "day": "string", "n": "long", "ts": "timestamp", "body": "string"}
-ROW_BYTES = 185
+COLUMNS = {
+    "part_id": "string",
+    "session_id": "string",
+    "day": "string",
+    "n": "long",
+    "ts": "timestamp",
+    "body": "string",
+}
 DAYS = 10
 AT_ONCE = 10_000
 ROWS_PER_SESSION = 100
 
 _BEGIN_US = int(dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp() * 1_000_000)
-_PIECES = ((5_000, 40), (5_000, 40), (5_000, 47))
+_POOL = 5_000
+_CHARS = (40, 40, 47)
 
 
 def batch(first: int, size: int, *, day: int | None = None) -> pa.Table:
@@ -37,7 +46,7 @@ def batch(first: int, size: int, *, day: int | None = None) -> pa.Table:
     numbers = np.arange(first, first + size, dtype=np.int64)
     random_order = np.random.default_rng(first)
     days = numbers % DAYS if day is None else np.full(size, day)
-    pieces = [_pool(chars, at).take(pa.array(random_order.integers(0, many, size))) for at, (many, chars) in enumerate(_PIECES)]
+    pieces = [_pool(at).take(pa.array(random_order.integers(0, _POOL, size))) for at in range(len(_CHARS))]
     return pa.table(
         {
             "part_id": part_ids(numbers),
@@ -48,6 +57,12 @@ def batch(first: int, size: int, *, day: int | None = None) -> pa.Table:
             "body": pc.binary_join_element_wise(*pieces, ""),
         }
     )
+
+
+def dicts(first: int, size: int) -> list[dict[str, Any]]:
+    """The same as a Python program has them, with times as `datetime.now(dt.UTC)` gives them."""
+    listed: list[dict[str, Any]] = batch(first, size).to_pylist()
+    return [{**row, "ts": row["ts"].replace(tzinfo=dt.UTC)} for row in listed]
 
 
 def part_ids(numbers: np.ndarray) -> pa.Array:
@@ -85,8 +100,6 @@ def write_messages(path: Path, size: int) -> None:
     """Write agent messages, 0.2 to 2 KB each, as one file of JSON lines."""
     schema = parse_mapping(messages.COLUMNS)
     left = size
-    from strandline.model.rows import from_dicts
-
     with path.open("wb") as out:
         for session in count():
             name = f"s{session:06d}"
@@ -98,10 +111,10 @@ def write_messages(path: Path, size: int) -> None:
 
 
 @cache
-def _pool(chars: int, seed: int) -> pa.Array:
-    rng = random.Random(seed)
+def _pool(at: int) -> pa.Array:
+    rng = random.Random(at)
     words = [word for sentence in messages.SENTENCES for word in sentence.split()]
-    return pa.array([" ".join(rng.choices(words, k=chars)) [:chars] for _ in range(_PIECES[seed][0])])
+    return pa.array([" ".join(rng.choices(words, k=_CHARS[at]))[: _CHARS[at]] for _ in range(_POOL)])
 
 
 def _texts(numbers: np.ndarray, prefix: str, digits: int) -> pa.Array:

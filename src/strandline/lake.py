@@ -240,7 +240,7 @@ class Lake:
         return adopt(self.context, name, branch, found, actor or default_actor())
 
     def foreach_batch(self, table: str, *, actor: str = "", branch: str = MAIN) -> Callable[[DataFrame, int], None]:
-        """A function for Structured Streaming's `foreachBatch`: each micro-batch is stored once, whatever is replayed."""
+        """A function for Structured Streaming's `foreachBatch`: each micro-batch is stored once, also when replayed."""
         from strandline.operations.stream import foreach_batch
 
         return foreach_batch(self.context, table, branch, actor or default_actor())

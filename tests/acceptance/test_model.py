@@ -1,7 +1,7 @@
 """A model test: append, flush, load, crash and reopen in any order, against a dictionary that can't be wrong.
 
-Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. Everything is real: Spark, Iceberg, SQLite,
-DuckDB; only the data is small.
+Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. Everything is real: Spark, Iceberg,
+SQLite, DuckDB; only the data is small.
 """
 
 from __future__ import annotations

@@ -102,9 +102,7 @@ def test_f06_a_paused_process_cannot_publish_after_losing_its_lease(two_flushed:
 def test_f28_recovery_never_touches_a_live_process(two_flushed: Lake) -> None:
     """A second process opens read-write, recovers and refreshes while the first one stages: it is left alone."""
     lake = two_flushed
-    live = python_process(
-        FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="stage.after_append=sleep(2500)")
-    )
+    live = python_process(FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="stage.after_append=sleep(2500)"))
     wait_until(lambda: phases(lake) == ["staging"])
     for _ in range(4):
         assert lake.recover() == []
@@ -162,7 +160,7 @@ class FlushSeveral:
      "settle.before_ref", "settle.before_ref@2", "settle.after_ref"],
 )  # fmt: skip
 def test_f27_an_operation_over_several_tables_is_visible_in_all_or_in_none(lake: Lake, at: str) -> None:
-    """Killed at every step, it has moved both tables or neither, for every reader; a table with nothing to do counts."""
+    """Killed at every step, it has moved both tables or neither; a table with nothing to do counts as moved."""
     for name in ("messages", "others", "idle"):
         make_table(lake, name)
     lake.append("messages", messages(0, 6))
@@ -224,7 +222,9 @@ def test_f30_an_intent_of_a_newer_format_is_left_alone(lake: Lake) -> None:
             again.flush("messages")
 
 
-@pytest.mark.parametrize("at", ["begin.after_commit", "stage.after_append", "staged.after_commit", "publish.after_commit"])
+@pytest.mark.parametrize(
+    "at", ["begin.after_commit", "stage.after_append", "staged.after_commit", "publish.after_commit"]
+)
 def test_f32_a_read_only_open_changes_nothing(lake: Lake, at: str) -> None:
     """Opened read-only beside any crashed operation, read and closed: no file and no row is different."""
     make_table(lake)
@@ -243,7 +243,9 @@ def test_f32_a_read_only_open_changes_nothing(lake: Lake, at: str) -> None:
     assert read_only_fingerprint(lake.root) == before
 
 
-def test_f46_a_failed_settle_is_a_warning_and_is_settled_later(two_flushed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f46_a_failed_settle_is_a_warning_and_is_settled_later(
+    two_flushed: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever breaks after the publish, the caller hears of a success; the rows are visible; recovery settles."""
     lake = two_flushed
 
@@ -285,9 +287,7 @@ def test_f46_the_command_exits_0_when_only_settling_failed(two_flushed: Lake) ->
 def test_f54_a_late_settle_never_moves_a_ref_back(two_flushed: Lake) -> None:
     """A process stopped between publish and settle, overtaken by a newer flush, leaves the ref at the newest pin."""
     lake = two_flushed
-    late = python_process(
-        FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="settle.before_ref=sleep(1500)")
-    )
+    late = python_process(FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="settle.before_ref=sleep(1500)"))
     wait_until(lambda: "published" in phases(lake))
     late.send_signal(signal.SIGSTOP)
     try:
@@ -320,9 +320,7 @@ def test_f62_clocks_are_never_compared(two_flushed: Lake, monkeypatch: pytest.Mo
     """The wall clock jumps an hour back and forth: seqs and times stay in order, and a live owner is left alone."""
     lake = two_flushed
     real = time.time_ns
-    live = python_process(
-        FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="stage.after_append=sleep(2500)")
-    )
+    live = python_process(FLUSHER, str(lake.root), env=environment(STRAND_FAILPOINTS="stage.after_append=sleep(2500)"))
     wait_until(lambda: phases(lake) == ["staging"])
     for hours in (-1, 1, -2):
         monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600_000_000_000)
@@ -427,7 +425,7 @@ lake = sl.open(sys.argv[1])
 
 
 def test_f08_a_replayed_micro_batch_is_published_once(lake: Lake, tmp_path: Path) -> None:
-    """A query that dies right after its rows were stored, or whose checkpoint lost a commit, replays the batch: once."""
+    """A query that died after its rows were stored, or whose checkpoint lost a commit, replays the batch: once."""
     lake.create_table("stream", {"part_id": "string", "n": "long"})
     spark = lake.spark
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -502,7 +500,7 @@ def test_a_killed_flush_leaves_no_java_behind(two_flushed: Lake) -> None:
     wait_until(lambda: any("java" in child.name() for child in psutil.Process(process.pid).children(recursive=True)))
     children = psutil.Process(process.pid).children(recursive=True)
     kill(process)
-    gone, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
     with reopened(lake) as again:
         again.flush("messages")

@@ -29,7 +29,6 @@ def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
     assert (shown["rows"]["log"], shown["rows"]["tail"], len(shown["snapshots"])) == (4, 0, 1)
 
 
-@pytest.mark.xfail(reason="model/schema.py and model/foreign.py still import pyarrow at their top", strict=True)
 def test_a_query_of_a_flushed_table_needs_no_arrow(root: Path, strand: Strand) -> None:
     """The whole process of a small query is quick because it imports little."""
     strand("flush")

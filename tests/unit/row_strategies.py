@@ -115,9 +115,11 @@ def _column_lists(types: st.SearchStrategy[ty.Type]) -> st.SearchStrategy[tuple[
 
 _TYPES: st.SearchStrategy[ty.Type] = st.recursive(
     _LEAVES,
-    lambda inner: st.builds(ty.List, inner, st.booleans())
-    | st.builds(ty.Struct, _column_lists(inner))
-    | st.builds(ty.Map, _KEYS, inner, st.booleans()),
+    lambda inner: (
+        st.builds(ty.List, inner, st.booleans())
+        | st.builds(ty.Struct, _column_lists(inner))
+        | st.builds(ty.Map, _KEYS, inner, st.booleans())
+    ),
     max_leaves=4,
 )
 

@@ -21,8 +21,10 @@ from tests.unit.row_strategies import AGES, MOMENT, TIMESTAMP_TEXTS, refused, va
 from strandline.errors import InvalidRows
 from strandline.model import rows as rw
 from strandline.model import types as ty
+from strandline.model.arrow import stored_schema
 from strandline.model.columns import SHORT
-from strandline.model.schema import Schema, parse_columns, parse_type, stored_schema
+from strandline.model.schema import Schema, parse_columns
+from strandline.model.types import parse_type
 from strandline.model.values import Refused, rule_for
 
 UTC = dt.UTC

@@ -15,7 +15,8 @@ from tests.unit.row_strategies import AGES, MOMENT, SCHEMAS_AND_ROWS, refused
 
 from strandline.errors import BadRequest, Damaged, NotFound
 from strandline.model import rows as rw
-from strandline.model.schema import Schema, parse_columns, stored_schema
+from strandline.model.arrow import stored_schema
+from strandline.model.schema import Schema, parse_columns
 
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf

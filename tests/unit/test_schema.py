@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import BadRequest, Unsupported
+from strandline.model import arrow as ar
+from strandline.model import foreign as fo
 from strandline.model import schema as sc
-from strandline.model.schema import Column, Decimal, List, Map, Primitive, Schema, Struct
-from strandline.model.types import KEY_TYPES, MAX_DEPTH, PRIMITIVES
+from strandline.model import types as ty
+from strandline.model.schema import Schema
+from strandline.model.types import KEY_TYPES, MAX_DEPTH, PRIMITIVES, Column, Decimal, List, Map, Primitive, Struct
 
 EVERYTHING = (
     "part_id:string,source:string,ts:timestamp,body:string?,tags:list<string>?,"
@@ -23,7 +26,7 @@ EVERYTHING = (
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,12}", fullmatch=True)
 
 
-def columns_of(types: st.SearchStrategy[sc.Type]) -> st.SearchStrategy[tuple[Column, ...]]:
+def columns_of(types: st.SearchStrategy[ty.Type]) -> st.SearchStrategy[tuple[Column, ...]]:
     column = st.builds(Column, NAMES, types, st.booleans())
     return st.lists(column, min_size=1, max_size=4, unique_by=lambda c: c.name.lower()).map(tuple)
 
@@ -33,7 +36,7 @@ PRIMITIVE_TYPES = st.sampled_from(PRIMITIVES).map(Primitive)
 KEYS = st.sampled_from(sorted(KEY_TYPES)).map(Primitive) | DECIMALS
 
 
-def nested(inner: st.SearchStrategy[sc.Type]) -> st.SearchStrategy[sc.Type]:
+def nested(inner: st.SearchStrategy[ty.Type]) -> st.SearchStrategy[ty.Type]:
     return (
         st.builds(List, inner, st.booleans())
         | st.builds(Struct, columns_of(inner))
@@ -41,16 +44,16 @@ def nested(inner: st.SearchStrategy[sc.Type]) -> st.SearchStrategy[sc.Type]:
     )
 
 
-TYPES: st.SearchStrategy[sc.Type] = st.recursive(PRIMITIVE_TYPES | DECIMALS, nested, max_leaves=6)
+TYPES: st.SearchStrategy[ty.Type] = st.recursive(PRIMITIVE_TYPES | DECIMALS, nested, max_leaves=6)
 SCHEMAS = columns_of(TYPES).map(Schema)
 NOT_JSON = PRIMITIVE_TYPES.filter(lambda type_: type_ != Primitive("json"))
 ARROW_SCHEMAS = columns_of(st.recursive(NOT_JSON | DECIMALS, nested, max_leaves=6)).map(Schema)
 
 
 @given(TYPES)
-def test_every_type_has_a_text_that_parses_back_to_it(type_: sc.Type) -> None:
+def test_every_type_has_a_text_that_parses_back_to_it(type_: ty.Type) -> None:
     """The ledger stores types as text, so the text must say all of the type."""
-    assert sc.parse_type(sc.type_text(type_)) == type_
+    assert ty.parse_type(ty.type_text(type_)) == type_
 
 
 @given(SCHEMAS)
@@ -58,7 +61,7 @@ def test_a_schema_survives_text_json_mapping_and_pickle(schema: Schema) -> None:
     """All the ways to write a schema down mean the same schema."""
     assert sc.parse_columns(schema.text()) == schema
     assert sc.from_json(schema.to_json()) == schema
-    assert sc.parse_mapping({c.name: sc.type_text(c.type) + "?" * c.nullable for c in schema.columns}) == schema
+    assert sc.parse_mapping({c.name: ty.type_text(c.type) + "?" * c.nullable for c in schema.columns}) == schema
     again = pickle.loads(pickle.dumps(schema))
     assert again == schema
     assert hash(again) == hash(schema)
@@ -67,12 +70,12 @@ def test_a_schema_survives_text_json_mapping_and_pickle(schema: Schema) -> None:
 @given(ARROW_SCHEMAS)
 def test_adopting_the_arrow_schema_of_a_table_gives_its_schema(schema: Schema) -> None:
     """Arrow can say all types but json, which it has as text; requirements are kept at every depth."""
-    assert sc.from_arrow(schema.arrow()) == schema
+    assert ar.from_arrow(ar.required_arrow(schema)) == schema
 
 
 def test_json_is_adopted_as_text() -> None:
     """A json column is a string column to Arrow."""
-    assert sc.from_arrow(sc.parse_columns("j:json?").arrow()) == sc.parse_columns("j:string?")
+    assert ar.from_arrow(ar.required_arrow(sc.parse_columns("j:json?"))) == sc.parse_columns("j:string?")
 
 
 def test_columns_are_parsed_from_text() -> None:
@@ -86,7 +89,7 @@ def test_columns_are_parsed_from_text() -> None:
     assert schema.column("m").type == Map(Primitive("string"), Primitive("long"))
     assert schema.column("price").type == Decimal(10, 2)
     assert schema.text() == EVERYTHING
-    assert sc.parse_type("list<string?>") == List(Primitive("string"), nullable=True)
+    assert ty.parse_type("list<string?>") == List(Primitive("string"), nullable=True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_bad_column_texts_are_refused_with_a_hint(text: str, says: str) -> None:
 def test_an_unknown_type_suggests_the_nearest_one() -> None:
     """`strin` is a typing error, and the error knows what was meant."""
     with pytest.raises(BadRequest, match="strin") as caught:
-        sc.parse_type("strin")
+        ty.parse_type("strin")
     assert caught.value.hint == "Did you mean 'string'?"
 
 
@@ -177,8 +180,8 @@ def test_an_unknown_column_suggests_the_nearest_one() -> None:
 def test_the_arrow_schema_is_made_once_and_marks_what_is_required() -> None:
     """Appends ask for it every time; building it each time would be most of their cost."""
     schema = sc.parse_columns(EVERYTHING)
-    arrow = schema.arrow()
-    assert schema.arrow() is arrow
+    arrow = ar.required_arrow(schema)
+    assert ar.required_arrow(schema) is arrow
     assert arrow.field("ts").type == pa.timestamp("us", "UTC")
     assert not arrow.field("part_id").nullable
     assert arrow.field("body").nullable
@@ -188,14 +191,14 @@ def test_the_arrow_schema_is_made_once_and_marks_what_is_required() -> None:
 def test_stored_and_log_schemas_are_nullable_all_the_way_down() -> None:
     """Files are shared by branches whose requirements differ, so none are written into them."""
     schema = sc.parse_columns("id:string,meta:struct<a:string,b:list<long>>,m:map<string,long>")
-    stored = sc.stored_schema(schema, False)
+    stored = ar.stored_schema(schema, False)
     assert stored.names == ["id", "meta", "m"]
     assert all(field.nullable for field in stored)
     assert stored.field("meta").type.field("a").nullable
     assert stored.field("meta").type.field("b").type.value_field.nullable
     assert stored.field("m").type.item_field.nullable
-    assert sc.stored_schema(schema, True).names == ["id", "meta", "m", "_extra"]
-    log = sc.log_arrow(schema, True)
+    assert ar.stored_schema(schema, True).names == ["id", "meta", "m", "_extra"]
+    log = ar.log_arrow(schema, True)
     assert log.names == ["id", "meta", "m", "_extra", "_seq", "_at", "_actor"]
     assert [log.field(n).type for n in ("_seq", "_at", "_actor")] == [
         pa.int64(), pa.timestamp("us", "UTC"), pa.string(),
@@ -291,7 +294,7 @@ def test_a_deeply_nested_iceberg_schema_is_refused() -> None:
 )  # fmt: skip
 def test_arrow_types_are_adopted_as_the_narrowest_type_that_takes_all_values(arrow: pa.DataType, text: str) -> None:
     """Existing Parquet and Iceberg data keeps its values; nullable comes from the field."""
-    schema = sc.from_arrow(pa.schema([pa.field("c", arrow), pa.field("d", arrow, nullable=False)]))
+    schema = ar.from_arrow(pa.schema([pa.field("c", arrow), pa.field("d", arrow, nullable=False)]))
     assert schema.text() == f"c:{text}?,d:{text}"
 
 
@@ -306,7 +309,7 @@ def test_arrow_types_are_adopted_as_the_narrowest_type_that_takes_all_values(arr
 def test_arrow_types_that_do_not_fit_are_unsupported_with_a_hint(arrow: pa.DataType, hint: str) -> None:
     """Nothing is adopted that could fail, or change, later."""
     with pytest.raises(Unsupported) as caught:
-        sc.from_arrow(pa.schema([pa.field("c", arrow)]))
+        ar.from_arrow(pa.schema([pa.field("c", arrow)]))
     assert hint in caught.value.hint
     assert "'c" in caught.value.message
 
@@ -315,13 +318,13 @@ def test_arrow_types_that_do_not_fit_are_unsupported_with_a_hint(arrow: pa.DataT
 def test_arrow_names_follow_the_same_rules(names: list[str]) -> None:
     """Adopted columns are columns like any other."""
     with pytest.raises(BadRequest):
-        sc.from_arrow(pa.schema([pa.field(name, pa.string()) for name in names]))
+        ar.from_arrow(pa.schema([pa.field(name, pa.string()) for name in names]))
 
 
 def test_spark_ddl_says_every_type_and_quotes_names() -> None:
     """What CREATE TABLE gets: Spark's words, no NOT NULL, and names that may be its keywords."""
     schema = sc.parse_columns(EVERYTHING + ",order:json,f:float,i:int?,bin:binary,ok:boolean,d:date,x:double")
-    assert [sc.column_ddl(column) for column in schema.columns] == [
+    assert [fo.column_ddl(column) for column in schema.columns] == [
         "`part_id` string", "`source` string", "`ts` timestamp", "`body` string", "`tags` array<string>",
         "`meta` struct<`a`:string,`b`:bigint>", "`m` map<string,bigint>", "`price` decimal(10,2)",
         "`order` string", "`f` float", "`i` int", "`bin` binary", "`ok` boolean", "`d` date", "`x` double",

@@ -278,7 +278,7 @@ def _arrow_chunks(view: View, name: str) -> Chunks:
     import pyarrow as pa
     from pyarrow import ipc
 
-    from strandline.model.schema import stored_schema
+    from strandline.model.arrow import stored_schema
 
     state = view.state(name)
     schema = stored_schema(state.schema, state.table.extra)

@@ -72,9 +72,8 @@ def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load
 def list_loads(conn: Connection) -> list[dict[str, Any]]:
     """Every unfinished load, for `strand status`."""
     rows = conn.execute(
-        select(db.loads.c.load_id, db.tables.c.name, db.loads.c.parts, db.loads.c.parts_done, db.loads.c.at_us).join(
-            db.tables, db.tables.c.table_id == db.loads.c.table_id
-        )
+        select(db.loads.c.load_id, db.tables.c.name, db.loads.c.parts, db.loads.c.parts_done, db.loads.c.at_us)
+        .join(db.tables, db.tables.c.table_id == db.loads.c.table_id)
         .where(db.loads.c.finished == 0)
     )
     return [

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from strandline.model.arrow import TIMESTAMP, arrow_type, is_bytes, is_list, is_text
 from strandline.model.columns import cast, dates_in_range, finite, list_array, timestamps_in_range
-from strandline.model.foreign import TIMESTAMP, arrow_type, is_bytes, is_list, is_text
 from strandline.model.types import Column, Decimal, List, Map, Primitive, Struct, Type
 
 _WIDENS: dict[str, Callable[[pa.DataType], bool]] = {

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.model.foreign import TIMESTAMP, arrow_type
+from strandline.model.arrow import TIMESTAMP, arrow_type
 from strandline.model.types import Decimal, List, Primitive, Type
 from strandline.model.values import MAX_US, MIN_US
 

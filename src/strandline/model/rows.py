@@ -20,11 +20,11 @@ import orjson
 import pyarrow as pa
 
 from strandline.errors import BadRequest, InvalidRows, nearest
+from strandline.model.arrow import arrow_type, is_text, stored_schema
 from strandline.model.casts import lossless, plain
 from strandline.model.columns import Quick, never, quick_for
-from strandline.model.foreign import arrow_type, is_text
 from strandline.model.partitions import check_partition_columns, partition_text, partitions
-from strandline.model.schema import SYSTEM_COLUMNS, Schema, stored_schema
+from strandline.model.schema import SYSTEM_COLUMNS, Schema
 from strandline.model.types import Column, List, Map, Primitive, Struct, Type
 from strandline.model.values import Refused, Rule, rule_for, shown, take_json
 from strandline.model.wire import decode, decode_columns, encode, jsonable, to_json_lines

@@ -1,4 +1,4 @@
-"""A table's schema: its columns, and the Arrow schemas that follow from them.
+"""A table's schema: its columns, in order.
 
 What a row must look like is decided by the columns here and checked by `rows`, at the door. Behind it nothing is
 required any more: stored files have only nullable fields, because a requirement can change on one branch and files are
@@ -9,48 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
-
 from strandline.errors import BadRequest, nearest
-from strandline.model.foreign import (
-    TIMESTAMP,
-    arrow_field,
-    arrow_type,
-    column_ddl,
-    column_from_arrow,
-    column_from_iceberg,
-    spark_ddl,
-)
+from strandline.model.foreign import column_from_iceberg
 from strandline.model.types import (
-    ACTOR,
-    AT,
-    EXTRA,
     OURS,
-    PRIMITIVES,
-    SEQ,
     Column,
-    Decimal,
-    List,
-    Map,
-    Primitive,
-    Struct,
-    Type,
     check_names,
     parse_column_list,
     parse_nullable,
     parse_type,
     type_text,
 )
-
-__all__ = [
-    "ACTOR", "AT", "EXTRA", "PRIMITIVES", "SEQ", "SYSTEM_COLUMNS",
-    "Column", "Decimal", "List", "Map", "Primitive", "Schema", "Struct", "Type",
-    "arrow_type", "column_ddl", "from_arrow", "from_iceberg_json", "from_json", "log_arrow",
-    "parse_columns", "parse_mapping", "parse_nullable", "parse_type", "spark_ddl", "stored_schema", "type_text",
-]  # fmt: skip
 
 SYSTEM_COLUMNS = frozenset(OURS)
 
@@ -84,10 +56,6 @@ class Schema:
             raise BadRequest(f"no column {name!r}", hint=nearest(name, self.names))
         return found
 
-    def arrow(self) -> pa.Schema:
-        """As Arrow, with what is required marked so; made once."""
-        return self._arrow
-
     def text(self) -> str:
         """As `parse_columns` reads it."""
         return ",".join(column.text() for column in self.columns)
@@ -103,10 +71,6 @@ class Schema:
     @cached_property
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
-
-    @cached_property
-    def _arrow(self) -> pa.Schema:
-        return pa.schema([arrow_field(column, stored=False) for column in self.columns])
 
 
 def parse_columns(text: str) -> Schema:
@@ -135,25 +99,6 @@ def from_iceberg_json(doc: Any) -> Schema:
         case {"type": "struct", "fields": [*fields]}:
             return Schema(tuple(column_from_iceberg(field) for field in fields))
     raise BadRequest("not an Iceberg schema", hint='It looks like {"type": "struct", "fields": [...]}.')
-
-
-def from_arrow(schema: pa.Schema) -> Schema:
-    """A schema that takes every value of an Arrow schema, for adopting data; Unsupported where there is none."""
-    return Schema(tuple(column_from_arrow(field) for field in schema))
-
-
-@lru_cache(maxsize=1024)
-def stored_schema(schema: Schema, extra: bool = False) -> pa.Schema:
-    """What a batch holds: the user's columns, all nullable, and `_extra` where the table keeps unknown fields."""
-    fields = [arrow_field(column, stored=True) for column in schema.columns]
-    return pa.schema([*fields, pa.field(EXTRA, pa.string())] if extra else fields)
-
-
-@lru_cache(maxsize=1024)
-def log_arrow(schema: Schema, extra: bool = False) -> pa.Schema:
-    """What the log holds: a batch's columns, and those that the ledger stamps."""
-    stamped = [pa.field(SEQ, pa.int64()), pa.field(AT, TIMESTAMP), pa.field(ACTOR, pa.string())]
-    return pa.schema([*stored_schema(schema, extra), *stamped])
 
 
 def _parse_column(name: str, text: str) -> Column:

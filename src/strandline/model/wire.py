@@ -18,9 +18,9 @@ import pyarrow.types as pat
 from pyarrow import ipc
 
 from strandline.errors import Damaged, NotFound, nearest
-from strandline.model.foreign import TIMESTAMP, is_bytes, is_list
-from strandline.model.schema import EXTRA, Schema
-from strandline.model.types import List, Map, Primitive, Struct, Type
+from strandline.model.arrow import TIMESTAMP, is_bytes, is_list
+from strandline.model.schema import Schema
+from strandline.model.types import EXTRA, List, Map, Primitive, Struct, Type
 
 COMPRESS_BYTES = 32 * 1024
 """Below this, compressing costs more than the bytes are worth."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from strandline.engines.files import Input, find_inputs, shape_of
 from strandline.engines.spark import source
 from strandline.errors import BadRequest, NotFound, Unsupported
+from strandline.model.arrow import from_arrow
 from strandline.model.operations import Loaded
-from strandline.model.schema import Schema, from_arrow
+from strandline.model.schema import Schema
 from strandline.operations.context import Context
 from strandline.operations.load import LoadRequest, load
 

@@ -24,10 +24,10 @@ from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import Part
 from strandline.ledger.tables import read_states
+from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
-from strandline.model.schema import SEQ, column_ddl
 from strandline.model.tables import TableState
-from strandline.model.types import EXTRA
+from strandline.model.types import EXTRA, SEQ
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail

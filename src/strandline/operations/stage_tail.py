@@ -21,10 +21,12 @@ from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
+from strandline.model.arrow import log_arrow, stored_schema
+from strandline.model.foreign import column_ddl
 from strandline.model.ids import private_branch
 from strandline.model.rows import partitions
-from strandline.model.schema import SEQ, column_ddl, log_arrow, stored_schema
 from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.model.types import SEQ
 from strandline.operations.context import Context
 from strandline.views.tail import read_batches
 from strandline.views.view import key_scope, stored_columns

@@ -9,9 +9,9 @@ from strandline.ledger.batches import list_quarantined
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import certainly_dead
+from strandline.model.arrow import stored_schema
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
-from strandline.model.schema import stored_schema
 from strandline.model.tables import BatchRef, TableState
 from strandline.reports.findings import RESTORE, Finding, Look
 from strandline.views.tail import read_batches

@@ -14,8 +14,8 @@ import pyarrow as pa
 from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.ledger import Ledger
-from strandline.model.schema import ACTOR, AT, SEQ
 from strandline.model.tables import BatchRef, Payload
+from strandline.model.types import ACTOR, AT, SEQ
 from strandline.model.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]

@@ -145,8 +145,8 @@ class View:
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
 
+        from strandline.model.arrow import stored_schema
         from strandline.model.rows import partitions
-        from strandline.model.schema import stored_schema
         from strandline.views.tail import read_batches
 
         touched: set[str] = set()
@@ -235,7 +235,7 @@ def stored_columns(state: TableState) -> list[Column]:
 
 def log_schema(state: TableState) -> pa.Schema:
     """The same columns as an Arrow schema."""
-    from strandline.model.schema import log_arrow
+    from strandline.model.arrow import log_arrow
 
     return log_arrow(state.schema, state.table.extra)
 

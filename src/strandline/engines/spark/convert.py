@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from strandline.engines.files import Chunk, Skipped, read_chunk, shape_of
 from strandline.engines.storage import open_uri
 from strandline.errors import InvalidRows, StrandError
+from strandline.model.arrow import stored_schema
 from strandline.model.rows import MAX_REPORTED
-from strandline.model.schema import Schema, stored_schema
+from strandline.model.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from py4j.protocol import Py4JJavaError
 
 from strandline.engines.spark.session import CATALOG
 from strandline.model.rows import partition_text
-from strandline.model.schema import SEQ
 from strandline.model.tables import DataFile
+from strandline.model.types import SEQ
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,18 +147,17 @@ class Iceberg:
         is_date = [field.type().toString() == "date" for field in fields]
         long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
         bound = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
-        files: list[DataFile] = []
-        for file in table.snapshot(snapshot_id).addedDataFiles(table.io()):
-            files.append(
-                DataFile(
-                    path=str(file.location()),
-                    rows=int(file.recordCount()),
-                    size_bytes=int(file.fileSizeInBytes()),
-                    first_seq=int(bound(long_type, file.lowerBounds().get(seq_id))),
-                    last_seq=int(bound(long_type, file.upperBounds().get(seq_id))),
-                    partition=self._partition(file, is_date),
-                )
+        files = [
+            DataFile(
+                path=str(file.location()),
+                rows=int(file.recordCount()),
+                size_bytes=int(file.fileSizeInBytes()),
+                first_seq=int(bound(long_type, file.lowerBounds().get(seq_id))),
+                last_seq=int(bound(long_type, file.upperBounds().get(seq_id))),
+                partition=self._partition(file, is_date),
             )
+            for file in table.snapshot(snapshot_id).addedDataFiles(table.io())
+        ]
         return sorted(files, key=lambda file: (file.first_seq, file.path))
 
     def _partition(self, file: Any, is_date: Sequence[bool]) -> str:
@@ -175,7 +174,7 @@ class Iceberg:
         )
 
     def sync_to_disk(self, name: str, snapshot_id: int | None, data_files: Iterable[DataFile] = ()) -> None:
-        """Force what a snapshot consists of onto the local disk, as an ack promises; an object store needs none of it."""
+        """Force what a snapshot consists of onto the local disk, as an ack promises; object stores need no such thing."""
         table = self.load(name)
         paths = [file.path for file in data_files]
         paths.append(str(table.operations().current().metadataFileLocation()))

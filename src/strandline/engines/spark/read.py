@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.schema import SEQ
+from strandline.model.types import SEQ
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.engines.spark import jars, java
 from strandline.errors import Environment
@@ -79,8 +79,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The import alone costs half a second, and most commands need no Spark.
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.sql import SparkSession
 
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName("strandline")
@@ -89,7 +88,8 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
     with tempfile.TemporaryFile() as said:
         try:
-            gateway = launch_gateway(settings, popen_kwargs={"stderr": said})
+            launch: Any = java_gateway.launch_gateway
+            gateway = launch(settings, popen_kwargs={"stderr": said})
             context = SparkContext(gateway=gateway, conf=settings)
         except Exception as error:
             said.seek(0)

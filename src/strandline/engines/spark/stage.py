@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.schema import ACTOR, AT, SEQ
+from strandline.model.types import ACTOR, AT, SEQ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,7 +33,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
     rows.write_messages(source, size)
     rows.write_messages(small, 1_000)
     with spark_ends(), strandline.init(folder / "lake") as lake:
-        _warm(lake, source)
+        _ours(lake, "warm", source, size, keyed=False)
         ours, keyed, reader, arrow = in_turns(
             scale.rounds(3),
             lambda number: _ours(lake, f"plain_{number}", source, size, keyed=False),
@@ -53,11 +53,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
         )
 
 
-def _warm(lake: Lake, source: Path) -> None:
-    _ours(lake, "warm", source, None, keyed=False)
-
-
-def _ours(lake: Lake, table: str, source: Path, size: int | None, *, keyed: bool) -> float:
+def _ours(lake: Lake, table: str, source: Path, size: int, *, keyed: bool) -> float:
     lake.create_table(table, messages.COLUMNS, row_key=messages.ROW_KEY if keyed else (), actor="bench")
 
     def job() -> None:
@@ -65,9 +61,9 @@ def _ours(lake: Lake, table: str, source: Path, size: int | None, *, keyed: bool
         lake.flush(table, actor="bench")
 
     taken = timed(job)
-    stable = lake.view().state(table)
-    assert not stable.tail, "rows are left in the ledger"
-    assert size is None or stable.head.books.log == size, "another number of rows is in Iceberg"
+    state = lake.view().state(table)
+    assert not state.tail, "rows are left in the ledger"
+    assert state.head.books.log == size, "another number of rows is in Iceberg"
     return taken
 
 
@@ -75,7 +71,8 @@ def _dlt(source: Path, small: Path, folder: Path, size: int, *options: str) -> C
     def turn(number: int) -> float:
         out = folder / f"dlt{'-'.join(options)}-{number}"
         out.mkdir()
-        command = [str(PYTHON), str(HERE / "dlt_job.py"), str(source), str(out), "--warm-up", str(small), *options]
+        job = [str(PYTHON), "-P", str(HERE / "dlt_job.py")]  # -P: `dlt` is not to be looked for in this folder
+        command = [*job, str(source), str(out), "--warm-up", str(small), *options]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)
         told = json.loads(done.stdout.splitlines()[-1])
         assert told["rows"] == size, f"dlt loaded {told['rows']} rows"
