@@ -12,7 +12,8 @@ from typing import Any
 import strandline
 from bench import rows
 from bench.measure import Line, Reach, Scale, in_turns, timed
-from strandline.lake import Lake, encode_rows
+from strandline.lake import Lake
+from strandline.ledger.encode import encode_rows
 
 TABLE = "messages"
 THREADS = 8

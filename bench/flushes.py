@@ -5,8 +5,9 @@ All of it happens in one Spark session, and each flush has a table in the same c
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,14 @@ def late_lines(scale: Scale, folder: Path) -> Iterator[Line]:
 def large(scale: Scale, lake: Lake, folder: Path) -> Line:
     """The tail of a new table, against Spark that finds the same rows as Parquet files already."""
     size = scale.rows(1_000_000)
-    parquet = _parquet_files(folder / "parquet", size)
+    given = list(rows.batches(0, size))
+    parquet = _parquet_files(folder / "parquet", given)
     lake.spark.sql("CREATE NAMESPACE IF NOT EXISTS strand.bare")
 
     def ours(number: int) -> float:
         table = f"large_{number}"
         lake.create_table(table, rows.COLUMNS, actor="bench")
-        rows.append_all(lake, table, 0, size)
+        rows.append_all(lake, table, given)
         return timed(lambda: lake.flush(table, actor="bench"))
 
     def bare(number: int) -> float:
@@ -76,8 +78,9 @@ def keyed(scale: Scale, lake: Lake, dedupe: Any) -> Line:
     with_key, without = f"keyed_{dedupe}", f"plain_{dedupe}"
     lake.create_table(with_key, rows.COLUMNS, row_key=["part_id"], dedupe=dedupe, partition_by=by_day, actor="bench")
     lake.create_table(without, rows.COLUMNS, partition_by=by_day, actor="bench")
+    given = list(rows.batches(0, log))
     for table in (with_key, without):
-        rows.append_all(lake, table, 0, log)
+        rows.append_all(lake, table, given)
         lake.flush(table, actor="bench")
 
     def turn(table: str) -> Callable[[int], float]:
@@ -102,7 +105,7 @@ def keyed(scale: Scale, lake: Lake, dedupe: Any) -> Line:
 def _flush_more(lake: Lake, table: str, first: int, size: int, day: int | None) -> float:
     """New rows, and a few that are in the log already."""
     again = max(1, size // REPEATED_SHARE)
-    rows.append_all(lake, table, first, size - again, day=day)
+    rows.append_all(lake, table, rows.batches(first, size - again, day=day))
     lake.append(table, _rows_of_the_log(first, again, day), actor="bench")
     return timed(lambda: lake.flush(table, actor="bench"))
 
@@ -123,7 +126,7 @@ def late(scale: Scale, folder: Path) -> Line:
             lake.create_table("messages", rows.COLUMNS, actor="bench")
 
         def flush(lake: Lake, number: int) -> float:
-            rows.append_all(lake, "messages", number * size, size)
+            rows.append_all(lake, "messages", rows.batches(number * size, size))
             return timed(lambda: lake.flush("messages", actor="bench"))
 
         on_the_way = [flush(old, number) for number in range(late_at - half - 1)]
@@ -149,13 +152,12 @@ def late(scale: Scale, folder: Path) -> Line:
     )
 
 
-def _parquet_files(folder: Path, size: int) -> str:
-    """The same rows in two files, as plain PyArrow writes them: as many as there are cores here."""
+def _parquet_files(folder: Path, given: Sequence[pa.Table]) -> str:
+    """The same rows in a file for each core, as plain PyArrow writes them."""
     folder.mkdir()
-    half = -(-size // 2)
-    for first in range(0, size, half):
-        table = pa.concat_tables(rows.batches(first, min(half, size - first)))
-        pq.write_table(table, folder / f"part-{first:09d}.parquet")
+    each = -(-len(given) // (os.cpu_count() or 1))
+    for at in range(0, len(given), each):
+        pq.write_table(pa.concat_tables(given[at : at + each]), folder / f"part-{at:05d}.parquet")
     return str(folder)
 
 

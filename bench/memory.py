@@ -117,7 +117,7 @@ def _watch(child: subprocess.Popen[str]) -> Peaks:
 def _fill_tail(folder: Path, size: int) -> list[str]:
     with strandline.init(folder / "lake") as lake:
         lake.create_table(TABLE, rows.COLUMNS, actor="bench")
-        rows.append_all(lake, TABLE, 0, size)
+        rows.append_all(lake, TABLE, rows.batches(0, size))
     return []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -77,9 +77,9 @@ def batches(first: int, size: int, *, day: int | None = None) -> Iterator[pa.Tab
         yield batch(at, min(AT_ONCE, first + size - at), day=day)
 
 
-def append_all(lake: Lake, table: str, first: int, size: int, *, day: int | None = None) -> None:
-    """Put rows into a table's tail."""
-    for rows in batches(first, size, day=day):
+def append_all(lake: Lake, table: str, given: Iterable[pa.Table]) -> None:
+    """Put batches into a table's tail."""
+    for rows in given:
         lake.append(table, rows, actor="bench")
 
 

@@ -20,7 +20,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
     size = scale.rows(1_000_000)
     with spark_ends(), strandline.init(folder / "lake") as lake:
         lake.create_table("messages", rows.COLUMNS, actor="bench")
-        rows.append_all(lake, "messages", 0, size)
+        rows.append_all(lake, "messages", rows.batches(0, size))
         lake.flush("messages", actor="bench")
     # As an installation has it; where PYTHONDONTWRITEBYTECODE is set, an edited file would be compiled at every start.
     compileall.compile_dir(str(Path(strandline.__file__).parent), quiet=1)

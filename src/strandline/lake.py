@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from strandline import config as configuration
-from strandline.errors import BadRequest, Conflict, TooLarge
+from strandline.errors import BadRequest, Conflict
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, Appender, IdempotencyKey, NewBatch
 from strandline.ledger.ledger import MAIN, Ledger
-from strandline.model.ids import new_id
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.engines.spark.iceberg import Iceberg
+    from strandline.ledger.encode import Rows
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.operations.context import Context, Report
 
-    Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
-
 KEY_KEPT_S = 7 * 24 * 3600
-BATCH_ROWS = 100_000
-BATCH_BYTES = 64 << 20
-APPEND_BYTES = 256 << 20
 SCHEMA_RETRIES = 5
 
 
@@ -114,6 +108,8 @@ class Lake:
     ) -> Ack:
         """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
         again = isinstance(rows, Sequence)
+        from strandline.ledger.encode import encode_rows
+
         return self._append(table, lambda state: encode_rows(rows, state), actor, idempotency_key, branch, again)
 
     def append_json_lines(
@@ -127,6 +123,8 @@ class Lake:
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
         again = isinstance(lines, Sequence)
+        from strandline.ledger.encode import encode_lines
+
         return self._append(table, lambda state: encode_lines(lines, state), actor, idempotency_key, branch, again)
 
     def _append(
@@ -311,103 +309,6 @@ class Lake:
     def spark(self) -> SparkSession:
         """The lake's Spark session, with the catalog `strand`."""
         return self.iceberg().session
-
-
-def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:
-    """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
-
-    def validated() -> Iterator[pa.RecordBatch]:
-        start = 0
-        for piece in _pieces(rows):
-            yield (batch := _validated(piece, state, start))
-            start += batch.num_rows
-
-    return _encode_all(validated(), state.table)
-
-
-def encode_lines(lines: Iterable[bytes], state: TableState) -> list[NewBatch]:
-    """The same for JSON lines, a bounded number of them at a time."""
-    from strandline.model.rows import from_json_lines
-
-    validated = (
-        from_json_lines(chunk, state.schema, extra=state.table.extra, start=start)
-        for start, chunk in _line_chunks(lines)
-    )
-    return _encode_all(validated, state.table)
-
-
-def _line_chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines in chunks, each with the index of its first line."""
-    start, size_bytes = 0, 0
-    chunk: list[bytes] = []
-    for line in lines:
-        if len(chunk) >= BATCH_ROWS or (chunk and size_bytes + len(line) > BATCH_BYTES):
-            yield start, chunk
-            start, size_bytes, chunk = start + len(chunk), 0, []
-        chunk.append(line)
-        size_bytes += len(line)
-    if chunk:
-        yield start, chunk
-
-
-def _encode_all(validated: Iterable[pa.RecordBatch], table: Table) -> list[NewBatch]:
-    batches: list[NewBatch] = []
-    size_bytes = 0
-    for batch in validated:
-        encoded = _encode(batch, table)
-        size_bytes += sum(len(part.payload) for part in encoded)
-        if size_bytes > APPEND_BYTES:
-            raise TooLarge(
-                f"one append takes {APPEND_BYTES >> 20} MiB at the most",
-                hint="Append in smaller calls, or use `strand load`, which takes files of any size.",
-            )
-        batches.extend(encoded)
-    return batches
-
-
-def _pieces(rows: Rows) -> Iterable[Any]:
-    import pyarrow as pa
-
-    if isinstance(rows, pa.RecordBatchReader):
-        yield from rows
-    elif isinstance(rows, pa.Table):
-        yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-    elif isinstance(rows, pa.RecordBatch):
-        yield rows
-    elif isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
-        raise BadRequest(
-            f"rows are {type(rows).__name__}, not rows", hint="Pass a list of dicts, an Arrow table or a reader."
-        )
-    else:
-        listed = rows if isinstance(rows, Sequence) else list(rows)
-        for at in range(0, len(listed), BATCH_ROWS):
-            yield listed[at : at + BATCH_ROWS] if len(listed) > BATCH_ROWS else listed
-
-
-def _validated(piece: Any, state: TableState, start: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    from strandline.model import rows as rules
-
-    take: Callable[..., pa.RecordBatch] = (
-        rules.from_arrow if isinstance(piece, pa.RecordBatch | pa.Table) else rules.from_dicts
-    )
-    return take(piece, state.schema, extra=state.table.extra, start=start)
-
-
-def _encode(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:
-    """One batch, or several where one payload would be too large for a ledger row."""
-    from strandline.model.partitions import partitions
-    from strandline.model.wire import encode
-    from strandline.views.tail import checksum
-
-    if batch.num_rows == 0:
-        return []
-    if batch.nbytes > BATCH_BYTES and batch.num_rows > 1:
-        half = batch.num_rows // 2
-        return _encode(batch.slice(0, half), table) + _encode(batch.slice(half), table)
-    payload = encode(batch)
-    return [NewBatch(new_id(), batch.num_rows, payload, checksum(payload), partitions(batch, table.partition_by))]
 
 
 def default_actor() -> str:

@@ -6,24 +6,19 @@ transaction that makes it durable, after the rows were encoded.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
+from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
 from strandline.model.tables import BatchRef, Payload
 from strandline.model.types import ACTOR, AT, SEQ
 from strandline.model.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]
-
-
-def checksum(payload: bytes) -> bytes:
-    """What is stored beside a payload, to notice when it changes."""
-    return hashlib.blake2b(payload, digest_size=16).digest()
 
 
 def read_batches(

@@ -174,7 +174,7 @@ class Iceberg:
         )
 
     def sync_to_disk(self, name: str, snapshot_id: int | None, data_files: Iterable[DataFile] = ()) -> None:
-        """Force what a snapshot consists of onto the local disk, as an ack promises; object stores need no such thing."""
+        """Force what a snapshot consists of onto the local disk, as an ack promises; object stores need no telling."""
         table = self.load(name)
         paths = [file.path for file in data_files]
         paths.append(str(table.operations().current().metadataFileLocation()))
