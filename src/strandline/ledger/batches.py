@@ -82,7 +82,7 @@ def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -
 
 
 def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000) -> int:
-    """Delete batches whose grace is over; bounded, so that no append waits long behind it."""
+    """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it."""
     with ledger.write() as txn:
         over = select(db.batches.c.batch_id).where(
             db.batches.c.released_at_us.is_not(None),
@@ -91,6 +91,7 @@ def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000) -> int
         found = list(txn.conn.execute(over.limit(limit)).scalars())
         if found:
             txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))
+        txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.kept_until_us < txn.at_us))
         return len(found)
 
 

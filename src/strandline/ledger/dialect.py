@@ -222,6 +222,8 @@ def _translate(error: DBAPIError, url: str) -> StrandError:
         )
     if "unable to open" in said:
         return Environment(f"can't open the ledger: {said}", hint="Check that the lake's folder can be read.")
+    if "no such table" in said or "no such column" in said:
+        return Damaged(f"the ledger has another shape than this strandline's: {said}", hint="Is it a lake's ledger?")
     if "malformed" in said or "not a database" in said or "disk I/O error" in said:
         return Damaged(f"the ledger can't be read: {said}", hint="Restore the lake from a backup.")
     if isinstance(error, OperationalError | InterfaceError):

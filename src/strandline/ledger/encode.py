@@ -106,7 +106,7 @@ def encode_batch(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:
     """One batch, or several where one payload would be too large for a ledger row; none when there are no rows."""
     if batch.num_rows == 0:
         return []
-    if batch.nbytes > BATCH_BYTES and batch.num_rows > 1:
+    if batch.num_rows > 1 and batch.nbytes > BATCH_BYTES:
         half = batch.num_rows // 2
         return encode_batch(batch.slice(0, half), table) + encode_batch(batch.slice(half), table)
     payload = encode(batch)

@@ -114,6 +114,14 @@ batches = Table(
     Column("payload", LargeBinary, nullable=False),
 )
 
+# Only what waits for its sweep is in this index, so an append does not pay for it.
+Index(
+    "batches_released",
+    batches.c.released_at_us,
+    sqlite_where=batches.c.released_at_us.is_not(None),
+    postgresql_where=batches.c.released_at_us.is_not(None),
+)
+
 # A (branch, table)'s references to batches that are not in its Iceberg log yet.
 tail = Table(
     "tail",

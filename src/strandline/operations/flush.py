@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.ledger.batches import sweep
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import read_states
 from strandline.model.operations import Effects, Flushed, TableEffect, TableScope
@@ -94,6 +95,7 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)
+    sweep(ctx.ledger)
     with ctx.ledger.read() as conn:
         after = read_states(conn, branch, [table])[0]
     return Flushed(

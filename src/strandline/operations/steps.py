@@ -27,6 +27,7 @@ from strandline.model.ids import lease_of_operation, lease_of_table, new_id
 from strandline.model.operations import Effects, Intent, TableScope
 from strandline.operations import publish, recovery
 from strandline.operations.context import Context
+from strandline.operations.failures import typed
 from strandline.operations.settle import settle
 
 log = logs.Logger("strandline.operations")
@@ -174,7 +175,7 @@ def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> 
         raise
     except Exception as error:
         _abandon(ctx, running, error)
-        raise
+        raise typed(error, running.op_id) from error
     log.info("published", op=running.op_id, kind=operation.kind)
     return effects
 

@@ -91,13 +91,23 @@ class Iceberg:
         if self.exists(name):
             return
         namespace = name.split(".", 1)[0]
-        self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{namespace}")
+        self.ensure_namespace(namespace)
         partition = f"PARTITIONED BY ({', '.join(f'`{column}`' for column in partition_by)})" if partition_by else ""
         properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
         self.session.sql(
             f"CREATE TABLE IF NOT EXISTS {CATALOG}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"
         )
+
+    def ensure_namespace(self, namespace: str) -> None:
+        """Create a namespace unless it is there; the first operations of two processes may do so at once."""
+        try:
+            self._catalog.createNamespace(
+                self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, namespace))
+            )
+        except Py4JJavaError as error:
+            if not _is(error, "AlreadyExistsException"):
+                raise
 
     def register(self, name: str, metadata_file: str) -> None:
         """Make an existing table known to the catalog; nothing of the table is touched."""
@@ -225,6 +235,14 @@ class Iceberg:
     def _ref(self, table: Any, ref: str) -> int | None:
         snapshot = table.snapshot(ref)
         return None if snapshot is None else int(snapshot.snapshotId())
+
+
+def _strings(jvm: Any, *texts: str) -> Any:
+    """A Java array of strings, for methods that take any number of them."""
+    array = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), len(texts))
+    for place, text in enumerate(texts):
+        array[place] = text
+    return array
 
 
 def _is(error: Py4JJavaError, name: str) -> bool:

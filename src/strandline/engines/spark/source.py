@@ -81,7 +81,7 @@ def _registered(iceberg: Iceberg, metadata_file: str) -> Iterator[str]:
     import uuid
 
     name = f"strand_adopt.t_{uuid.uuid4().hex}"
-    iceberg.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.strand_adopt")
+    iceberg.ensure_namespace("strand_adopt")
     iceberg.register(name, metadata_file)
     try:
         yield name
