@@ -162,7 +162,7 @@ def tail(
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
-        seq = _before_last(view, table) if since is None else since
+        seq = view.before_last(table, LAST_ROWS) if since is None else since
         try:
             seq = _print_since(view, table, seq)
             while follow:
@@ -183,15 +183,6 @@ def _print_since(view: View, table: str, since: int) -> int:
     for batch in rows:
         output.write(b"".join(to_json_lines(batch, state.schema)))
     return rows.continuation
-
-
-def _before_last(view: View, table: str) -> int:
-    """The seq before the last few rows."""
-    state = view.state(table)
-    found = view.sql(
-        f'select _seq from "{state.table.name}" where _seq <= {state.readable_seq} order by _seq desc limit {LAST_ROWS}'
-    ).rows()
-    return int(found[-1][0]) - 1 if found else state.readable_seq
 
 
 def export(

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
@@ -27,7 +26,7 @@ from strandline.ledger.tables import read_states
 from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
-from strandline.model.types import EXTRA, SEQ
+from strandline.model.types import EXTRA
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
@@ -146,15 +145,13 @@ class LoadBite:
             known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
         paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
         with sandbox.connect() as connection:
-            rows = " UNION ALL ".join(
-                relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files
-            )
-            connection.execute(f"CREATE TEMP VIEW loaded AS {rows}")
+            parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
+            relations.define(connection, "loaded", relations.together(parts))
             log = relations.parquet(paths, names) if paths else None
-            found = relations.find_duplicates(connection, "loaded", log, scope, into="duplicates")
+            found = relations.find_duplicates(connection, relations.internal("loaded"), log, scope, into="duplicates")
             if found == 0:
                 return None, 0
-            seqs: pa.Table = connection.sql(f"SELECT {SEQ} FROM duplicates").to_arrow_table()
+            seqs = relations.read_seqs(connection, "duplicates")
         uri = ctx.staging.uri(op_id, "duplicates.parquet")
         system, path = open_uri(uri)
         pq.write_table(seqs, path, filesystem=system)

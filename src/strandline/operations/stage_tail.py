@@ -155,9 +155,9 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
                 partitions=sorted(touched) if scope.within else None,
             )
         log = relations.parquet([relations.local_path(file.path) for file in known], names) if known else None
-        relations.find_duplicates(connection, "keys", log, scope, into="duplicates")
+        relations.find_duplicates(connection, relations.internal("keys"), log, scope, into="duplicates")
         unreadable.set_aside()
-        found: pa.Array = connection.sql(f"SELECT {SEQ} FROM duplicates").to_arrow_table().column(0).combine_chunks()
+        found: pa.Array = relations.read_seqs(connection, "duplicates").column(0).combine_chunks()
     return found
 
 

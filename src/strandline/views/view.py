@@ -97,6 +97,14 @@ class View:
         """A table's rows as Arrow, without the columns that Strandline adds."""
         return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
 
+    def before_last(self, name: str, rows: int) -> int:
+        """The seq to read since in order to get the last so many rows."""
+        state = self.state(name)
+        end = state.readable_seq
+        table = sandbox.quote_name(state.table.name)
+        found = self.sql(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
+        return int(found[-1][0]) - 1 if found else end
+
     def read(self, name: str, since: int = 0, until: int | None = None) -> Rows:
         """Rows of `(since, until]` in `_seq` order, all columns, opening only the files of that range.
 
@@ -166,15 +174,15 @@ class View:
             log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
             with _Typed():
                 relations.find_duplicates(
-                    connection, sandbox.quote_name(tail), log if known else None, scope, into=dropped
+                    connection, relations.internal(tail), log if known else None, scope, into=dropped
                 )
 
     def _tail_sql(self, state: TableState) -> str:
         tail, dropped = _tail_names(state)
-        rows = f"SELECT * FROM {sandbox.quote_name(tail)}"
+        rows = f"SELECT * FROM {relations.internal(tail)}"
         if not state.table.row_key:
             return rows
-        return f"{rows} ANTI JOIN {sandbox.quote_name(dropped)} USING ({SEQ})"
+        return f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
 
     def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
         columns = [column.name for column in stored_columns(state)]
@@ -255,7 +263,7 @@ def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _tail_names(state: TableState) -> tuple[str, str]:
-    return f"strand_tail_{state.table.table_id}", f"strand_dropped_{state.table.table_id}"
+    return f"tail_{state.table.table_id}", f"dropped_{state.table.table_id}"
 
 
 def _list(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.engines.duck.sandbox import quote_name, quote_text
+from strandline.engines.duck.sandbox import INTERNAL, quote_name, quote_text
 from strandline.model.types import SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 if TYPE_CHECKING:
@@ -37,12 +37,32 @@ def parquet(paths: Sequence[str], columns: Sequence[str]) -> str:
     return f"SELECT {_names(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
 
 
+def internal(name: str) -> str:
+    """One of our own tables or views."""
+    return f"{INTERNAL}.{quote_name(name)}"
+
+
+def define(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
+    """Give a query a name of our own."""
+    connection.execute(f"CREATE VIEW {internal(name)} AS {query}")
+
+
+def read_seqs(connection: duckdb.DuckDBPyConnection, name: str) -> pa.Table:
+    """The seqs that one of our own tables holds."""
+    return connection.sql(f"SELECT {SEQ} FROM {internal(name)}").to_arrow_table()
+
+
 def numbered(path: str, columns: Sequence[str], first_seq: int) -> str:
     """A SELECT over one Parquet file whose rows get the seqs from `first_seq` on, in the file's order."""
     return (
         f"SELECT {_names(columns)}, {first_seq} + file_row_number AS {SEQ} "
         f"FROM read_parquet({quote_text(path)}, file_row_number = true, hive_partitioning = false)"
     )
+
+
+def together(queries: Sequence[str]) -> str:
+    """The rows of several queries of one shape."""
+    return " UNION ALL ".join(queries)
 
 
 def empty(columns: Sequence[Column]) -> str:
@@ -72,7 +92,7 @@ def load_rows(
 
     connection.register("incoming", pa.RecordBatchReader.from_batches(schema, guarded()))
     try:
-        connection.execute(f"CREATE TEMP TABLE {quote_name(name)} AS SELECT * FROM incoming")
+        connection.execute(f"CREATE TABLE {internal(name)} AS SELECT * FROM incoming")
     except duckdb.Error:
         if failure:
             raise failure[0] from None
@@ -101,8 +121,8 @@ def find_duplicates(
             + [f"r.{quote_name(column)} IS NOT DISTINCT FROM l.{quote_name(column)}" for column in scope.within]
         )
         query = f"{earlier} UNION SELECT {SEQ} FROM {rows} r SEMI JOIN ({log}) l ON {same}"
-    connection.execute(f"CREATE TEMP TABLE {quote_name(into)} AS {query}")
-    ((found,),) = connection.execute(f"SELECT count(*) FROM {quote_name(into)}").fetchall()
+    connection.execute(f"CREATE TABLE {internal(into)} AS {query}")
+    ((found,),) = connection.execute(f"SELECT count(*) FROM {internal(into)}").fetchall()
     return int(found)
 
 

@@ -35,12 +35,17 @@ TABLE_FUNCTIONS = frozenset(
 )
 
 
+INTERNAL = "strand_internal"
+"""Where our own tables are: no query can name it, and SHOW TABLES does not show it."""
+
+
 def connect() -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database whose spills go to the system's temporary folder, never into the lake."""
     connection = duckdb.connect()
     connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb"])
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
+    connection.execute(f"CREATE SCHEMA {INTERNAL}")
     return connection
 
 
@@ -135,7 +140,7 @@ class _Walk:
             return
         if not isinstance(node, dict):
             return
-        scope = scope | _expressions(node)
+        scope = self._common_tables(node, scope)
         kind = node.get("type")
         if kind == "BASE_TABLE":
             self._table(node, scope)
@@ -145,8 +150,22 @@ class _Walk:
             self._stars(node, scope)
         elif kind == "JOIN" and node["ref_type"] == "NATURAL":
             raise Unsupported("NATURAL JOIN would join on _seq and _at too", hint="Write JOIN … USING (columns).")
-        for part in node.values():
-            self.node(part, scope)
+        elif kind == "SHOW_REF" and node.get("query") is None:
+            self.tables.update(self.known.values())
+        for key, part in node.items():
+            if key != "cte_map":
+                self.node(part, scope)
+
+    def _common_tables(self, node: dict[str, Any], scope: frozenset[str]) -> frozenset[str]:
+        """Walk a WITH clause and return the scope behind it; each of its tables sees those before it."""
+        if not isinstance(node.get("cte_map"), dict):
+            return scope
+        for entry in node["cte_map"].get("map", []):
+            itself = frozenset({str(entry["key"]).lower()})
+            recursive = entry["value"]["query_node"]["type"] == "RECURSIVE_CTE_NODE"
+            self.node(entry["value"], scope | itself if recursive else scope)
+            scope |= itself
+        return scope
 
     def _table(self, node: dict[str, Any], scope: frozenset[str]) -> None:
         name = str(node["table_name"])
@@ -176,11 +195,6 @@ class _Walk:
                     if column not in named
                 )
                 self.rewritten = True
-
-
-def _expressions(node: dict[str, Any]) -> frozenset[str]:
-    entries = (node.get("cte_map") or {}).get("map", []) if isinstance(node.get("cte_map"), dict) else []
-    return frozenset(str(entry["key"]).lower() for entry in entries)
 
 
 def _lake_tables(ref: Any, scope: frozenset[str]) -> list[str]:

@@ -209,17 +209,19 @@ class Iceberg:
         """
         for _ in range(SETTLE_ATTEMPTS):
             table = self.load(name)
+            manage = table.manageSnapshots()  # this call takes the metadata that the commit will insist on
             before = self._ref(table, ref)
             wanted = pin()
             foreign = before if before is not None and not ours(before) else None
             if wanted is not None and table.snapshot(wanted) is None:
+                if self.has_snapshot(name, wanted):
+                    continue  # it was published after our metadata was taken
                 return RefReport(before, before, foreign, missing_pin=wanted)
             change = None
             if wanted is not None and wanted != before and foreign is None:
-                manage = table.manageSnapshots()
                 change = manage.createBranch(ref, wanted) if before is None else manage.replaceBranch(ref, wanted)
             if table.snapshot(branch) is not None:
-                change = (change or table.manageSnapshots()).removeBranch(branch)
+                change = (change or manage).removeBranch(branch)
             if change is None:
                 return RefReport(before, before, foreign)
             try:

@@ -7,11 +7,14 @@ must use it too), so two lakes in one process must not share a session's setting
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +89,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     for key, value in {**_defaults(master, [str(path) for path in jars.resolve()]), **conf}.items():
         settings.set(key, value)
     # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, _own_interrupts():
         try:
             launch: Any = java_gateway.launch_gateway
             gateway = launch(settings, popen_kwargs={"stderr": said})
@@ -100,6 +103,19 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
             ) from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C ours: PySpark's handler asks the JVM first, and in the middle of another call that fails as an error."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if in_main_thread and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _defaults(master: str, paths: list[str]) -> dict[str, str]:
