@@ -7,6 +7,7 @@ for developers, and they ask for it with `--debug`.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import subprocess
@@ -33,6 +34,8 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 def main() -> NoReturn:
     """Run this process's command line."""
+    # Libraries that log to the root logger (PySpark does, with a traceback, when a call is interrupted) speak to nobody.
+    logging.getLogger().addHandler(logging.NullHandler())
     code = run(sys.argv[1:], own_process=True)
     with suppress(BrokenPipeError):
         sys.stdout.flush()

@@ -7,7 +7,6 @@ must use it too), so two lakes in one process must not share a session's setting
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -107,8 +106,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep Ctrl-C ours: PySpark's handler asks the JVM first, and in the middle of another call that fails as an error."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    """Keep Ctrl-C ours: PySpark's handler asks the JVM first, which fails in the middle of another call."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     try:
