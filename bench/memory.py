@@ -37,14 +37,17 @@ class Peaks:
     jvm: float = 0
 
     def look(self, process: psutil.Process) -> None:
-        """Take the process and its children in."""
-        driver, workers, jvm = _resident(process), 0.0, 0.0
-        for child in process.children(recursive=True):
-            if "java" in _name(child):
-                jvm += _resident(child)
-            else:
-                workers += _resident(child)
-        self.driver, self.workers, self.jvm = max(self.driver, driver), max(self.workers, workers), max(self.jvm, jvm)
+        """Take the process and its children in.
+
+        A JVM that starts a command is two processes of the same size for a moment; the largest one counts.
+        """
+        python = process.exe()
+        children = [(_program(child), _resident(child)) for child in process.children(recursive=True)]
+        workers = sum(size for program, size in children if program == python)
+        jvm = max((size for program, size in children if program.endswith("/java")), default=0.0)
+        self.driver = max(self.driver, _resident(process))
+        self.workers = max(self.workers, workers)
+        self.jvm = max(self.jvm, jvm)
 
     @property
     def python(self) -> float:
@@ -134,8 +137,8 @@ def _resident(process: psutil.Process) -> float:
         return 0.0
 
 
-def _name(process: psutil.Process) -> str:
+def _program(process: psutil.Process) -> str:
     try:
-        return str(process.name())
-    except psutil.NoSuchProcess:
+        return str(process.exe())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
         return ""

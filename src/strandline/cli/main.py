@@ -34,7 +34,7 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 def main() -> NoReturn:
     """Run this process's command line."""
-    # Libraries that log to the root logger (PySpark does, with a traceback, when a call is interrupted) speak to nobody.
+    # PySpark logs an interrupted call to the root logger, with a traceback. It shall speak to nobody.
     logging.getLogger().addHandler(logging.NullHandler())
     code = run(sys.argv[1:], own_process=True)
     with suppress(BrokenPipeError):
