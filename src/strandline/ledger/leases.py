@@ -114,6 +114,20 @@ def release_operation(txn: Txn, op_id: str) -> None:
     txn.conn.execute(delete(db.leases).where(db.leases.c.name == lease_of_operation(op_id)))
 
 
+def free(txn: Txn, seen: Lease) -> None:
+    """Take a lease that guards no publish from a dead holder, unless it has shown since then that it lives."""
+    txn.conn.execute(
+        delete(db.leases).where(
+            db.leases.c.name == seen.name, db.leases.c.op_id == seen.op_id, db.leases.c.beat == seen.beat
+        )
+    )
+
+
+def release_named(txn: Txn, name: str, op_id: str) -> None:
+    """Give a lease that guards no publish back, if it is still ours; its fence matters to nobody."""
+    txn.conn.execute(delete(db.leases).where(db.leases.c.name == name, db.leases.c.op_id == op_id))
+
+
 def note_waiting(ledger: Ledger, name: str) -> None:
     """Tell the holder that somebody waits; maintenance yields to it."""
     with ledger.write() as txn:

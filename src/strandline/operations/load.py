@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
-from strandline.errors import Busy, InvalidRows, StrandError
+from strandline.errors import InvalidRows, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.appends import Append, NewBatch, store
@@ -30,6 +30,7 @@ from strandline.model.ids import new_id
 from strandline.model.operations import Loaded
 from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
+from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.operations.load_bite import LoadBite, LoadPlan
@@ -70,27 +71,29 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
     """Load it, or say that it is loaded already."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, request.branch, [request.table])[0]
-    if request.again:
-        _forget(ctx, state, request)
-    earlier = _earlier(ctx, state, request)
-    if earlier is not None:
-        return earlier
+    # Two processes that run the same load would do each other's work, and undo it when one of them fails.
+    with holding(ctx, f"{scope_name(state)}:{request.key}"):
+        if request.again:
+            _forget(ctx, state, request)
+        return _earlier(ctx, state, request) or _load(ctx, state, request)
+
+
+def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
     pending = _begin(ctx, state, request)
     if pending.parts is None:
         try:
             inputs = request.inputs(ctx.staging.uri(pending.load_id, "source"))
             small = _small(ctx, state, request, pending, inputs)
-            if small is not None:
-                tidy_loads(ctx)
-                return small
-            pending = _convert(ctx, state, request, pending, inputs)
+            pending = pending if small is not None else _convert(ctx, state, request, pending, inputs)
         except Exception:
             _give_up(ctx, pending)
             raise
-    try:
-        return _bites(ctx, state, request, pending)
-    finally:
-        tidy_loads(ctx)
+        if small is not None:
+            tidy_loads(ctx)
+            return small
+    loaded = _bites(ctx, state, request, pending)
+    tidy_loads(ctx)
+    return loaded
 
 
 def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
@@ -253,8 +256,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
         loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
         converted = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
     fail("load.after_parts")
-    if converted is None:
-        raise Busy("another process has just finished the same load", reason="lease_held")
+    assert converted is not None, "a load that we hold is gone"
     return converted
 
 

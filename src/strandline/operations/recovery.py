@@ -50,13 +50,16 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
 
 
 def tidy_loads(ctx: Context) -> None:
-    """Remove the folders of loads that are finished."""
+    """Remove the folders of loads that are finished; one that can't be removed now is removed later."""
     with ctx.ledger.read() as conn:
         finished = loads.finished_loads(conn)
     for load_id in finished:
-        ctx.staging.remove(load_id)
-        with ctx.ledger.write() as txn:
-            loads.forget_load(txn, load_id)
+        try:
+            ctx.staging.remove(load_id)
+            with ctx.ledger.write() as txn:
+                loads.forget_load(txn, load_id)
+        except (StrandError, OSError) as error:
+            log.warning("folder left for later", load=load_id, error=str(error))
 
 
 def pending_settles(ctx: Context) -> int:

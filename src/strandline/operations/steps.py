@@ -10,10 +10,7 @@ A crash between any two of these leaves either the old state or the new one, and
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +23,7 @@ from strandline.ledger.tables import read_head
 from strandline.model.ids import lease_of_operation, lease_of_table, new_id
 from strandline.model.operations import Effects, Intent, TableScope
 from strandline.operations import publish, recovery
+from strandline.operations.beats import beating
 from strandline.operations.context import Context
 from strandline.operations.failures import typed
 from strandline.operations.settle import settle
@@ -88,7 +86,7 @@ def run(ctx: Context, operation: Operation) -> Done | None:
     if running is None:
         return None
     try:
-        with _beating(ctx, running):
+        with beating(ctx, running.op_id, running.fences):
             effects = _stage_and_publish(ctx, operation, running)
         return Done(running.op_id, effects, _settle_quietly(ctx, running))
     finally:
@@ -203,25 +201,3 @@ def _settle_quietly(ctx: Context, running: Running) -> tuple[str, ...]:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-@contextmanager
-def _beating(ctx: Context, running: Running) -> Iterator[None]:
-    """Show that the operation lives, from another thread, until the block ends."""
-    stop = threading.Event()
-
-    def beat() -> None:
-        while not stop.wait(ctx.ttl_s / 4):
-            try:
-                if not leases.beat(ctx.ledger, running.op_id, running.fences):
-                    return
-            except StrandError as error:
-                log.warning("missed a beat", op=running.op_id, error=str(error))
-
-    thread = threading.Thread(target=beat, name=f"beat-{running.op_id}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

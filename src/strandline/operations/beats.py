@@ -1,0 +1,77 @@
+"""Holding leases over time: a beat shows that the holder lives, from a thread of its own, until the work is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from strandline import logs
+from strandline.errors import Busy, StrandError
+from strandline.ledger import leases
+from strandline.model.ids import new_id
+from strandline.operations.context import Context
+
+log = logs.Logger("strandline.leases")
+
+
+@contextmanager
+def beating(ctx: Context, op_id: str, fences: Mapping[str, int]) -> Iterator[None]:
+    """Show that the holder of these leases lives, until the block ends."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(ctx.ttl_s / 4):
+            try:
+                if not leases.beat(ctx.ledger, op_id, fences):
+                    return
+            except StrandError as error:
+                log.warning("missed a beat", op=op_id, error=str(error))
+
+    thread = threading.Thread(target=beat, name=f"beat-{op_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def holding(ctx: Context, name: str) -> Iterator[None]:
+    """Hold a lease for a piece of work that is more than one operation; wait for a live holder, take over a dead one.
+
+    Nothing is published under such a lease. It only keeps two processes from doing the same work at once.
+    """
+    holder = new_id()
+    fences = _take(ctx, name, holder)
+    try:
+        with beating(ctx, holder, fences):
+            yield
+    except Exception:
+        _release(ctx, name, holder)
+        raise
+    _release(ctx, name, holder)
+
+
+def _take(ctx: Context, name: str, holder: str) -> dict[str, int]:
+    deadline_s = time.monotonic() + ctx.wait_s
+    while True:
+        try:
+            with ctx.ledger.write() as txn:
+                return leases.take(txn, [name], ctx.owner.text(), holder)
+        except leases.LeaseHeld as held:
+            if ctx.watch.is_dead(held.lease):
+                with ctx.ledger.write() as txn:
+                    leases.free(txn, held.lease)
+                continue
+            if time.monotonic() > deadline_s:
+                raise Busy("another process is doing the same work", reason="lease_held", lease=name) from held
+            ctx.report("waiting for another process that does the same", 0, None)
+            time.sleep(ctx.watch.poll_s)
+
+
+def _release(ctx: Context, name: str, holder: str) -> None:
+    with ctx.ledger.write() as txn:
+        leases.release_named(txn, name, holder)
