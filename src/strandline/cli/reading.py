@@ -219,7 +219,12 @@ def export(
         counts = dict.fromkeys(names, 0) | _write_file(Path(to), chunks)
     document = {"file": to, "tables": [{"table": name, "rows": rows} for name, rows in counts.items()]}
     total = sum(counts.values())
-    session.emit(document, lambda: output.say(f"Exported {total:,} rows of {len(names)} tables to {to}."))
+    session.emit(
+        document,
+        lambda: output.say(
+            f"Exported {output.counted(total, 'row')} of {output.counted(len(names), 'table')} to {to}."
+        ),
+    )
 
 
 Chunks = Iterator[tuple[tuple[str, int], bytes]]

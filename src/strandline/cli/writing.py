@@ -65,7 +65,7 @@ def append(
 def _appended(table: str, ack: Ack) -> str:
     if ack.rows == 0:
         return f"No rows to append to {table}."
-    what = f"{ack.rows:,} {_rows(ack.rows)} in {table}, seqs {ack.first_seq}..{ack.last_seq}"
+    what = f"{output.counted(ack.rows, 'row')} in {table}, seqs {ack.first_seq}..{ack.last_seq}"
     return f"Already stored: {what}." if ack.repeated else f"Stored {what}."
 
 
@@ -124,7 +124,7 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
             output.say(f"Already loaded into {loaded.table}: nothing to do. --again loads it once more.")
             return
         seqs = f", seqs {loaded.first_seq}..{loaded.last_seq}" if loaded.first_seq is not None else ""
-        output.say(f"Loaded {loaded.rows:,} {_rows(loaded.rows)} into {loaded.table}{seqs}{_dropped(loaded)}.")
+        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {loaded.table}{seqs}{_dropped(loaded)}.")
 
     session.emit({**document, "warnings": []}, human)
 
@@ -153,7 +153,7 @@ def _flushed(done: list[Flushed]) -> None:
             output.say(f"{flushed.table}: nothing to flush.")
         else:
             output.say(
-                f"{flushed.table}: flushed {flushed.rows:,} {_rows(flushed.rows)}{_dropped(flushed)}; "
+                f"{flushed.table}: flushed {output.counted(flushed.rows, 'row')}{_dropped(flushed)}; "
                 f"up to seq {flushed.flushed_seq:,} in Iceberg."
             )
     if not done:
@@ -161,8 +161,4 @@ def _flushed(done: list[Flushed]) -> None:
 
 
 def _dropped(done: Flushed | Loaded) -> str:
-    return f" ({done.duplicates_dropped:,} duplicates dropped)" if done.duplicates_dropped else ""
-
-
-def _rows(count: int) -> str:
-    return "row" if count == 1 else "rows"
+    return f" ({output.counted(done.duplicates_dropped, 'duplicate')} dropped)" if done.duplicates_dropped else ""
