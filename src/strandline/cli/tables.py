@@ -148,12 +148,13 @@ def show(context: typer.Context, name: TableName, branch: Branch = "main") -> No
 
 def _show(table: dict[str, Any]) -> None:
     rows, sizes = table["rows"], table["size_bytes"]
+    files = output.counted(table["files"], "file")
     unknown = "kept as JSON in _extra" if table["unknown_fields"] == "json" else "refused"
     facts = {
         "rows": f"{rows['log']:,} in the log, {rows['tail']:,} in the tail",
         "acked": f"{rows['acked']:,} rows: {rows['dropped']:,} dropped as duplicates, "
         f"{rows['quarantined']:,} quarantined, {rows['pruned']:,} pruned",
-        "size": f"{output.size(sizes['log'])} in {output.counted(table['files'], 'file')}, {output.size(sizes['tail'])} in the tail",
+        "size": f"{output.size(sizes['log'])} in {files}, {output.size(sizes['tail'])} in the tail",
         "seqs": f"last {table['last_seq']:,}; up to {table['stable_seq']:,} in the log for good",
         "row key": f"{_names(table['row_key'])} (dedupe: {table['dedupe']})" if table["row_key"] else "none",
         "partitioned": f"by {_names(table['partition_by'])}" if table["partition_by"] else "no",
