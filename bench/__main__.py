@@ -24,19 +24,17 @@ GROUPS: dict[str, Group] = {
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
-def run(names: list[str], scale: Scale) -> list[Line]:
+def run(names: list[str], scale: Scale) -> Iterator[Line]:
     """Measure these groups, each in a folder of its own that is gone afterwards."""
-    found: list[Line] = []
     for name in names:
         folder = Path(tempfile.mkdtemp(prefix=f"strandline-bench-{name}-"))
         try:
             tell(f"{name} …")
             for line in GROUPS[name](scale, folder):
                 tell(f"  {line.what}: {line.ratio:.2f} ({line.reach})")
-                found.append(line)
+                yield line
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    return found
 
 
 def main() -> None:
@@ -46,10 +44,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows and two rounds: to see that it works")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
-    found = run(args.only or [*GROUPS], Scale(10, quick=True) if args.quick else Scale())
-    report.show(found)
-    report.write(args.out, found, quick=args.quick)
-    tell(f"written to {args.out}")
+    found: list[Line] = []
+    try:
+        found.extend(run(args.only or [*GROUPS], Scale(10, quick=True) if args.quick else Scale()))
+    finally:  # what was measured before something failed is still worth having
+        report.show(found)
+        report.write(args.out, found, quick=args.quick)
+        tell(f"written to {args.out}")
 
 
 if __name__ == "__main__":

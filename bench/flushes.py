@@ -107,13 +107,17 @@ def _flush_more(lake: Lake, table: str, first: int, size: int, day: int | None) 
     again = max(1, size // REPEATED_SHARE)
     rows.append_all(lake, table, rows.batches(first, size - again, day=day))
     lake.append(table, _rows_of_the_log(first, again, day), actor="bench")
-    return timed(lambda: lake.flush(table, actor="bench"))
+    taken = timed(lambda: lake.flush(table, actor="bench"))
+    state = lake.view().state(table)
+    assert state.head.books.dropped % again == 0, "dedupe found another number of duplicates"
+    assert bool(state.head.books.dropped) == bool(state.table.row_key), "dedupe found none, or some without a key"
+    return taken
 
 
 def _rows_of_the_log(first: int, size: int, day: int | None) -> pa.Table:
     if day is None:
         return rows.batch(first - size, size)
-    return rows.batch(0, size * rows.DAYS).take(range(day, size * rows.DAYS, rows.DAYS))
+    return rows.batch(0, size * rows.DAYS).take(pa.array(range(day, size * rows.DAYS, rows.DAYS)))
 
 
 def late(scale: Scale, folder: Path) -> Line:

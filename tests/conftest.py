@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 
 from strandline import create, failpoints
 from strandline.lake import Lake
+
+# A run in the background of a script inherits an ignored Ctrl-C, and would hand it on to every process it starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Short jobs on two cores: the quick compiler and the simple collector start a JVM in half the time.
 os.environ.setdefault("STRAND_SPARK_MASTER", "local[2]")

@@ -9,15 +9,45 @@ with sl.open("lake") as lake:
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import StrandError
+from strandline.errors import (
+    BadRequest,
+    Busy,
+    CallerError,
+    Conflict,
+    Damaged,
+    Environment,
+    HistoryGone,
+    Internal,
+    InvalidRows,
+    LeaseLost,
+    NewerFormat,
+    NoSpace,
+    NotFound,
+    PersonError,
+    PreconditionFailed,
+    RecoveryRequired,
+    StrandError,
+    TooLarge,
+    TransientError,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.tables import Ack
+    from strandline.views.view import Result, Rows, View
 
-__all__ = ["Lake", "StrandError", "init", "open"]
+__all__ = [
+    "Ack", "BadRequest", "Busy", "CallerError", "Conflict", "Damaged", "Environment", "Flushed", "HistoryGone",
+    "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "NewerFormat", "NoSpace", "NotFound", "PersonError",
+    "PreconditionFailed", "Recovered", "RecoveryRequired", "Result", "Rows", "StrandError", "TooLarge",
+    "TransientError", "Unsupported", "View", "init", "open",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 
@@ -37,9 +67,19 @@ def init(path: str | Path, *, ledger: str | None = None, warehouse: str | None =
 
 
 def __getattr__(name: str) -> Any:
-    """`Lake` on demand: it brings the database libraries along, and `strand --help` should not wait for them."""
-    if name != "Lake":
+    """The rest on demand: it brings the database libraries along, and `strand --help` should not wait for them."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from strandline.lake import Lake
+    return getattr(import_module(_LAZY[name]), name)
 
-    return Lake
+
+_LAZY = {
+    "Ack": "strandline.model.tables",
+    "Flushed": "strandline.model.operations",
+    "Lake": "strandline.lake",
+    "Loaded": "strandline.model.operations",
+    "Recovered": "strandline.model.operations",
+    "Result": "strandline.views.view",
+    "Rows": "strandline.views.view",
+    "View": "strandline.views.view",
+}

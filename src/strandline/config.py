@@ -93,6 +93,14 @@ class LakeConfig:
         return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
 
     @property
+    def catalog_path(self) -> Path | None:
+        """The catalog's file beside a SQLite ledger; another ledger in the same folder has another one."""
+        path = self.ledger_path
+        if path is None:
+            return None
+        return path.with_name("catalog.db" if path.name == "ledger.db" else f"{path.stem}.catalog.db")
+
+    @property
     def catalog_uri(self) -> str:
         """The JDBC address of the Iceberg catalog, without credentials.
 
@@ -101,7 +109,7 @@ class LakeConfig:
         """
         path = self.ledger_path
         if path is not None:
-            return f"jdbc:sqlite:{path.with_name('catalog.db')}?journal_mode=WAL&busy_timeout=30000"
+            return f"jdbc:sqlite:{self.catalog_path}?journal_mode=WAL&busy_timeout=30000"
         parts = urlsplit(self.ledger)
         address = f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         return f"{address}?{parts.query}" if parts.query else address

@@ -6,7 +6,6 @@ is imported, and a JVM started, by the first call that needs it, so capture and 
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -138,6 +137,9 @@ class Lake:
     ) -> Ack:
         """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
         actor = actor or default_actor()
+        for text in (actor, key or ""):
+            if not text.isprintable():
+                raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
         for _ in range(SCHEMA_RETRIES):
             state = self._state(table, branch)
             batches = encode(state)
@@ -152,8 +154,10 @@ class Lake:
     def _append_of(self, state: TableState, batches: list[NewBatch], actor: str, key: str | None) -> Append:
         idempotency = None
         if key is not None:
-            digest = hashlib.blake2b(b"".join(batch.checksum for batch in batches), digest_size=16).hexdigest()
-            idempotency = IdempotencyKey(f"append:{actor}:{state.table.table_id}", key, digest, KEY_KEPT_S)
+            from strandline.ledger.encode import digest_rows
+
+            scope = f"append:{actor}:{state.table.table_id}"
+            idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
         return Append(
             branch_id=state.head.branch_id,
             table_id=state.table.table_id,
@@ -226,12 +230,12 @@ class Lake:
         branch: str = MAIN,
     ) -> Loaded:
         """Take an existing Iceberg table or a folder of Parquet files in as a new table; the source is only read."""
-        from strandline.operations.adopt import adopt, find_source
+        from strandline.operations.adopt import adopt, find_source, refuse_other_rows
 
         found = find_source(self.context, source)
-        with self.ledger.read() as conn:
-            known = {table.name.lower() for table in tables.list_tables(conn)}
-        if name.lower() not in known:
+        if name.lower() in {table.lower() for table in self.view(branch).tables}:
+            refuse_other_rows(self.context, name, branch, found)
+        else:
             self.create_table(
                 name, found.schema, row_key=row_key, partition_by=partition_by, dedupe=dedupe, actor=actor
             )

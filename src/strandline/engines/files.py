@@ -79,10 +79,10 @@ def _expand(source: str) -> list[Input]:
     from pyarrow.fs import FileSelector, FileType
 
     system, path = _open_source(source)
-    if any(sign in path for sign in "*?["):
-        inputs = [_input(system, info) for info in _glob(system, path)]
+    info = system.get_file_info(path)
+    if info.type == FileType.NotFound and any(sign in path for sign in "*?["):
+        inputs = [_input(system, found) for found in _glob(system, path)]
     else:
-        info = system.get_file_info(path)
         if info.type == FileType.NotFound:
             raise NotFound(f"there is no file {source}", hint="Check the path; globs and folders work too.")
         listed = [info]

@@ -136,7 +136,7 @@ class Appender:
     def _commit_group(self, group: Sequence[_Member]) -> None:
         try:
             self._commit(group)
-        except StrandError as error:
+        except Exception as error:
             if len(group) == 1:
                 group[0].answer = error
             else:
@@ -152,7 +152,7 @@ class Appender:
         for member in group:
             try:
                 self._commit([member])
-            except StrandError as error:
+            except Exception as error:
                 member.answer = error
 
     def _commit(self, group: Sequence[_Member]) -> None:

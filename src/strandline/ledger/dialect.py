@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql.expression import ClauseElement
 
-from strandline.errors import Busy, Damaged, Environment, NoSpace, NotFound, StrandError
+from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -35,6 +35,7 @@ class Database:
     def __init__(self, url: str, *, read_only: bool, create: bool = False) -> None:
         self.url = url
         self.read_only = read_only
+        self._pid = os.getpid()
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         self._engine = _sqlite(url, read_only, create) if self.is_sqlite else _postgres(url)
         # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
@@ -45,18 +46,28 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Every statement inside sees the same database snapshot."""
+        self._refuse_fork()
         with self._translated(), self._engine.connect() as conn, conn.begin():
             yield conn
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One write transaction: committed when the block ends, rolled back when it raises."""
+        self._refuse_fork()
         if self.read_only:
             raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
         with self._translated(), self._writer(), self._engine.connect() as conn:
             conn.execution_options(strand_write=True)
             with conn.begin():
                 yield conn
+
+    def _refuse_fork(self) -> None:
+        """SQLite's locks don't survive a fork: a child that used its parent's connections could lose what was acked."""
+        if os.getpid() != self._pid:
+            raise BadRequest(
+                "this lake was opened by the parent of this process",
+                hint="Open it anew in the child: strandline.open(...) after the fork.",
+            )
 
     def integrity(self, *, deep: bool) -> list[str]:
         """What SQLite finds wrong with its file, by line; Postgres checks its pages itself, as it reads them."""
@@ -178,7 +189,8 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         connection.close()
         wal = path.with_name(path.name + "-wal")
-        if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size > 0):
+        read_only_mount = os.statvfs(path).f_flag & os.ST_RDONLY
+        if not read_only_mount or (wal.exists() and wal.stat().st_size > 0):
             raise
         # A read-only mount without a WAL file: nobody can write there, so the file may be read as it lies.
         connection = _open_file(path, "ro&immutable=1")
@@ -186,7 +198,12 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def _postgres(url: str) -> Engine:
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
+    try:
+        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
+    except ModuleNotFoundError as error:
+        raise Environment(
+            "a ledger in Postgres needs the package psycopg, which is not installed", hint="pip install psycopg[binary]"
+        ) from error
 
     @event.listens_for(engine, "begin")
     def begin(conn: Connection) -> None:

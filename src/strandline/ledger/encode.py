@@ -14,7 +14,7 @@ from strandline.model import rows as rules
 from strandline.model.ids import new_id
 from strandline.model.partitions import partitions
 from strandline.model.tables import Table, TableState
-from strandline.model.wire import encode
+from strandline.model.wire import decode, encode, to_json_lines
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
@@ -26,6 +26,15 @@ APPEND_BYTES = 256 << 20
 def checksum(payload: bytes) -> bytes:
     """What is stored beside a payload, to notice when it changes."""
     return hashlib.blake2b(payload, digest_size=16).digest()
+
+
+def digest_rows(batches: Sequence[NewBatch]) -> str:
+    """A digest of the rows themselves, whatever they came as and however they are cut and encoded."""
+    told = hashlib.blake2b(digest_size=16)
+    for batch in batches:
+        for line in to_json_lines(decode(batch.payload)):
+            told.update(line)
+    return told.hexdigest()
 
 
 def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:

@@ -90,6 +90,8 @@ def _read(conn: Connection, row: Row) -> Intent | UnreadableIntent:  # type: ign
         return _unreadable(conn, row, f"its format is {row.format}, and this strandline knows format {INTENT_FORMAT}")
     try:
         body = orjson.loads(row.body)
+        if row.phase == "staged" and body["effects"] is None:
+            raise ValueError("it is staged and does not say what to publish")
         return Intent(
             op_id=row.op_id,
             kind=row.kind,

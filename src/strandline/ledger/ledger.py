@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, bindparam, case, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from strandline.errors import Damaged, NewerFormat, TooLarge
+from strandline.errors import Conflict, Damaged, NewerFormat, TooLarge
 from strandline.ledger import schema
 from strandline.ledger.dialect import Database, Prepared
 from strandline.model.ids import new_id
@@ -79,12 +79,17 @@ class Ledger:
 
     @classmethod
     def create(cls, url: str) -> Ledger:
-        """Make the tables, the counter and the branch `main` in an empty database."""
+        """Make the tables, the counter and the branch `main` in an empty database.
+
+        What an init that was killed left behind is used as it is. A ledger in use is refused, and never touched.
+        """
         ledger = cls(Database(url, read_only=False, create=True))
         now_us = time.time_ns() // 1000
         with ledger.database.write() as conn:
-            schema.metadata.drop_all(conn)  # what an init that was killed left behind
             schema.metadata.create_all(conn)
+            if conn.execute(select(schema.counter.c.id)).scalar() is not None:
+                _refuse_used(conn)
+                return ledger
             conn.execute(
                 insert(schema.counter).values(
                     id=1, last_seq=0, last_at_us=now_us, format=schema.FORMAT, lake_id=new_id()
@@ -140,6 +145,18 @@ class Ledger:
             for version in range(found, schema.FORMAT):
                 schema.MIGRATIONS[version](conn)
             conn.execute(update(schema.counter).values(format=schema.FORMAT))
+
+
+def _refuse_used(conn: Connection) -> None:
+    used = conn.execute(select(schema.counter.c.last_seq)).scalar_one() > 0
+    if used or conn.execute(select(schema.tables.c.table_id).limit(1)).scalar() is not None:
+        raise Conflict(
+            "this ledger belongs to a lake already",
+            kind="lake_exists",
+            hint="Name another ledger; nothing was changed.",
+            expected=None,
+            actual="a ledger with tables",
+        )
 
 
 def _refuse_newer(found: int) -> None:

@@ -36,6 +36,7 @@ class Load:
     branch_id: str
     table_id: str
     key: str
+    digest: str
     actor: str
     parts: tuple[Part, ...] | None
     parts_done: int
@@ -61,6 +62,7 @@ def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load
         branch_id=row.branch_id,
         table_id=row.table_id,
         key=row.key,
+        digest=row.digest,
         actor=row.actor,
         parts=parts,
         parts_done=row.parts_done,
@@ -88,7 +90,7 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
     ]
 
 
-def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, actor: str) -> None:
+def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, digest: str, actor: str) -> None:
     """Write a load down, before its folder is made."""
     txn.conn.execute(
         insert(db.loads).values(
@@ -96,6 +98,7 @@ def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, 
             branch_id=branch_id,
             table_id=table_id,
             key=key,
+            digest=digest,
             actor=actor,
             at_us=txn.at_us,
             parts=None,
@@ -111,7 +114,7 @@ def set_parts(txn: Txn, load_id: str, parts: Sequence[Part], *, skipped: int) ->
     """Remember what a load's input became; the first of two that convert it at once decides."""
     txn.conn.execute(
         update(db.loads)
-        .where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None))
+        .where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None), db.loads.c.finished == 0)
         .values(
             parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(), skipped=skipped
         )
@@ -122,7 +125,7 @@ def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer:
     """Move a load on from `since` parts to `parts_done`; refused when somebody else moved it already."""
     moved = txn.conn.execute(
         update(db.loads)
-        .where(db.loads.c.load_id == load_id, db.loads.c.parts_done == since)
+        .where(db.loads.c.load_id == load_id, db.loads.c.parts_done == since, db.loads.c.finished == 0)
         .values(parts_done=parts_done, answer=orjson.dumps(dict(answer)).decode())
     )
     if moved.rowcount == 0:
@@ -138,6 +141,13 @@ def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer:
 def finish_load(txn: Txn, load_id: str) -> None:
     """Nothing is left to do but to remove the folder: the load is done, or was given up."""
     txn.conn.execute(update(db.loads).where(db.loads.c.load_id == load_id).values(finished=1))
+
+
+def give_up_load(txn: Txn, load_id: str) -> None:
+    """Give a load up whose input was no good. One that has parts is somebody's work in progress, and stays."""
+    txn.conn.execute(
+        update(db.loads).where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None)).values(finished=1)
+    )
 
 
 def finished_loads(conn: Connection) -> list[str]:

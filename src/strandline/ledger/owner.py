@@ -71,7 +71,7 @@ def certainly_dead(text: str) -> bool:
     if owner.pid == os.getpid() and owner.started == _started(os.getpid()):
         return owner.instance not in _live
     started = _started(owner.pid)
-    return started is None or started != owner.started
+    return started is None or started not in (owner.started, "hidden")
 
 
 @lru_cache(maxsize=1)
@@ -97,9 +97,20 @@ def _started(pid: int) -> str | None:
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
-            return None
+            return "hidden" if _exists(pid) else None
         return None if fields[0] == "Z" else fields[19]
     return _run("ps", "-o", "lstart=", "-p", str(pid)) or None
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, also where others' processes can't be looked at."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _run(*command: str) -> str:

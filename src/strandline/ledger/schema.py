@@ -291,6 +291,7 @@ loads = Table(
     Column("branch_id", Text, nullable=False),
     Column("table_id", Text, nullable=False),
     Column("key", Text, nullable=False),
+    Column("digest", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("parts", Text),

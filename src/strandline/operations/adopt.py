@@ -13,12 +13,15 @@ from pathlib import Path
 
 from strandline.engines.files import Input, find_inputs, shape_of
 from strandline.engines.spark import source
-from strandline.errors import BadRequest, NotFound, Unsupported
+from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
+from strandline.ledger.idempotency import recall
+from strandline.ledger.loads import find_load
+from strandline.ledger.tables import read_states
 from strandline.model.arrow import from_arrow
 from strandline.model.operations import Loaded
 from strandline.model.schema import Schema
 from strandline.operations.context import Context
-from strandline.operations.load import LoadRequest, load
+from strandline.operations.load import LoadRequest, load, scope_name
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,26 @@ def _metadata_file(name: str) -> str | None:
     return str(found[-1].absolute()) if found else None
 
 
+def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> None:
+    """A table that has rows already is adopted into only by the adoption that made it."""
+    with ctx.ledger.write() as txn:
+        state = read_states(txn.conn, branch, [table])[0]
+        ours = recall(txn, scope_name(state), _key(found), found.digest) is not None
+        begun = find_load(txn.conn, state.head.branch_id, state.table.table_id, _key(found)) is not None
+    if state.head.books.acked and not ours and not begun:
+        raise Conflict(
+            f"table {state.table.name!r} has rows of its own",
+            kind="table_exists",
+            hint="Adopt under another name.",
+            expected=None,
+            actual=state.table.name,
+        )
+
+
+def _key(found: Source) -> str:
+    return f"adopt:{found.digest}"
+
+
 def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> Loaded:
     """Load a source into the table that was made for it."""
 
@@ -79,7 +102,7 @@ def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> L
         branch=branch,
         inputs=inputs,
         actor=actor,
-        key=f"adopt:{found.digest}",
+        key=_key(found),
         digest=found.digest,
         kind="adopt",
     )

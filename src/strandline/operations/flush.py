@@ -20,6 +20,7 @@ from strandline.operations.steps import Coverage, Running, run
 
 BITE_ROWS = 1_000_000
 BITE_BYTES = 256 << 20
+SWEEP_BATCHES = 1000
 
 
 @dataclass
@@ -95,7 +96,8 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)
-    sweep(ctx.ledger)
+    while sweep(ctx.ledger, limit=SWEEP_BATCHES) == SWEEP_BATCHES:
+        pass
     with ctx.ledger.read() as conn:
         after = read_states(conn, branch, [table])[0]
     return Flushed(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
-from strandline.errors import InvalidRows, StrandError
+from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.appends import Append, NewBatch, store
@@ -102,16 +102,24 @@ def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
         where = (txn.conn, state.head.branch_id, state.table.table_id, request.key)
         if loads.find_load(*where) is None:
             load_id = f"load-{new_id()}"
-            loads.begin_load(txn, load_id, *where[1:], request.actor)
+            loads.begin_load(txn, load_id, *where[1:], request.digest, request.actor)
         pending = loads.find_load(*where)
     assert pending is not None, "a load that was just written down is not there"
+    if pending.digest != request.digest:
+        raise Conflict(
+            f"a load of other files under the key {request.key!r} is not finished",
+            kind="key_exists",
+            hint="Run that one again to finish it, or use another key.",
+            expected=pending.digest,
+            actual=request.digest,
+        )
     return pending
 
 
 def _give_up(ctx: Context, pending: Load) -> None:
     """The input is no good: leave no trace of the load."""
     with ctx.ledger.write() as txn:
-        loads.finish_load(txn, pending.load_id)
+        loads.give_up_load(txn, pending.load_id)
     tidy_loads(ctx)
 
 
@@ -124,6 +132,14 @@ def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
     with ctx.ledger.write() as txn:
         forget(txn, scope_name(state), request.key)
         pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        if pending is not None and pending.parts_done > 0:
+            raise Conflict(
+                "an earlier run of this load stopped in the middle",
+                kind="key_exists",
+                hint="Run it without --again: it goes on where it stopped. Then --again loads all of it once more.",
+                expected=0,
+                actual=pending.parts_done,
+            )
         if pending is not None:
             loads.finish_load(txn, pending.load_id)
     tidy_loads(ctx)
@@ -256,7 +272,8 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
         loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
         converted = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
     fail("load.after_parts")
-    assert converted is not None, "a load that we hold is gone"
+    if converted is None:
+        raise LeaseLost("another process took this load over and finished it while this one was away")
     return converted
 
 

@@ -127,7 +127,7 @@ class LoadBite:
         if stored != rows:
             raise Damaged(
                 f"{rows} rows should have been loaded, and {stored} were: a part of the load has changed",
-                hint="Run the load again with --again.",
+                hint="Put the file back as it was, and run the load again.",
             )
         return StagedRows(snapshot, added, rows, dropped)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from strandline import logs
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import audit, intents, leases, loads
+from strandline.ledger import audit, intents, leases, loads, reservations
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
@@ -44,7 +44,7 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
             continue
         try:
             results.extend([_preview(intent)] if dry_run else _recover_one(ctx, intent, with_iceberg=with_iceberg))
-        except (StrandError, OSError) as error:
+        except Exception as error:
             log.warning("not recovered", op=intent.op_id, error=str(error))
     return results
 
@@ -101,6 +101,7 @@ def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
             )
         intents.delete_intent(txn, op_id)
         leases.release_operation(txn, op_id)
+        reservations.release(txn, op_id)
         audit.write_audit(
             txn,
             op_id=op_id,

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.spark import stage
 from strandline.engines.storage import open_uri
+from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
@@ -82,6 +83,9 @@ def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id:
         return StagedRows(None, dropped=offered, batches=batches)
     frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
     snapshot, files = append(ctx, state, frame, op_id)
+    stored = sum(file.rows for file in files)
+    if stored != rows:
+        raise Damaged(f"{rows} rows of the tail were staged, and Spark wrote {stored}", operation=op_id)
     return StagedRows(snapshot, files, rows, offered - rows, batches)
 
 

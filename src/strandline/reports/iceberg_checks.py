@@ -85,8 +85,8 @@ def catalog(look: Look) -> Iterator[Finding]:
 
 
 def _catalog_url(look: Look) -> str:
-    path = look.lake.config.ledger_path
-    return f"sqlite:///{path.with_name('catalog.db')}" if path is not None else look.lake.config.ledger
+    path = look.lake.config.catalog_path
+    return f"sqlite:///{path}" if path is not None else look.lake.config.ledger
 
 
 def _metadata(path: str) -> Mapping[str, Any]:

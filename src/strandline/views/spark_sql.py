@@ -104,6 +104,8 @@ def _check_expression(expression: Any) -> None:
         name = _listed(expression.nameParts())[-1].lower()
         if name in REFUSED_FUNCTIONS:
             raise Unsupported(f"the function {name!r} can't be used here", hint="A query sees the lake alone.")
+    if expression.getClass().getSimpleName() == "ExpressionWithUnresolvedIdentifier":
+        raise Unsupported("IDENTIFIER(…) can't be used here", hint="Write the name itself.")
     for child in _listed(expression.children()):
         _check_expression(child)
 

@@ -105,24 +105,25 @@ class View:
         found = self.sql(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
         return int(found[-1][0]) - 1 if found else end
 
-    def read(self, name: str, since: int = 0, until: int | None = None) -> Rows:
+    def read(self, name: str, since: int = 0, until: int | None = None, *, resumable: bool = True) -> Rows:
         """Rows of `(since, until]` in `_seq` order, all columns, opening only the files of that range.
 
         It ends where a reader that comes back later can safely go on: no row below `continuation` will appear any more.
+        That is below the rows of a load that is under way. Not `resumable`, it gives everything that is visible.
         """
         state = self.state(name)
-        end = state.readable_seq if until is None else min(until, state.readable_seq)
+        end = _end(state, until, resumable=resumable)
         files = self.files(name, since, end)
         return Rows(self._read(state, files, since, end), max(since, end), len(files))
 
     def spark(self, name: str, since: int = 0, until: int | None = None) -> DataFrame:
-        """The same rows as a Spark DataFrame, all columns: the pinned snapshot, plus the tail."""
+        """All visible rows of a range as a Spark DataFrame, all columns: the pinned snapshot, plus the tail."""
         import pyarrow as pa
 
         from strandline.engines.spark.read import read_view
 
         state = self.state(name)
-        end = state.readable_seq if until is None else min(until, state.readable_seq)
+        end = _end(state, until, resumable=False)
         connection = sandbox.connect()
         self._attach(connection, state, with_extra=state.table.extra)
         columns = [column.name for column in stored_columns(state)]
@@ -260,6 +261,11 @@ def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
         reach = max(reach, file.last_seq)
     if run:
         yield run
+
+
+def _end(state: TableState, until: int | None, *, resumable: bool) -> int:
+    last = state.readable_seq if resumable else max([state.head.last_seq, *(ref.last_seq for ref in state.tail)])
+    return last if until is None else min(until, last)
 
 
 def _tail_names(state: TableState) -> tuple[str, str]:

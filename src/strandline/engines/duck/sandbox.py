@@ -7,6 +7,7 @@ connection is shut: no file outside the pinned ones, no extension, no setting, n
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ INTERNAL = "strand_internal"
 def connect() -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database whose spills go to the system's temporary folder, never into the lake."""
     connection = duckdb.connect()
-    connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb"])
+    connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
     connection.execute(f"CREATE SCHEMA {INTERNAL}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from py4j.protocol import Py4JJavaError
 
 from strandline.engines.spark.session import CATALOG
+from strandline.errors import Damaged
 from strandline.model.rows import partition_text
 from strandline.model.tables import DataFile
 from strandline.model.types import SEQ
@@ -123,7 +124,13 @@ class Iceberg:
     def create_branch(self, name: str, branch: str, at_snapshot: int | None) -> None:
         """Make a private branch at a pin, or an empty one when the table has no snapshot yet."""
         for attempt in range(SETTLE_ATTEMPTS):
-            manage = self.load(name).manageSnapshots()
+            table = self.load(name)
+            if at_snapshot is None and table.currentSnapshot() is not None:
+                raise Damaged(
+                    f"the Iceberg table {name} has rows, and this lake has published none there",
+                    hint="Does another lake use the same catalog? Give this one a warehouse and a ledger of its own.",
+                )
+            manage = table.manageSnapshots()
             wanted = manage.createBranch(branch) if at_snapshot is None else manage.createBranch(branch, at_snapshot)
             try:
                 wanted.commit()

@@ -15,7 +15,7 @@ from strandline.engines.spark.session import CATALOG
 from strandline.model.types import ACTOR, AT, SEQ
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class NumberedFile:
 
 def read_stamped(session: SparkSession, ddl: str, paths: Sequence[str]) -> DataFrame:
     """Rows that carry their `_seq`, `_at` and `_actor` already."""
-    return session.read.schema(ddl).parquet(*paths)
+    return _files(session, ddl).parquet(*paths)
 
 
 def read_numbered(
@@ -38,14 +38,21 @@ def read_numbered(
     from pyspark.sql import functions as sf
 
     def one(file: NumberedFile) -> DataFrame:
-        rows = session.read.schema(ddl).parquet(file.path)
+        rows = _files(session, ddl).parquet(file.path)
         seq = sf.lit(file.first_seq) + sf.col("_metadata.row_index")
         return rows.select("*", seq.cast("bigint").alias(SEQ))
 
     rows = reduce(lambda left, right: left.unionByName(right), (one(file) for file in files))
     if without is not None:
-        rows = rows.join(sf.broadcast(session.read.parquet(without)), on=SEQ, how="left_anti")
+        rows = rows.join(
+            sf.broadcast(session.read.option("__globPaths__", "false").parquet(without)), on=SEQ, how="left_anti"
+        )
     return rows.withColumns({AT: sf.timestamp_micros(sf.lit(at_us)), ACTOR: sf.lit(actor)})
+
+
+def _files(session: SparkSession, ddl: str) -> DataFrameReader:
+    """Files by their names as they are: a bracket or a star in a name is no pattern."""
+    return session.read.schema(ddl).option("__globPaths__", "false")
 
 
 def append_to_branch(rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[str]) -> None:
