@@ -9,7 +9,6 @@ with sl.open("lake") as lake:
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,18 +67,20 @@ def init(path: str | Path, *, ledger: str | None = None, warehouse: str | None =
 
 def __getattr__(name: str) -> Any:
     """The rest on demand: it brings the database libraries along, and `strand --help` should not wait for them."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    if name == "Lake":
+        from strandline.lake import Lake
 
+        return Lake
+    if name in ("Result", "Rows", "View"):
+        from strandline.views import view
 
-_LAZY = {
-    "Ack": "strandline.model.tables",
-    "Flushed": "strandline.model.operations",
-    "Lake": "strandline.lake",
-    "Loaded": "strandline.model.operations",
-    "Recovered": "strandline.model.operations",
-    "Result": "strandline.views.view",
-    "Rows": "strandline.views.view",
-    "View": "strandline.views.view",
-}
+        return getattr(view, name)
+    if name in ("Flushed", "Loaded", "Recovered"):
+        from strandline.model import operations
+
+        return getattr(operations, name)
+    if name == "Ack":
+        from strandline.model.tables import Ack
+
+        return Ack
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,29 +55,42 @@ def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
 
 def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> int:
     """How many of these batches the tail still refers to."""
-    total = 0
-    for start in range(0, len(batch_ids), CHUNK_BATCHES):
-        some = list(batch_ids[start : start + CHUNK_BATCHES])
-        total += conn.execute(
-            select(func.count())
-            .select_from(db.tail)
-            .where(db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.batch_id.in_(some))
-        ).scalar_one()
-    return total
+    found = _first_seqs(conn, branch_id, table_id)
+    return sum(batch_id in found for batch_id in batch_ids)
+
+
+def _first_seqs(conn: Connection, branch_id: str, table_id: str) -> dict[str, int]:
+    """The batches of a tail with their first seqs, which are the tail's key."""
+    rows = conn.execute(
+        select(db.tail.c.batch_id, db.tail.c.first_seq).where(
+            db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id
+        )
+    )
+    return {row.batch_id: row.first_seq for row in rows}
 
 
 def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> None:
     """Take batches out of a tail; one that no tail refers to any more begins its grace period."""
-    for start in range(0, len(batch_ids), CHUNK_BATCHES):
-        some = list(batch_ids[start : start + CHUNK_BATCHES])
+    found = _first_seqs(txn.conn, branch_id, table_id)
+    seqs = [found[batch_id] for batch_id in batch_ids if batch_id in found]
+    # By way of the branches, because a tail is found by its key alone.
+    referred = (
+        select(db.tail.c.batch_id)
+        .join_from(db.branches, db.tail, db.tail.c.branch_id == db.branches.c.branch_id)
+        .where(db.tail.c.table_id == db.batches.c.table_id, db.tail.c.first_seq == db.batches.c.first_seq)
+        .exists()
+    )
+    for start in range(0, len(seqs), CHUNK_BATCHES):
+        some = seqs[start : start + CHUNK_BATCHES]
         txn.conn.execute(
             delete(db.tail).where(
-                db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.batch_id.in_(some)
+                db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.first_seq.in_(some)
             )
         )
-        referred = select(db.tail.c.batch_id).where(db.tail.c.batch_id == db.batches.c.batch_id).exists()
+    for start in range(0, len(batch_ids), CHUNK_BATCHES):
+        ids = list(batch_ids[start : start + CHUNK_BATCHES])
         txn.conn.execute(
-            update(db.batches).where(db.batches.c.batch_id.in_(some), ~referred).values(released_at_us=txn.at_us)
+            update(db.batches).where(db.batches.c.batch_id.in_(ids), ~referred).values(released_at_us=txn.at_us)
         )
 
 

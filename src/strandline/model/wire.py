@@ -22,8 +22,8 @@ from strandline.model.arrow import TIMESTAMP, is_bytes, is_list
 from strandline.model.schema import Schema
 from strandline.model.types import EXTRA, List, Map, Primitive, Struct, Type
 
-COMPRESS_BYTES = 32 * 1024
-"""Below this, compressing costs more than the bytes are worth."""
+COMPRESS_BYTES = 256 * 1024
+"""Below this, compressing costs more than the bytes are worth: they leave the ledger again with the next flush."""
 
 ROWS_AT_ONCE = 4096
 
