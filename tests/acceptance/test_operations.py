@@ -380,6 +380,7 @@ def test_a_pin_without_its_snapshot_makes_the_table_refuse_writes(two_flushed: L
         lake.flush("messages")
     with reopened(lake, recovering=False) as writer:
         writer.append("messages", [message(50)])
+        right = writer.view().state("messages").head.log_snapshot
         with writer.ledger.write() as txn:
             txn.conn.execute(update(schema.heads).values(log_snapshot=12345))
     with Lake(lake.root) as again:
@@ -389,6 +390,12 @@ def test_a_pin_without_its_snapshot_makes_the_table_refuse_writes(two_flushed: L
             again.append("messages", [message(1)])
         with pytest.raises(Damaged):
             again.flush("messages")
+        with again.ledger.write() as txn:
+            txn.conn.execute(update(schema.heads).values(log_snapshot=right))
+        assert [one.outcome for one in again.recover()] == ["rolled_forward"], "put right by hand, it works again"
+        again.flush("messages")
+        assert part_ids(again) == [*(f"p{n}" for n in range(20)), "p50"]
+        assert_recovered(again)
 
 
 def test_a_lost_lease_is_noticed_in_the_publish_itself(two_flushed: Lake) -> None:

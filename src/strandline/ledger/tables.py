@@ -199,8 +199,8 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
     return [BatchRef(*row) for row in rows]
 
 
-def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str) -> None:
-    """Make a (branch, table) refuse writes until a person has looked."""
+def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:
+    """Make a (branch, table) refuse writes until a person has looked; None lets it take them again."""
     txn.conn.execute(
         update(db.heads)
         .where(db.heads.c.branch_id == on_branch, db.heads.c.table_id == table_id)

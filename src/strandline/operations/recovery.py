@@ -12,6 +12,7 @@ never touched.
 | staging                            | abandoned          | rolled_back    |
 | published, not settled             | settled            | rolled_forward |
 | published, its snapshot is missing | writes refused     | damaged        |
+| damaged, the snapshot is back      | settled            | rolled_forward |
 | not readable                       | left to a person   | (nothing)      |
 """
 
@@ -22,6 +23,7 @@ from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases, loads, reservations
 from strandline.ledger.ledger import Txn
+from strandline.ledger.tables import read_head, refuse_writes
 from strandline.model.ids import lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
 from strandline.operations import publish
@@ -40,10 +42,18 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
     if not dry_run:
         tidy_loads(ctx)
     for intent in found:
-        if not isinstance(intent, Intent) or intent.phase == "damaged" or not _is_dead(ctx, intent):
+        if not isinstance(intent, Intent):
+            continue
+        lease = _operation_lease(ctx, intent.op_id)
+        if not _is_dead(ctx, intent, lease):
             continue
         try:
-            results.extend([_preview(intent)] if dry_run else _recover_one(ctx, intent, with_iceberg=with_iceberg))
+            if dry_run:
+                results.append(_preview(intent))
+            elif intent.phase != "damaged":
+                results.extend(_recover_one(ctx, intent, lease, with_iceberg=with_iceberg))
+            elif with_iceberg:
+                results.extend(_heal(ctx, intent))
         except Exception as error:
             log.warning("not recovered", op=intent.op_id, error=str(error))
     return results
@@ -69,7 +79,9 @@ def pending_settles(ctx: Context) -> int:
     return sum(
         1
         for intent in found
-        if isinstance(intent, Intent) and intent.phase in ("published", "abandoned") and _is_dead(ctx, intent)
+        if isinstance(intent, Intent)
+        and intent.phase in ("published", "abandoned", "damaged")
+        and _is_dead(ctx, intent, _operation_lease(ctx, intent.op_id))
     )
 
 
@@ -85,9 +97,10 @@ def recover_holder(ctx: Context, lease: leases.Lease) -> bool:
             hint=f"Upgrade strandline, or give that operation up with `strand recover --discard {intent.op_id}`.",
             operation=intent.op_id,
         )
-    if intent is None or not _is_dead(ctx, intent):
-        return intent is None
-    return bool(_recover_one(ctx, intent, with_iceberg=False))
+    if intent is None:
+        return True
+    own = _operation_lease(ctx, intent.op_id)
+    return _is_dead(ctx, intent, own) and bool(_recover_one(ctx, intent, own, with_iceberg=False))
 
 
 def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
@@ -115,12 +128,11 @@ def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
     return Recovered(op_id, intent.kind, "rolled_back", intent.reason, settled=False)
 
 
-def _is_dead(ctx: Context, intent: Intent) -> bool:
+def _is_dead(ctx: Context, intent: Intent, lease: leases.Lease | None) -> bool:
     if intent.owner == NOBODY:
         return True
     if intent.owner == ctx.owner.text():
         return intent.op_id not in ctx.live
-    lease = _operation_lease(ctx, intent.op_id)
     return lease is None or ctx.watch.is_dead(lease)
 
 
@@ -135,8 +147,8 @@ def _preview(intent: Intent) -> Recovered:
     return Recovered(intent.op_id, intent.kind, outcome, f"found {intent.phase}", settled=False)
 
 
-def _recover_one(ctx: Context, intent: Intent, *, with_iceberg: bool) -> list[Recovered]:
-    decided = _decide(ctx, intent) if intent.phase in ("staging", "staged") else None
+def _recover_one(ctx: Context, intent: Intent, lease: leases.Lease | None, *, with_iceberg: bool) -> list[Recovered]:
+    decided = _decide(ctx, intent, lease) if intent.phase in ("staging", "staged") else None
     if decided is None and intent.phase in ("staging", "staged"):
         return []  # its owner turned out to be alive, or somebody else was faster
     forward = intent.phase == "published" or (decided is not None and decided[0] == "rolled_forward")
@@ -147,13 +159,12 @@ def _recover_one(ctx: Context, intent: Intent, *, with_iceberg: bool) -> list[Re
     return [Recovered(intent.op_id, intent.kind, outcome, reason, settled=_settle(ctx, intent.op_id))]
 
 
-def _decide(ctx: Context, seen: Intent) -> tuple[Outcome, str] | None:
-    """The ledger half, in one transaction; None when the owner shows that it lives."""
-    before = _operation_lease(ctx, seen.op_id)
+def _decide(ctx: Context, seen: Intent, judged: leases.Lease | None) -> tuple[Outcome, str] | None:
+    """The ledger half, in one transaction; None when the owner has shown since it was judged that it lives."""
     with ctx.ledger.write() as txn:
         intent = intents.read_intent(txn.conn, seen.op_id)
         now = leases.find(txn.conn, lease_of_operation(seen.op_id))
-        if not isinstance(intent, Intent) or intent.phase != seen.phase or now != before:
+        if not isinstance(intent, Intent) or intent.phase != seen.phase or now != judged:
             return None
         leases.take_over(txn, intent.op_id, ctx.owner.text())
         outcome, reason = _publish_or_abandon(txn, intent)
@@ -187,6 +198,32 @@ def _publish_or_abandon(txn: Txn, intent: Intent) -> tuple[Outcome, str]:
             return "rolled_forward", reason
     publish.abandon(txn, intent, actor=audit.RECOVERY_ACTOR, reason=reason)
     return "rolled_back", reason
+
+
+def _heal(ctx: Context, intent: Intent) -> list[Recovered]:
+    """A table whose pinned snapshot was missing takes writes again when the snapshot is back where it belongs."""
+    iceberg = ctx.iceberg()
+    for scope in intent.scopes:
+        with ctx.ledger.read() as conn:
+            pin = read_head(conn, scope.branch_id, scope.table_id).log_snapshot
+        if pin is not None and not iceberg.has_snapshot(scope.iceberg_name, pin):
+            return []
+    reason = "its pinned snapshot is there again"
+    with ctx.ledger.write() as txn:
+        for scope in intent.scopes:
+            refuse_writes(txn, scope.branch_id, scope.table_id, None)
+        intents.set_phase(txn, intent.op_id, "published")
+        intents.set_owner(txn, intent.op_id, NOBODY)
+        audit.write_audit(
+            txn,
+            op_id=intent.op_id,
+            kind=intent.kind,
+            outcome="rolled_forward",
+            original_actor=intent.actor,
+            tables=audit.tables_of(intent, moved=True),
+            reason=reason,
+        )
+    return [Recovered(intent.op_id, intent.kind, "rolled_forward", reason, settled=_settle(ctx, intent.op_id))]
 
 
 def _settle(ctx: Context, op_id: str) -> bool:

@@ -88,7 +88,9 @@ def run(ctx: Context, operation: Operation) -> Done | None:
     try:
         with beating(ctx, running.op_id, running.fences):
             effects = _stage_and_publish(ctx, operation, running)
-        return Done(running.op_id, effects, _settle_quietly(ctx, running))
+        own = lease_of_operation(running.op_id)
+        with beating(ctx, running.op_id, {own: running.fences[own]}):
+            return Done(running.op_id, effects, _settle_quietly(ctx, running))
     finally:
         ctx.live.discard(running.op_id)
 
