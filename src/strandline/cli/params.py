@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,6 +32,9 @@ TableNames = Annotated[
 ]
 Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does this: $STRAND_ACTOR, else your login name.")]
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch; only main exists so far.")]
+
+
+Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row key is looked for.")]
 
 
 def listed(values: list[str] | None) -> list[str]:

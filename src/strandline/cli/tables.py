@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch, TableName, input_path, listed
+from strandline.cli.params import Actor, Branch, Dedupe, TableName, input_path, listed
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
     from strandline.model.schema import Schema
-
-
-Dedupe = Literal["table", "partition"]
 
 
 class UnknownFields(StrEnum):
@@ -42,7 +39,7 @@ def create(
     schema: Annotated[str | None, typer.Option(metavar="FILE", help="An Iceberg schema as JSON, instead.")] = None,
     row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
-    dedupe: Annotated[Dedupe, typer.Option(help="Where a row key is looked for.")] = "table",
+    dedupe: Dedupe = "table",
     unknown_fields: Annotated[
         UnknownFields, typer.Option(help="A field that is no column: refuse it, or keep it as JSON in _extra.")
     ] = UnknownFields.error,

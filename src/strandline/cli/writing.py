@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch, TableName, TableNames, listed
+from strandline.cli.params import Actor, Branch, Dedupe, TableName, TableNames, listed
 from strandline.cli.session import Session, session_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def adopt(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A Parquet folder, or an Iceberg table.")],
     row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
+    dedupe: Dedupe = "table",
     actor: Actor = "",
 ) -> None:
     """Take in an Iceberg table or a Parquet folder.
@@ -110,7 +111,14 @@ def adopt(
     """
     session = session_of(context)
     with session.open() as lake:
-        loaded = lake.adopt(name, source, actor=actor, row_key=listed(row_key), partition_by=listed(partition_by))
+        loaded = lake.adopt(
+            name,
+            source,
+            actor=actor,
+            row_key=listed(row_key),
+            partition_by=listed(partition_by),
+            dedupe=dedupe,
+        )
     _emit_loaded(session, loaded)
 
 
