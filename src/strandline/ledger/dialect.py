@@ -238,7 +238,10 @@ def _translate(error: DBAPIError, url: str) -> StrandError:
             f"no permission to write the ledger: {said}", hint="Check the owner and mode of the lake's folder."
         )
     if "unable to open" in said:
-        return Environment(f"can't open the ledger: {said}", hint="Check that the lake's folder can be read.")
+        return Environment(
+            f"can't open the ledger: {said}",
+            hint="Check that the folder can be read. Who may not write there reads beside a writer, or a read-only mount.",
+        )
     if "no such table" in said or "no such column" in said:
         return Damaged(f"the ledger has another shape than this strandline's: {said}", hint="Is it a lake's ledger?")
     if "malformed" in said or "not a database" in said or "disk I/O error" in said:
