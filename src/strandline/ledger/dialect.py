@@ -240,7 +240,7 @@ def _translate(error: DBAPIError, url: str) -> StrandError:
     if "unable to open" in said:
         return Environment(
             f"can't open the ledger: {said}",
-            hint="Check that the folder can be read. Who may not write there reads beside a writer, or a read-only mount.",
+            hint="Can the folder be read? Who may not write there needs a running writer, or a read-only mount.",
         )
     if "no such table" in said or "no such column" in said:
         return Damaged(f"the ledger has another shape than this strandline's: {said}", hint="Is it a lake's ledger?")
