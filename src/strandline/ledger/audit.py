@@ -41,6 +41,22 @@ def write_audit(
     )
 
 
+def audit_intent(
+    txn: Txn, intent: Intent, outcome: str, reason: str, *, moved: bool, actor: str = RECOVERY_ACTOR
+) -> None:
+    """Write down what became of an operation, and whether its tables moved."""
+    write_audit(
+        txn,
+        op_id=intent.op_id,
+        kind=intent.kind,
+        outcome=outcome,
+        original_actor=intent.actor,
+        tables=tables_of(intent, moved=moved),
+        reason=reason[:2000],
+        actor=actor,
+    )
+
+
 def tables_of(intent: Intent, *, moved: bool) -> list[dict[str, Any]]:
     """Per table, the snapshot it came from and the one it is at now: the same one when nothing moved."""
     to = {effect.table_id: effect.snapshot for effect in intent.effects.tables} if intent.effects and moved else {}

@@ -37,16 +37,7 @@ def abandon(txn: Txn, intent: Intent, *, actor: str, reason: str) -> None:
     reservations.release(txn, intent.op_id)
     intents.set_phase(txn, intent.op_id, "abandoned")
     leases.release_tables(txn, intent.op_id)
-    audit.write_audit(
-        txn,
-        op_id=intent.op_id,
-        kind=intent.kind,
-        outcome="rolled_back",
-        original_actor=intent.actor,
-        tables=audit.tables_of(intent, moved=False),
-        reason=reason[:2000],
-        actor=actor,
-    )
+    audit.audit_intent(txn, intent, "rolled_back", reason, moved=False, actor=actor)
 
 
 def _check(conn: Connection, effect: TableEffect) -> None:

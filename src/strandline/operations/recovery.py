@@ -186,15 +186,7 @@ def _publish_or_abandon(txn: Txn, intent: Intent) -> tuple[Outcome, str]:
             reason = f"what it depended on has moved: {error}"
         else:
             reason = "its process ended after everything was staged"
-            audit.write_audit(
-                txn,
-                op_id=intent.op_id,
-                kind=intent.kind,
-                outcome="rolled_forward",
-                original_actor=intent.actor,
-                tables=audit.tables_of(intent, moved=True),
-                reason=reason,
-            )
+            audit.audit_intent(txn, intent, "rolled_forward", reason, moved=True)
             return "rolled_forward", reason
     publish.abandon(txn, intent, actor=audit.RECOVERY_ACTOR, reason=reason)
     return "rolled_back", reason
@@ -214,15 +206,7 @@ def _heal(ctx: Context, intent: Intent) -> list[Recovered]:
             refuse_writes(txn, scope.branch_id, scope.table_id, None)
         intents.set_phase(txn, intent.op_id, "published")
         intents.set_owner(txn, intent.op_id, NOBODY)
-        audit.write_audit(
-            txn,
-            op_id=intent.op_id,
-            kind=intent.kind,
-            outcome="rolled_forward",
-            original_actor=intent.actor,
-            tables=audit.tables_of(intent, moved=True),
-            reason=reason,
-        )
+        audit.audit_intent(txn, intent, "rolled_forward", reason, moved=True)
     return [Recovered(intent.op_id, intent.kind, "rolled_forward", reason, settled=_settle(ctx, intent.op_id))]
 
 

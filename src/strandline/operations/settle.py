@@ -68,14 +68,12 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
         if intents.read_intent(txn.conn, intent.op_id) is None:
             return
         if recovering and not audit.has_audit(txn.conn, intent.op_id):
-            audit.write_audit(
+            audit.audit_intent(
                 txn,
-                op_id=intent.op_id,
-                kind=intent.kind,
-                outcome="rolled_forward",
-                original_actor=intent.actor,
-                tables=audit.tables_of(intent, moved=True),
-                reason="it was published, and its process ended before the Iceberg refs followed",
+                intent,
+                "rolled_forward",
+                "it was published, and its process ended before the Iceberg refs followed",
+                moved=True,
             )
         intents.delete_intent(txn, intent.op_id)
         leases.release_operation(txn, intent.op_id)
@@ -88,15 +86,7 @@ def _refuse_damaged(ctx: Context, intent: Intent, scope: TableScope, missing: in
         refuse_writes(txn, scope.branch_id, scope.table_id, reason)
         intents.set_phase(txn, intent.op_id, "damaged")
         leases.release_operation(txn, intent.op_id)
-        audit.write_audit(
-            txn,
-            op_id=intent.op_id,
-            kind=intent.kind,
-            outcome="damaged",
-            original_actor=intent.actor,
-            tables=audit.tables_of(intent, moved=True),
-            reason=reason,
-        )
+        audit.audit_intent(txn, intent, "damaged", reason, moved=True)
     return f"table {scope.iceberg_name} is damaged and refuses writes: {reason}"
 
 
