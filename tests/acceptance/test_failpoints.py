@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline import failpoints
-from strandline.engines import files
 from strandline.lake import Lake
-from strandline.operations import load as loading
 from tests.kit import (
     assert_recovered,
     audits,
@@ -171,14 +169,6 @@ def test_f09_setting_a_batch_aside_survives_a_crash(lake: Lake, name: str) -> No
         assert part_ids(again) == ["p0", "p2"]
         assert again.view().state("messages").head.books.quarantined == 1
         assert_recovered(again)
-
-
-@pytest.fixture
-def bulky(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is a bulk load of several bites."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
-    monkeypatch.setattr(loading, "BITE_PARTS", 1)
-    monkeypatch.setattr(files, "CHUNK_BYTES", 2000)
 
 
 @pytest.mark.parametrize("name", LOAD_POINTS)

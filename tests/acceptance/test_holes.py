@@ -12,12 +12,10 @@ import pytest
 from sqlalchemy import update
 
 from strandline import create, failpoints
-from strandline.engines import files
 from strandline.errors import BadRequest, Conflict
 from strandline.lake import Lake
 from strandline.ledger import reservations, schema
 from strandline.ledger.ledger import Ledger
-from strandline.operations import load as loading
 from tests.kit import (
     assert_recovered,
     crash,
@@ -72,14 +70,6 @@ def test_a_forked_child_is_refused_and_loses_nothing(lake: Lake) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     lake.append("messages", [message(3)])
     assert part_ids(lake) == ["p2", "p3"]
-
-
-@pytest.fixture
-def bulky(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is a bulk load of several bites."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
-    monkeypatch.setattr(loading, "BITE_PARTS", 1)
-    monkeypatch.setattr(files, "CHUNK_BYTES", 1000)
 
 
 def _write(path: Path, start: int, stop: int) -> str:
