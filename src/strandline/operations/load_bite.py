@@ -144,7 +144,7 @@ class LoadBite:
         with ctx.ledger.read() as conn:
             known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
         paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
-        with sandbox.connect() as connection:
+        with sandbox.interruptible(), sandbox.connect() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
             relations.define(connection, "loaded", relations.together(parts))
             log = relations.parquet(paths, names) if paths else None

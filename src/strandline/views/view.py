@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ class View:
             body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
         missing_extra = f", NULL::VARCHAR AS {EXTRA}" if with_extra and not state.table.extra else ""
         name = sandbox.quote_name(state.table.name)
-        with _Typed():
+        with _typed():
             connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
         return paths
 
@@ -169,11 +170,12 @@ class View:
 
         scope = key_scope(state)
         tail, dropped = _tail_names(state)
-        relations.load_rows(connection, tail, log_schema(state), rows())
+        with sandbox.interruptible():
+            relations.load_rows(connection, tail, log_schema(state), rows())
         if scope.row_key:
             known = [file for file in files if not scope.within or file.partition in touched]
             log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
-            with _Typed():
+            with _typed():
                 relations.find_duplicates(
                     connection, relations.internal(tail), log if known else None, scope, into=dropped
                 )
@@ -200,7 +202,7 @@ class View:
         self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int
     ) -> Iterator[pa.RecordBatch]:
         query = f"SELECT {_list(columns)} FROM ({rows}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
-        with _Typed():
+        with _typed():
             yield from connection.sql(query).to_arrow_reader(10_000)
 
 
@@ -209,24 +211,24 @@ class Result:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
         self._connection = connection
-        with _Typed():
+        with _typed():
             self._relation = connection.sql(text)
         self.columns: list[str] = list(self._relation.columns)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows as Python values."""
-        with _Typed():
+        with _typed():
             found: list[tuple[Any, ...]] = self._relation.fetchall()
         return found
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
-        with _Typed():
+        with _typed():
             return self._relation.to_arrow_table()
 
     def reader(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, as they are computed: memory does not grow with the answer."""
-        with _Typed():
+        with _typed():
             yield from self._relation.to_arrow_reader(rows)
 
 
@@ -288,18 +290,17 @@ def _warn(state: TableState) -> Callable[[BatchRef, str], None]:
     return warn
 
 
-class _Typed:
+@contextmanager
+def _typed() -> Iterator[None]:
     """DuckDB's errors in our words: a file that is gone, or a query that is wrong."""
+    import duckdb
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        import duckdb
-
-        if isinstance(error, duckdb.IOException):
-            raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
-        if isinstance(error, duckdb.PermissionException):
-            raise BadRequest(f"a query sees the lake alone: {error}", hint="Name tables of the lake only.") from error
-        if isinstance(error, duckdb.Error):
-            raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
+    try:
+        with sandbox.interruptible():
+            yield
+    except duckdb.IOException as error:
+        raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
+    except duckdb.PermissionException as error:
+        raise BadRequest(f"a query sees the lake alone: {error}", hint="Name tables of the lake only.") from error
+    except duckdb.Error as error:
+        raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error

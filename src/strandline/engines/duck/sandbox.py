@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,17 @@ def connect() -> duckdb.DuckDBPyConnection:
     connection.execute("SET preserve_insertion_order = false")
     connection.execute(f"CREATE SCHEMA {INTERNAL}")
     return connection
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C during a query is KeyboardInterrupt here too; DuckDB takes the signal and raises a plain RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from None
+        raise
 
 
 def shut(connection: duckdb.DuckDBPyConnection, paths: Iterable[str]) -> None:
