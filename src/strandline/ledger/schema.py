@@ -312,5 +312,93 @@ query_marks = Table(
     PrimaryKeyConstraint("query_id", "table_id"),
 )
 
+# A sink: its settings without secrets, the tables it follows (null: all), where it began.
+sinks = Table(
+    "sinks",
+    metadata,
+    Column("sink_id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("type", Text, nullable=False),
+    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
+    Column("tables", Text),
+    Column("settings", Text, nullable=False),
+    Column("start_seq", BigInteger, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("hold_until_us", BigInteger),
+    Column("ticked_at_us", BigInteger),
+)
+
+# How far a sink has come in a stream, and what it has delivered there.
+watermarks = Table(
+    "watermarks",
+    metadata,
+    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("withheld", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("units", BigInteger, nullable=False),
+    Column("delivered_at_us", BigInteger),
+    Column("last_error", Text),
+    Column("last_error_at_us", BigInteger),
+    PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
+)
+
+# What is being sent now, at most one for a (sink, stream).
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("delivery_id", Text, nullable=False, unique=True),
+    Column("epoch", Integer, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("snapshot_id", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("opened_at_us", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("not_before_us", BigInteger, nullable=False),
+    Column("last_error", Text),
+    Column("parked", Text),
+    PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
+)
+
+# Rows that a destination refused, with its answer.
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("letter_id", Text, primary_key=True),
+    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+Index(
+    "dead_letters_stream",
+    dead_letters.c.sink_id,
+    dead_letters.c.branch_id,
+    dead_letters.c.table_id,
+    dead_letters.c.partition,
+    dead_letters.c.epoch,
+    dead_letters.c.seq,
+    unique=True,
+)
+
 # How to get from a format to the next. Each runs inside the transaction that also raises the format.
 MIGRATIONS: dict[int, Callable[[SqlConnection], None]] = {}

@@ -1,0 +1,136 @@
+"""Sinks: what follows a table, how far it has come, and what it is sending now.
+
+A stream is what a sink follows: one partition of one table on one branch. Per (sink, stream) there is a watermark, and
+at most one delivery: the exact range that is being sent, written down before anything is sent, so that a crash anywhere
+repeats the same unit and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from strandline.errors import BadRequest
+
+
+@dataclass(frozen=True, order=True)
+class Stream:
+    """One partition of one table on one branch, by ids: a table made anew under the same name is another stream."""
+
+    branch_id: str
+    table_id: str
+    partition: str
+
+    def text(self) -> str:
+        """The form that travels in headers and names leases."""
+        return f"{self.branch_id}:{self.table_id}:{quote(self.partition, safe='')}"
+
+    @classmethod
+    def parse(cls, text: str) -> Stream:
+        """The inverse of `text`."""
+        parts = text.split(":")
+        if len(parts) != 3 or not all(parts):
+            raise BadRequest(f"{text!r} does not name a stream", hint="It is BRANCH_ID:TABLE_ID:PARTITION.")
+        return cls(parts[0], parts[1], unquote(parts[2]))
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A sink instance. `tables` are the ids it follows, None for all; `start_seq` is where it began."""
+
+    sink_id: str
+    name: str
+    type: str
+    branch_id: str
+    tables: tuple[str, ...] | None
+    settings: Mapping[str, Any]
+    start_seq: int
+    created_at_us: int
+    hold_until_us: int | None
+    ticked_at_us: int | None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a stream has come: everything up to `seq` was delivered, in this epoch."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was delivered so far: rows sent, rows that a predicate withheld, dead letters, bytes, units."""
+
+    rows: int = 0
+    withheld: int = 0
+    dead: int = 0
+    size_bytes: int = 0
+    units: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What is being sent now. `settings` are those it was opened under; `version` is the log version it reads."""
+
+    delivery_id: str
+    sink_id: str
+    stream: Stream
+    table: str
+    epoch: int
+    since: int
+    until: int
+    version: int
+    snapshot: int
+    schema_version: int
+    settings: Mapping[str, Any]
+    opened_at_us: int
+    attempts: int
+    not_before_us: int
+    last_error: str | None
+    parked: str | None
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """A (sink, stream) as one database snapshot shows it. `mark` is None until the destination was asked."""
+
+    stream: Stream
+    table: str
+    mark: Mark | None
+    head_seq: int
+    tally: Tally
+    last_error: str | None
+    last_error_at_us: int | None
+    delivered_at_us: int | None
+    delivery: Delivery | None
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that the destination refused, with the answer it gave."""
+
+    letter_id: str
+    sink_id: str
+    stream: Stream
+    table: str
+    epoch: int
+    seq: int
+    state: str
+    answer: Mapping[str, Any]
+    at_us: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a destination took of one unit."""
+
+    rows: int
+    withheld: int = 0
+    size_bytes: int = 0
+    files_opened: int = 0
+    dead: int = 0
+    key: str | None = None

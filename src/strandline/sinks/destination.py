@@ -1,0 +1,40 @@
+"""What every kind of sink does with a unit; the tick does the rest.
+
+A destination never decides what is sent: it is given a unit that the ledger already describes, and ships it so that a
+second shipment of the same unit changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.engines.duck.ranges import Range
+from strandline.model.schema import Schema
+from strandline.model.sinks import Delivery, Mark, Shipped, Stream
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One delivery and how its rows are read."""
+
+    delivery: Delivery
+    rows: Range
+    schema: Schema
+    partition_by: tuple[str, ...]
+
+
+class Destination(Protocol):
+    """A place that rows are delivered to."""
+
+    def probe(self) -> None:
+        """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
+
+    def find_mark(self, stream: Stream, table: str) -> Mark | None:
+        """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know."""
+
+    def ship(self, unit: Unit) -> Shipped:
+        """Deliver the unit, once however often this is called; raise what the tick is to do about it otherwise."""
+
+    def close(self) -> None:
+        """Let go of connections."""
