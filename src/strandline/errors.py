@@ -16,6 +16,8 @@
     │   └── NoSpace            no_space             the disk is full
     └── PersonError            somebody must look
         ├── Environment        environment          Java, permissions, packages
+        ├── Unauthorized       unauthorized         no token, or a wrong one
+        ├── Forbidden          forbidden            a token that is not for this
         ├── NewerFormat        newer_format         the lake was written by a newer strandline
         ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
         ├── Damaged            damaged              bytes that should be there are not
@@ -147,6 +149,18 @@ class Environment(PersonError):
     """Something the machine should provide is missing: Java, a package, a permission."""
 
     code, http_status, exit_code = "environment", 501, 6
+
+
+class Unauthorized(PersonError):
+    """No token, or one that is not accepted."""
+
+    code, http_status, exit_code = "unauthorized", 401, 6
+
+
+class Forbidden(PersonError):
+    """A token that is known, and not for this."""
+
+    code, http_status, exit_code = "forbidden", 403, 6
 
 
 class NewerFormat(PersonError):
