@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
     from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
+    from strandline.sinks.instances import Surroundings
+    from strandline.sinks.tick import Ticked
 
 KEY_KEPT_S = 7 * 24 * 3600
 SCHEMA_RETRIES = 5
@@ -246,6 +249,68 @@ class Lake:
         from strandline.operations.stream import foreach_batch
 
         return foreach_batch(self.context, table, branch, actor or default_actor())
+
+    # -- sinks -------------------------------------------------------------------------------------------------------
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What sinks need to know of this lake."""
+        from strandline.sinks.instances import Surroundings
+
+        return Surroundings(self.ledger, self.root, self.ledger.lake_id(), self.iceberg)
+
+    def add_sink(
+        self,
+        name: str,
+        type: str,
+        settings: Mapping[str, Any],
+        *,
+        start: int | Literal["now"] = 0,
+        check: bool = True,
+        take_over: bool = False,
+    ) -> Sink:
+        """Let a destination follow this lake's tables; `check` asks it first whether it can be reached."""
+        from strandline.sinks import instances
+
+        asked = instances.wanted(name, type, settings, where=f"sink {name!r}")
+        begins = None if start == "now" else start
+        return instances.add(self.surroundings, asked, start=begins, check=check, take_over=take_over)
+
+    def sinks(self) -> list[Sink]:
+        """Every sink: those that were added, and those of `strand.toml`."""
+        from strandline.ledger.sinks import list_sinks
+        from strandline.sinks.instances import follow_config
+
+        if not self.read_only:
+            follow_config(self.surroundings, self.config.sinks)
+        with self.ledger.read() as conn:
+            return list_sinks(conn)
+
+    def tick(
+        self,
+        *names: str,
+        actor: str = "",
+        wait_s: float | None = None,
+        stop: threading.Event | None = None,
+        take_over: bool = False,
+    ) -> list[Ticked]:
+        """Deliver what is due, now: of these sinks, or of all."""
+        from strandline.ledger.sinks import find_sink
+        from strandline.sinks.instances import destination
+        from strandline.sinks.tick import Ticker
+
+        known = self.sinks()
+        with self.ledger.read() as conn:
+            chosen = [find_sink(conn, name) for name in names] or known
+        done: list[Ticked] = []
+        for sink in chosen:
+            place = destination(self.surroundings, sink, take_over=take_over)
+            try:
+                ticker = Ticker(self.context, sink, place, actor or default_actor(), wait_s, stop or threading.Event())
+                done.extend(ticker.tick())
+            finally:
+                place.close()
+        return done
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, tables, upkeep, writing
+from strandline.cli import lakes, reading, sinks, tables, upkeep, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -74,4 +74,5 @@ lakes.register(app)
 tables.register(app)
 writing.register(app)
 reading.register(app)
+sinks.register(app)
 upkeep.register(app)
