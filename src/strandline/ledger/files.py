@@ -54,6 +54,7 @@ def add_files(
                 "first_seq": file.first_seq,
                 "last_seq": file.last_seq,
                 "partition": file.partition,
+                "origin": int(file.origin),
                 "schema_version": schema_version,
             }
             for file in files
@@ -73,7 +74,8 @@ def read_files(
 ) -> list[DataFile]:
     """The files of a version in seq order; those alone that can hold rows of the range or partitions."""
     file = db.files.c
-    query = select(file.path, file.rows, file.size_bytes, file.first_seq, file.last_seq, file.partition).where(
+    columns = (file.path, file.rows, file.size_bytes, file.first_seq, file.last_seq, file.partition, file.origin)
+    query = select(*columns).where(
         file.branch_id == branch_id,
         file.table_id == table_id,
         file.added_version <= version,
@@ -85,7 +87,8 @@ def read_files(
         query = query.where(file.first_seq <= until)
     if partitions is not None:
         query = query.where(file.partition.in_(list(partitions)))
-    return [DataFile(*row) for row in conn.execute(query.order_by(file.first_seq, file.path))]
+    rows = conn.execute(query.order_by(file.first_seq, file.path))
+    return [DataFile(*row[:-1], origin=bool(row.origin)) for row in rows]
 
 
 def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:

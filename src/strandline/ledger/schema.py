@@ -48,7 +48,7 @@ branches = Table(
 )
 
 # `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each
-# other.
+# other. `inbound` is 1 from the first forwarded row on: the log then has the columns that say where rows come from.
 tables = Table(
     "tables",
     metadata,
@@ -61,6 +61,7 @@ tables = Table(
     Column("partition_by", Text, nullable=False),
     Column("dedupe", Text, nullable=False),
     Column("extra", SmallInteger, nullable=False),
+    Column("inbound", SmallInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("pins", BigInteger, nullable=False),
 )
@@ -165,6 +166,7 @@ files = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
     Column("partition", Text, nullable=False),
+    Column("origin", SmallInteger, nullable=False),
     Column("schema_version", Integer, nullable=False),
     PrimaryKeyConstraint("branch_id", "table_id", "path"),
 )

@@ -87,6 +87,7 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
             partition_by=_json(table.partition_by),
             dedupe=table.dedupe,
             extra=int(table.extra),
+            inbound=int(table.inbound),
             created_at_us=table.created_at_us,
             pins=0,
         )
@@ -220,6 +221,7 @@ def _table(row: Row[Any]) -> Table:
         dedupe=values["dedupe"],
         extra=bool(values["extra"]),
         created_at_us=values["created_at_us"],
+        inbound=bool(values["inbound"]),
     )
 
 

@@ -14,7 +14,7 @@ import pyarrow.types as pat
 
 from strandline.errors import BadRequest, Unsupported
 from strandline.model.schema import Schema
-from strandline.model.types import ACTOR, AT, EXTRA, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.types import ACTOR, AT, EXTRA, ORIGIN, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -166,8 +166,13 @@ def stored_schema(schema: Schema, extra: bool = False) -> pa.Schema:
     return pa.schema([*fields, pa.field(EXTRA, pa.string())] if extra else fields)
 
 
+def origin_fields() -> list[pa.Field]:
+    """What a batch of forwarded rows holds besides: where they come from."""
+    return [pa.field(name, arrow_type(type_, stored=True)) for name, type_ in ORIGIN.items()]
+
+
 @lru_cache(maxsize=1024)
-def log_arrow(schema: Schema, extra: bool = False) -> pa.Schema:
-    """What the log holds: a batch's columns, and those that the ledger stamps."""
+def log_arrow(schema: Schema, extra: bool = False, inbound: bool = False) -> pa.Schema:
+    """What the log holds: a batch's columns, those that the ledger stamps, and where forwarded rows come from."""
     stamped = [pa.field(SEQ, pa.int64()), pa.field(AT, TIMESTAMP), pa.field(ACTOR, pa.string())]
-    return pa.schema([*stored_schema(schema, extra), *stamped])
+    return pa.schema([*stored_schema(schema, extra), *stamped, *(origin_fields() if inbound else [])])

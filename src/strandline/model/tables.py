@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline.model.schema import Schema
+from strandline.model.types import EXTRA, ORIGIN, OURS, Column
 
 Dedupe = Literal["table", "partition"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table's identity and the settings that never change."""
+    """A table's identity and the settings that never change; `inbound` becomes true with its first forwarded row."""
 
     table_id: str
     name: str
@@ -23,6 +24,13 @@ class Table:
     dedupe: Dedupe
     extra: bool
     created_at_us: int
+    inbound: bool = False
+
+    @property
+    def added_columns(self) -> tuple[Column, ...]:
+        """The columns that Strandline adds to this table's log, in their order behind the user's."""
+        absent = {*(() if self.extra else (EXTRA,)), *(() if self.inbound else ORIGIN)}
+        return tuple(Column(name, type_, True) for name, type_ in OURS.items() if name not in absent)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,10 @@ class Payload:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a log snapshot: enough to plan a read without Iceberg's metadata."""
+    """A data file of a log snapshot: enough to plan a read without Iceberg's metadata.
+
+    `origin` says whether it has the columns of forwarded rows: one that was written before the first of them has not.
+    """
 
     path: str
     rows: int
@@ -87,6 +98,7 @@ class DataFile:
     first_seq: int
     last_seq: int
     partition: str
+    origin: bool = False
 
 
 @dataclass(frozen=True)

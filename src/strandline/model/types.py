@@ -99,11 +99,25 @@ AT = "_at"
 ACTOR = "_actor"
 EXTRA = "_extra"
 
+GATEWAY = "_gateway"
+ORIGIN_SEQ = "_origin_seq"
+ORIGIN_AT = "_origin_at"
+ORIGIN_ACTOR = "_origin_actor"
+
+ORIGIN: dict[str, Type] = {
+    GATEWAY: Primitive("string"),
+    ORIGIN_SEQ: Primitive("long"),
+    ORIGIN_AT: Primitive("timestamp"),
+    ORIGIN_ACTOR: Primitive("string"),
+}
+"""Where a forwarded row comes from. Only tables that have received such rows have these columns."""
+
 OURS: dict[str, Type] = {
     EXTRA: Primitive("json"),
     SEQ: Primitive("long"),
     AT: Primitive("timestamp"),
     ACTOR: Primitive("string"),
+    **ORIGIN,
 }
 """The columns that Strandline adds, in the order they have behind the user's."""
 

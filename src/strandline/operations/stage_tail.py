@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
-from strandline.model.arrow import log_arrow, stored_schema
+from strandline.model.arrow import stored_schema
 from strandline.model.foreign import column_ddl
 from strandline.model.ids import private_branch
 from strandline.model.rows import partitions
@@ -30,7 +30,7 @@ from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import SEQ
 from strandline.operations.context import Context
 from strandline.views.tail import read_batches
-from strandline.views.view import key_scope, stored_columns
+from strandline.views.view import key_scope, log_schema, stored_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,6 +63,8 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     iceberg = ctx.iceberg()
     fail("stage.before_table")
     iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by)
+    if state.table.inbound:
+        iceberg.ensure_columns(state.table.iceberg_name, state.table.added_columns)
     fail("stage.before_branch")
     iceberg.create_branch(state.table.iceberg_name, private_branch(op_id), state.head.log_snapshot)
     fail("stage.after_branch")
@@ -119,12 +121,11 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
     iceberg = ctx.iceberg()
     name = state.table.iceberg_name
     fail("stage.before_append")
-    columns = [column.name for column in stored_columns(state)]
-    stage.append_to_branch(frame, name, private_branch(op_id), op_id, columns)
+    stage.append_to_branch(frame, name, private_branch(op_id), op_id, stored_columns(state))
     fail("stage.after_append")
     snapshot = iceberg.branch_snapshot(name, private_branch(op_id))
     assert snapshot is not None, f"Spark appended rows of operation {op_id} and its branch has no snapshot"
-    files = tuple(iceberg.added_files(name, snapshot))
+    files = tuple(replace(file, origin=state.table.inbound) for file in iceberg.added_files(name, snapshot))
     iceberg.sync_to_disk(name, snapshot, files)
     return snapshot, files
 
@@ -142,7 +143,7 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
     touched: set[str] = set()
 
     def keys() -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(ctx.ledger, refs, stored, unreadable.note, columns=names):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names):
             if scope.within:
                 touched.update(partitions(batch, scope.within))
             yield batch
@@ -176,11 +177,10 @@ def _write_files(
     """Write the rows that stay into Parquet files of the operation's folder, in seq order."""
     total = sum(ref.rows for ref in refs)
     per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
-    writer = _Files(ctx, op_id, log_arrow(state.schema, state.table.extra), per_file)
+    writer = _Files(ctx, op_id, log_schema(state), per_file)
     done = 0
     with writer:
-        stored = stored_schema(state.schema, state.table.extra)
-        for batch in read_batches(ctx.ledger, refs, stored, unreadable.note):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note):
             done += batch.num_rows
             writer.write(_kept(batch, duplicates))
             ctx.report(f"reading the tail of {state.table.name}", done, total)

@@ -9,7 +9,6 @@ from strandline.ledger.batches import list_quarantined
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import certainly_dead
-from strandline.model.arrow import stored_schema
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.model.tables import BatchRef, TableState
@@ -103,8 +102,7 @@ def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
     """The batches of a tail that can't be read, and why."""
     bad: list[tuple[BatchRef, str]] = []
     refs = state.tail if look.deep else _sample(state.tail)
-    schema = stored_schema(state.schema, state.table.extra)
-    for _ in read_batches(look.lake.ledger, refs, schema, lambda ref, reason: bad.append((ref, reason))):
+    for _ in read_batches(look.lake.ledger, state, refs, lambda ref, reason: bad.append((ref, reason))):
         pass
     return bad
 

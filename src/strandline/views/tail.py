@@ -1,7 +1,8 @@
 """The tail as Arrow: payloads checked, decoded and stamped with what the ledger knows of them.
 
 A payload holds the rows alone. `_seq`, `_at` and `_actor` belong to the batch, because they are given in the
-transaction that makes it durable, after the rows were encoded.
+transaction that makes it durable, after the rows were encoded. Where a forwarded row comes from belongs to the row, so
+it is in the payload, and null for the other rows of such a table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
-from strandline.model.tables import BatchRef, Payload
+from strandline.model.arrow import origin_fields, stored_schema
+from strandline.model.tables import BatchRef, Payload, TableState
 from strandline.model.types import ACTOR, AT, SEQ
 from strandline.model.wire import decode, decode_columns
 
@@ -23,16 +25,17 @@ OnUnreadable = Callable[[BatchRef, str], None]
 
 def read_batches(
     ledger: Ledger,
+    state: TableState,
     refs: Sequence[BatchRef],
-    schema: pa.Schema,
     on_unreadable: OnUnreadable,
     *,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """These batches with `_seq`, `_at` and `_actor`, in seq order; one that can't be read is reported and left out.
+    """These batches as the table's log holds them, in seq order; one that can't be read is reported and left out.
 
-    With `columns`, only these are decoded, and `_seq` is always there.
+    With `columns`, only these of the user's are decoded, and `_seq` is always there.
     """
+    schema = stored_schema(state.schema, state.table.extra)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     for payload in read_payloads(ledger, refs):
         try:
@@ -40,7 +43,10 @@ def read_batches(
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
             continue
-        yield _stamp(batch, payload.ref, only_seq=columns is not None)
+        if columns is None:
+            yield _stamp(batch, payload.ref, len(schema), inbound=state.table.inbound)
+        else:
+            yield batch.append_column(SEQ, _seqs(payload.ref))
 
 
 class Unreadable(Exception):
@@ -54,17 +60,25 @@ def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None) 
         batch = decode(payload.payload) if columns is None else decode_columns(payload.payload, columns)
     except (StrandError, pa.ArrowException, ValueError) as error:
         raise Unreadable(f"it is not an Arrow stream ({error})") from error
-    if batch.num_rows != payload.ref.rows or not batch.schema.equals(wanted):
+    fits = batch.schema.equals(wanted) or batch.schema.equals(pa.schema([*wanted, *origin_fields()]))
+    if batch.num_rows != payload.ref.rows or not fits:
         raise Unreadable(
             f"it holds {batch.num_rows} rows of another shape than its table, instead of {payload.ref.rows}"
         )
     return batch
 
 
-def _stamp(batch: pa.RecordBatch, ref: BatchRef, *, only_seq: bool) -> pa.RecordBatch:
-    seqs = pa.array(range(ref.first_seq, ref.last_seq + 1), pa.int64())
-    if only_seq:
-        return pa.RecordBatch.from_arrays([*batch.columns, seqs], names=[*batch.schema.names, SEQ])
+def _stamp(batch: pa.RecordBatch, ref: BatchRef, stored: int, *, inbound: bool) -> pa.RecordBatch:
+    """Put what the ledger knows between the user's columns and those of a forwarded row."""
     at = pa.repeat(pa.scalar(ref.at_us, pa.timestamp("us", "UTC")), ref.rows)
     actor = pa.repeat(pa.scalar(ref.actor, pa.string()), ref.rows)
-    return pa.RecordBatch.from_arrays([*batch.columns, seqs, at, actor], names=[*batch.schema.names, SEQ, AT, ACTOR])
+    columns, names = [*batch.columns[:stored], _seqs(ref), at, actor], [*batch.schema.names[:stored], SEQ, AT, ACTOR]
+    if inbound:
+        fields = origin_fields()
+        columns += batch.columns[stored:] or [pa.nulls(ref.rows, field.type) for field in fields]
+        names += [field.name for field in fields]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _seqs(ref: BatchRef) -> pa.Array:
+    return pa.array(range(ref.first_seq, ref.last_seq + 1), pa.int64())

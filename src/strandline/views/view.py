@@ -19,7 +19,7 @@ from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables import read_states
 from strandline.model.tables import BatchRef, DataFile, TableState
-from strandline.model.types import ACTOR, AT, EXTRA, OURS, SEQ, Column
+from strandline.model.types import OURS, SEQ, Column
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.engines.spark.iceberg import Iceberg
-
-HIDDEN = (SEQ, AT, ACTOR)
 
 
 class UnreadableBatchWarning(UserWarning):
@@ -84,15 +82,19 @@ class View:
 
     def sql(self, query: str) -> Result:
         """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved."""
-        hidden = [*HIDDEN, EXTRA] if any(state.table.extra for state in self._states.values()) else [*HIDDEN]
+        hidden = self._added()
         connection = sandbox.connect()
         statement = sandbox.parse(connection, query, self.tables, hidden)
         paths: list[str] = []
-        extra_wanted = EXTRA in hidden
         for name in sorted(statement.tables):
-            paths.extend(self._attach(connection, self.state(name), with_extra=extra_wanted))
+            paths.extend(self._attach(connection, self.state(name), hidden))
         sandbox.shut(connection, paths)
         return Result(connection, statement.text)
+
+    def _added(self) -> list[str]:
+        """The columns that Strandline adds to some table of the view: all of its tables can be asked for them."""
+        found = {column.name for state in self._states.values() for column in state.table.added_columns}
+        return [name for name in OURS if name in found]
 
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
@@ -126,44 +128,42 @@ class View:
         state = self.state(name)
         end = _end(state, until, resumable=False)
         connection = sandbox.connect()
-        self._attach(connection, state, with_extra=state.table.extra)
-        columns = [column.name for column in stored_columns(state)]
+        if state.tail:
+            self._load_tail(connection, state, self.files(name))
+        columns = stored_columns(state)
+        names = [column.name for column in columns]
         tail = pa.Table.from_batches(
-            list(self._ordered(connection, self._tail_sql(state), columns, since, end)) if state.tail else [],
+            list(self._ordered(connection, self._tail_sql(state), names, since, end)) if state.tail else [],
             schema=log_schema(state),
         )
         return read_view(
             self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
         )
 
-    def _attach(self, connection: duckdb.DuckDBPyConnection, state: TableState, *, with_extra: bool) -> list[str]:
-        """Make a table known to a connection; returns the paths it needs to read."""
+    def _attach(self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str]) -> list[str]:
+        """Make a table known to a connection, with all columns that may be `asked` for; returns the paths it needs."""
         files = self.files(state.table.name)
-        paths = [relations.local_path(file.path) for file in files]
         columns = stored_columns(state)
         names = [column.name for column in columns]
-        log = relations.parquet(paths, names) if paths else relations.empty(columns)
+        log = _files_sql(files, names) if files else relations.empty(columns)
         body = log
         if state.tail:
             self._load_tail(connection, state, files)
             body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
-        missing_extra = f", NULL::VARCHAR AS {EXTRA}" if with_extra and not state.table.extra else ""
+        lacking = [f", NULL::{relations.duck_type(OURS[name])} AS {name}" for name in asked if name not in names]
         name = sandbox.quote_name(state.table.name)
         with _typed():
-            connection.execute(f"CREATE VIEW {name} AS SELECT *{missing_extra} FROM ({body})")
-        return paths
+            connection.execute(f"CREATE VIEW {name} AS SELECT *{''.join(lacking)} FROM ({body})")
+        return [relations.local_path(file.path) for file in files]
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
-
-        from strandline.model.arrow import stored_schema
         from strandline.model.rows import partitions
         from strandline.views.tail import read_batches
 
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            schema = stored_schema(state.schema, state.table.extra)
-            for batch in read_batches(self._ledger, state.tail, schema, _warn(state)):
+            for batch in read_batches(self._ledger, state, state.tail, _warn(state)):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))
                 yield batch
@@ -191,8 +191,7 @@ class View:
         columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
             with sandbox.connect() as connection:
-                paths = [relations.local_path(file.path) for file in run]
-                yield from self._ordered(connection, relations.parquet(paths, columns), columns, since, until)
+                yield from self._ordered(connection, _files_sql(run, columns), columns, since, until)
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
             with sandbox.connect() as connection:
                 self._load_tail(connection, state, self.files(state.table.name))
@@ -240,15 +239,14 @@ def key_scope(state: TableState) -> relations.KeyScope:
 
 def stored_columns(state: TableState) -> list[Column]:
     """The columns of a table's log: the user's, then ours."""
-    ours = [Column(name, type_, True) for name, type_ in OURS.items() if name != EXTRA or state.table.extra]
-    return [*state.schema.columns, *ours]
+    return [*state.schema.columns, *state.table.added_columns]
 
 
 def log_schema(state: TableState) -> pa.Schema:
     """The same columns as an Arrow schema."""
     from strandline.model.arrow import log_arrow
 
-    return log_arrow(state.schema, state.table.extra)
+    return log_arrow(state.schema, state.table.extra, state.table.inbound)
 
 
 def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
@@ -268,6 +266,12 @@ def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
 def _end(state: TableState, until: int | None, *, resumable: bool) -> int:
     last = state.readable_seq if resumable else max([state.head.last_seq, *(ref.last_seq for ref in state.tail)])
     return last if until is None else min(until, last)
+
+
+def _files_sql(files: list[DataFile], columns: list[str]) -> str:
+    """Files of a log, whether or not they were written before its first forwarded row."""
+    paths = [relations.local_path(file.path) for file in files]
+    return relations.files(paths, columns, {relations.local_path(file.path) for file in files if not file.origin})
 
 
 def _tail_names(state: TableState) -> tuple[str, str]:

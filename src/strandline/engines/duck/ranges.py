@@ -29,7 +29,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows of `(since, until]` in these runs of files."""
+    """Rows of `(since, until]` in these runs of files, of which the `older` ones lack the columns of forwarded rows."""
 
     runs: tuple[tuple[str, ...], ...]
     stored: tuple[str, ...]
@@ -37,6 +37,7 @@ class Range:
     until: int
     select: Select
     schema: pa.Schema
+    older: frozenset[str] = frozenset()
 
     @property
     def files(self) -> int:
@@ -56,7 +57,9 @@ def read_range(wanted: Range) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
     for run in wanted.runs:
         with sandbox.interruptible(), sandbox.connect() as connection:
-            source = relations.parquet([relations.local_path(path) for path in run], list(wanted.stored))
+            paths = [relations.local_path(path) for path in run]
+            older = {relations.local_path(path) for path in wanted.older}
+            source = relations.files(paths, list(wanted.stored), older)
             for batch in connection.sql(_query(wanted, source)).to_arrow_reader(READ_ROWS):
                 yield _piece(batch, wanted.schema)
 

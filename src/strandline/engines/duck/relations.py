@@ -6,12 +6,12 @@ flush that is gone after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.sandbox import INTERNAL, quote_name, quote_text
-from strandline.model.types import SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.types import ORIGIN, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,6 +35,23 @@ def parquet(paths: Sequence[str], columns: Sequence[str]) -> str:
     """A SELECT over Parquet files."""
     listed = ", ".join(quote_text(path) for path in paths)
     return f"SELECT {_names(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
+
+
+def files(paths: Sequence[str], columns: Sequence[str], older: Set[str] = frozenset()) -> str:
+    """The same over files of a log, of which the `older` ones lack the columns of forwarded rows: these are null there.
+
+    Not by DuckDB's `union_by_name`, which opens every file to look for its columns.
+    """
+    if not older or not any(column in ORIGIN for column in columns):
+        return parquet(paths, columns)
+    groups = ([path for path in paths if path not in older], [path for path in paths if path in older])
+    queries = [parquet(groups[0], columns)] if groups[0] else []
+    if groups[1]:
+        present = [column for column in columns if column not in ORIGIN]
+        nulls = [f"NULL::{duck_type(ORIGIN[column])} AS {column}" for column in columns if column in ORIGIN]
+        inside = parquet(groups[1], present)
+        queries.append(f"SELECT {_names(columns)} FROM (SELECT {', '.join(['*', *nulls])} FROM ({inside}))")
+    return together(queries)
 
 
 def internal(name: str) -> str:

@@ -18,9 +18,10 @@ from py4j.protocol import Py4JJavaError
 
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged
+from strandline.model.foreign import spark_ddl
 from strandline.model.rows import partition_text
 from strandline.model.tables import DataFile
-from strandline.model.types import SEQ
+from strandline.model.types import SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,29 @@ class Iceberg:
             f"CREATE TABLE IF NOT EXISTS {CATALOG}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"
         )
+
+    def ensure_columns(self, name: str, columns: Sequence[Column]) -> None:
+        """Add those of these columns that the table lacks; who commits nothing afterwards leaves them unused."""
+        for attempt in range(SETTLE_ATTEMPTS):
+            table = self.load(name)
+            known = table.schema()
+            absent = [column for column in columns if known.findField(column.name) is None]
+            if not absent:
+                return
+            change = table.updateSchema()
+            for column in absent:
+                change = change.addColumn(column.name, self._type(column))
+            try:
+                change.commit()
+                return
+            except Py4JJavaError as error:
+                if not _is(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                    raise
+
+    def _type(self, column: Column) -> Any:
+        """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""
+        util = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil
+        return util.convert(self._jvm.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
 
     def ensure_namespace(self, namespace: str) -> None:
         """Create a namespace unless it is there; the first operations of two processes may do so at once."""

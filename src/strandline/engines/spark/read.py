@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.types import SEQ
+from strandline.model.foreign import spark_ddl
+from strandline.model.types import SEQ, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,16 +19,24 @@ def read_view(
     name: str,
     snapshot: int | None,
     tail: pa.Table,
-    columns: Sequence[str],
+    columns: Sequence[Column],
     since: int,
     until: int,
 ) -> DataFrame:
-    """The rows of `(since, until]` of a snapshot and of a tail, as one DataFrame."""
+    """The rows of `(since, until]` of a snapshot and of a tail, as one DataFrame.
+
+    Columns that came to the table after the snapshot are null in its rows.
+    """
     from pyspark.sql import functions as sf
 
     rows = session.createDataFrame(tail)
     if snapshot is not None:
         # By id: the snapshot's own schema is used then, and no ref is asked.
-        log = session.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}").select(*columns)
-        rows = log.unionByName(rows)
+        log = session.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
+        known = set(log.columns)
+        taken = [
+            sf.col(one.name) if one.name in known else sf.lit(None).cast(spark_ddl(one.type)).alias(one.name)
+            for one in columns
+        ]
+        rows = log.select(*taken).unionByName(rows)
     return rows.where((sf.col(SEQ) > since) & (sf.col(SEQ) <= until))

@@ -12,7 +12,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.types import ACTOR, AT, SEQ
+from strandline.model.foreign import spark_ddl
+from strandline.model.types import ACTOR, AT, ORIGIN, SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -55,10 +56,22 @@ def _files(session: SparkSession, ddl: str) -> DataFrameReader:
     return session.read.schema(ddl).option("__globPaths__", "false")
 
 
-def append_to_branch(rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[str]) -> None:
-    """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside."""
+def append_to_branch(rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[Column]) -> None:
+    """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside.
+
+    Rows that nobody forwarded come without the columns that say from where, and get nulls there.
+    """
+    from pyspark.sql import functions as sf
+
+    known = set(rows.columns)
+    absent = {one.name for one in columns if one.name in ORIGIN and one.name not in known}
     (
-        rows.select(*[f"`{column}`" for column in columns])
+        rows.select(
+            *[
+                sf.lit(None).cast(spark_ddl(one.type)).alias(one.name) if one.name in absent else f"`{one.name}`"
+                for one in columns
+            ]
+        )
         .writeTo(f"{CATALOG}.{name}.branch_{branch}")
         .option("snapshot-property.strand-op", op_id)
         .option("use-table-distribution-and-ordering", "false")
