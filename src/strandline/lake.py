@@ -291,6 +291,7 @@ class Lake:
         *names: str,
         actor: str = "",
         wait_s: float | None = None,
+        patient: bool = True,
         stop: threading.Event | None = None,
         take_over: bool = False,
     ) -> list[Ticked]:
@@ -306,7 +307,15 @@ class Lake:
         for sink in chosen:
             place = destination(self.surroundings, sink, take_over=take_over)
             try:
-                ticker = Ticker(self.context, sink, place, actor or default_actor(), wait_s, stop or threading.Event())
+                ticker = Ticker(
+                    self.context,
+                    sink,
+                    place,
+                    actor or default_actor(),
+                    wait_s=wait_s,
+                    patient=patient,
+                    stop=stop or threading.Event(),
+                )
                 done.extend(ticker.tick())
             finally:
                 place.close()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, sinks, tables, upkeep, writing
+from strandline.cli import lakes, reading, sinks, tables, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -76,3 +76,4 @@ writing.register(app)
 reading.register(app)
 sinks.register(app)
 upkeep.register(app)
+working.register(app)

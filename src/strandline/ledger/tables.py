@@ -200,6 +200,18 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
     return [BatchRef(*row) for row in rows]
 
 
+def read_tail_sizes(conn: Connection) -> list[tuple[str, int, int]]:
+    """Every table of main with a tail: its name, the tail's bytes, and since when its oldest batch waits."""
+    rows = conn.execute(
+        select(db.tables.c.name, func.sum(db.batches.c.size_bytes), func.min(db.batches.c.at_us))
+        .join_from(db.tail, db.batches, db.tail.c.batch_id == db.batches.c.batch_id)
+        .join(db.tables, db.tables.c.table_id == db.tail.c.table_id)
+        .group_by(db.tables.c.name)
+        .order_by(db.tables.c.name)
+    )
+    return [(str(row[0]), int(row[1]), int(row[2])) for row in rows]
+
+
 def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:
     """Make a (branch, table) refuse writes until a person has looked; None lets it take them again."""
     txn.conn.execute(

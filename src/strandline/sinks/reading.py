@@ -101,6 +101,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         until=delivery.until,
         select=_select(stored, delivery.settings),
         schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
+        older=frozenset(file.path for file in files if not file.origin),
     )
     return wanted, state
 

@@ -83,13 +83,17 @@ class _Turn:
 
 @dataclass(frozen=True)
 class Ticker:
-    """One sink, its destination, and how patient this tick is with other processes and with the destination."""
+    """One sink, its destination, and how long this tick waits for other processes (`wait_s`) and its destination.
+
+    Not `patient`, it leaves a stream that has to wait to a later tick; the ledger knows until when.
+    """
 
     ctx: Context
     sink: Sink
     destination: Destination
     actor: str
     wait_s: float | None = None
+    patient: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
 
     def tick(self) -> list[Ticked]:
@@ -132,8 +136,7 @@ class Ticker:
                 self.ctx.report(f"{self.sink.name} waits for its destination", 0, None)
                 self.stop.wait(pause_s)
                 continue
-            again = self._take_turn(turn)
-            if not again:
+            if not (self._take_turn(turn) and self.patient):
                 waiting.remove(turn)
         for turn in waiting:
             turn.ticked.outcome = turn.ticked.outcome if turn.ticked.error else "stopped"
