@@ -344,7 +344,8 @@ def test_f10_large_cells_large_batches_and_many_batches(lake: Lake) -> None:
     assert ack.rows == 1100
     rows = [message(n) for n in range(1101, 11_101)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda row: lake.append("messages", [row]), rows))
+        # Tuples, because calls with a short list of dicts would share batches.
+        list(pool.map(lambda row: lake.append("messages", (row,)), rows))
     assert len(lake.view().state("messages").tail) >= 10_000
     count = "select count(*), count(distinct n), max(length(body)), sum(length(body)) from messages"
     before = lake.view().sql(count).rows()
