@@ -383,9 +383,7 @@ def test_f11_a_full_disk_fails_appends_clearly_and_loses_nothing(lake: Lake) -> 
 
 def _limit_ledger_pages(lake: Lake, extra: int) -> None:
     """SQLite's own stand-in for a disk that is full: the file may not grow past so many pages."""
-    pool = lake.ledger.database._engine.pool
-    pool.dispose()
-    with lake.ledger.database._engine.connect() as conn:
+    with lake.ledger.database.write() as conn:
         pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
         conn.exec_driver_sql(f"PRAGMA max_page_count = {pages + extra}")
 
