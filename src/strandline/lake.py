@@ -15,7 +15,8 @@ from strandline import config as configuration
 from strandline.errors import BadRequest, Conflict
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
-from strandline.ledger.appends import Append, Appender, IdempotencyKey, NewBatch
+from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
+from strandline.ledger.group_commit import Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
@@ -109,10 +110,16 @@ class Lake:
         self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
     ) -> Ack:
         """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
+        actor = _checked_actor(actor, idempotency_key)
         again = isinstance(rows, Sequence)
+        if idempotency_key is None and are_few(rows):
+            few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
+            return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
         from strandline.ledger.encode import encode_rows
 
-        return self._append(table, lambda state: encode_rows(rows, state), actor, idempotency_key, branch, again)
+        return self._append(
+            table, lambda state: _append_of(state, encode_rows(rows, state), actor, idempotency_key), branch, again
+        )
 
     def append_json_lines(
         self,
@@ -124,52 +131,25 @@ class Lake:
         branch: str = MAIN,
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
+        actor = _checked_actor(actor, idempotency_key)
         again = isinstance(lines, Sequence)
         from strandline.ledger.encode import encode_lines
 
-        return self._append(table, lambda state: encode_lines(lines, state), actor, idempotency_key, branch, again)
+        return self._append(
+            table, lambda state: _append_of(state, encode_lines(lines, state), actor, idempotency_key), branch, again
+        )
 
-    def _append(
-        self,
-        table: str,
-        encode: Callable[[TableState], list[NewBatch]],
-        actor: str,
-        key: str | None,
-        branch: str,
-        again: bool,
-    ) -> Ack:
+    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, again: bool) -> Ack:
         """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
-        actor = actor or default_actor()
-        for text in (actor, key or ""):
-            if not text.isprintable():
-                raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
         for _ in range(SCHEMA_RETRIES):
-            state = self._state(table, branch)
-            batches = encode(state)
+            call = call_for(self._state(table, branch))
             try:
-                return self._appender.append(self._append_of(state, batches, actor, key))
+                return self._appender.append(call)
             except Conflict as error:
                 if error.detail["kind"] != "schema_moved" or not again:
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
-
-    def _append_of(self, state: TableState, batches: list[NewBatch], actor: str, key: str | None) -> Append:
-        idempotency = None
-        if key is not None:
-            from strandline.ledger.encode import digest_rows
-
-            scope = f"append:{actor}:{state.table.table_id}"
-            idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
-        return Append(
-            branch_id=state.head.branch_id,
-            table_id=state.table.table_id,
-            table=state.table.name,
-            schema_version=state.head.schema_version,
-            actor=actor,
-            batches=tuple(batches),
-            idempotency=idempotency,
-        )
 
     def _state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -387,6 +367,25 @@ class Lake:
     def spark(self) -> SparkSession:
         """The lake's Spark session, with the catalog `strand`."""
         return self.iceberg().session
+
+
+def _checked_actor(actor: str, key: str | None) -> str:
+    """Who appends; neither it nor the call's key may hold what can't be printed."""
+    actor = actor or default_actor()
+    for text in (actor, key or ""):
+        if not text.isprintable():
+            raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
+    return actor
+
+
+def _append_of(state: TableState, batches: Sequence[NewBatch], actor: str, key: str | None) -> Append:
+    if key is None:
+        return Append.of(state, actor, batches)
+    from strandline.ledger.encode import digest_rows
+
+    scope = f"append:{actor}:{state.table.table_id}"
+    idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
+    return Append.of(state, actor, batches, idempotency=idempotency)
 
 
 def default_actor() -> str:
