@@ -12,12 +12,14 @@
     │   └── PreconditionFailed precondition_failed  an `expect` did not hold
     ├── TransientError         the same call may work later
     │   ├── Busy               busy                 a lock or lease is held
+    │   ├── TooManyRequests    too_many_requests    one actor has too much in flight
+    │   ├── RequestTimeout     request_timeout      a request's body did not arrive in time
     │   ├── LeaseLost          lease_lost           another process took over; nothing was published
     │   └── NoSpace            no_space             the disk is full
     └── PersonError            somebody must look
+        ├── Unauthorized       unauthorized         no token, or one that is not valid
+        ├── Forbidden          forbidden            a valid token, for something else
         ├── Environment        environment          Java, permissions, packages
-        ├── Unauthorized       unauthorized         no token, or a wrong one
-        ├── Forbidden          forbidden            a token that is not for this
         ├── NewerFormat        newer_format         the lake was written by a newer strandline
         ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
         ├── Damaged            damaged              bytes that should be there are not
@@ -131,6 +133,20 @@ class Busy(TransientError):
     hint = "Try again in a moment; `strand status` shows what is running."
 
 
+class TooManyRequests(TransientError):
+    """One actor has as much in flight as it may; `detail["reason"]` is in_flight or bytes."""
+
+    code, http_status, exit_code = "too_many_requests", 429, 5
+    hint = "Wait as Retry-After says, and send fewer requests at once."
+
+
+class RequestTimeout(TransientError):
+    """A request's body did not arrive in time; nothing was stored."""
+
+    code, http_status, exit_code = "request_timeout", 408, 5
+    hint = "Send the same request again, in smaller pieces if the line is slow."
+
+
 class LeaseLost(TransientError):
     """Another process took over while this one was away; nothing was published."""
 
@@ -145,22 +161,24 @@ class NoSpace(TransientError):
     hint = "Free some room on the lake's disk and run the same command again; no restart is needed."
 
 
+class Unauthorized(PersonError):
+    """There is no token with the request, or none that is valid."""
+
+    code, http_status, exit_code = "unauthorized", 401, 6
+    hint = "Send `Authorization: Bearer TOKEN`; `strand token create ACTOR` makes one on the server's machine."
+
+
+class Forbidden(PersonError):
+    """The token is valid, and not for this."""
+
+    code, http_status, exit_code = "forbidden", 403, 6
+    hint = "A token writes in the name of its own actor alone; use that one's token."
+
+
 class Environment(PersonError):
     """Something the machine should provide is missing: Java, a package, a permission."""
 
     code, http_status, exit_code = "environment", 501, 6
-
-
-class Unauthorized(PersonError):
-    """No token, or one that is not accepted."""
-
-    code, http_status, exit_code = "unauthorized", 401, 6
-
-
-class Forbidden(PersonError):
-    """A token that is known, and not for this."""
-
-    code, http_status, exit_code = "forbidden", 403, 6
 
 
 class NewerFormat(PersonError):

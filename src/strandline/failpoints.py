@@ -22,6 +22,8 @@ from strandline.errors import BadRequest, nearest
 NAMES: dict[str, str] = {
     "append.before_commit": "rows validated and inserted, transaction not yet committed",
     "append.after_commit": "rows durable, the caller not yet told",
+    "inbound.before_commit": "a chunk's rows stored and its mark moved, transaction not yet committed",
+    "inbound.after_commit": "a chunk is durable, its sender not yet told",
     "table.before_commit": "a new table described, transaction not yet committed",
     "table.after_commit": "a new table exists, the caller not yet told",
     "begin.before_commit": "leases and intent written, transaction not yet committed",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
+    from strandline.model.chunk_rows import ChunkRows
+    from strandline.model.inbound import Chunk, Received
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
@@ -147,6 +149,20 @@ class Lake:
                 return self._appender.append(call)
             except Conflict as error:
                 if error.detail["kind"] != "schema_moved" or not again:
+                    raise
+                self._states.pop((branch, table.lower()), None)
+        raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
+
+    def receive(self, table: str, chunk: Chunk, rows: ChunkRows, *, gateway: str, branch: str = MAIN) -> Received:
+        """Store a chunk that another lake forwards: each of its rows once, however often it is sent."""
+        from strandline.ledger.inbound import receive
+
+        for _ in range(SCHEMA_RETRIES):
+            state = self._state(table, branch)
+            try:
+                return receive(self.ledger, state, chunk, rows, gateway)
+            except Conflict as error:
+                if error.detail["kind"] != "schema_moved":
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")

@@ -402,5 +402,49 @@ Index(
     unique=True,
 )
 
+# Who may write over HTTP. The token itself is shown once and kept nowhere: this is its hash.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", Text, primary_key=True),
+    Column("actor", Text, nullable=False),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("revoked_at_us", BigInteger),
+)
+
+# How far a stream of another lake has come here. All ids but `local_table_id` are the sender's.
+inbound_marks = Table(
+    "inbound_marks",
+    metadata,
+    Column("lake_id", Text, nullable=False),
+    Column("sink_id", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("gateway", Text, nullable=False),
+    Column("local_table_id", Text, ForeignKey("tables.table_id"), nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition"),
+)
+
+# Dead letters that were replayed and stored here: kept for good, because they lie below their stream's mark.
+inbound_dead = Table(
+    "inbound_dead",
+    metadata,
+    Column("lake_id", Text, nullable=False),
+    Column("sink_id", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "seq"),
+)
+
 # How to get from a format to the next. Each runs inside the transaction that also raises the format.
 MIGRATIONS: dict[int, Callable[[SqlConnection], None]] = {}

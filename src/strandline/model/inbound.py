@@ -1,13 +1,238 @@
-"""What travels between a forward sink and its receiver."""
+"""Chunks of a forward sink, and what a receiver does with one.
+
+A sender may crash, lose its state, or send the same chunk twice because the answer to the first was lost. So it is the
+receiver that decides: it keeps a mark for every stream of every sink of every lake, and stores a row only if it lies
+above. The decision is a pure function of the mark and of what the chunk says about itself; the transaction that stores
+the rows moves the mark, so the two can't disagree. `docs/protocol.md` describes the protocol for other languages.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from strandline.errors import BadRequest, Conflict, Forbidden
 from strandline.model.sinks import Stream
 
+MAX_SEQ = 2**63 - 1
 
-def batch_id(sink_id: str, stream: Stream, epoch: int, since: int, until: int, body: bytes) -> str:
-    """The id of a chunk: what it is of, and what is in it, uncompressed."""
-    lines = [sink_id, stream.text(), str(epoch), str(since), str(until), hashlib.sha256(body).hexdigest()]
+LAKE, SINK, STREAM, EPOCH = "Strand-Lake", "Strand-Sink", "Strand-Stream", "Strand-Epoch"
+SINCE, UNTIL, ROWS, BATCH_ID = "Strand-Since", "Strand-Until", "Strand-Rows", "Strand-Batch-Id"
+OPEN, DEAD = "Strand-Open", "Strand-Dead"
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose rows these are: a stream, followed by a sink, of a lake. All of them by id."""
+
+    lake_id: str
+    sink_id: str
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a chunk says about itself: it covers `(since, until]`, of which `rows` rows are in its body.
+
+    `opens` marks one at its sink's starting point; `dead` is the seq of a dead letter that is sent again.
+    """
+
+    source: Source
+    epoch: int
+    since: int
+    until: int
+    rows: int
+    batch_id: str
+    opens: bool = False
+    dead: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.since > self.until:
+            raise BadRequest(
+                f"the range runs backwards: since {self.since}, until {self.until}",
+                hint=f"{SINCE} is not above {UNTIL}.",
+            )
+        if self.rows > self.until - self.since:
+            raise BadRequest(f"{self.rows} rows can't have seqs of their own in ({self.since}, {self.until}]")
+        if self.dead is not None and (self.rows != 1 or not self.since < self.dead <= self.until):
+            raise BadRequest(
+                f"a replay of the dead letter {self.dead} is one row in a range that holds it",
+                hint=f"It has {ROWS}: 1, and {SINCE} and {UNTIL} around its seq.",
+            )
+
+    def headers(self) -> dict[str, str]:
+        """The headers that carry it; `parse` is the inverse."""
+        told = {
+            LAKE: self.source.lake_id,
+            SINK: self.source.sink_id,
+            STREAM: self.source.stream.text(),
+            EPOCH: str(self.epoch),
+            SINCE: str(self.since),
+            UNTIL: str(self.until),
+            ROWS: str(self.rows),
+            BATCH_ID: self.batch_id,
+        }
+        if self.opens:
+            told[OPEN] = "1"
+        if self.dead is not None:
+            told[DEAD] = str(self.dead)
+        return told
+
+
+@dataclass(frozen=True)
+class InboundMark:
+    """How far a source has come here, in which epoch, who sends it, and the table that it goes to."""
+
+    epoch: int
+    seq: int
+    gateway: str
+    table_id: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do with a chunk: store the rows whose seq is above `above`, or, where that is None, only say yes."""
+
+    above: int | None
+
+
+@dataclass(frozen=True)
+class Received:
+    """The answer to a chunk: rows stored by it, and how far its source has come now."""
+
+    stored: int
+    mark: int
+    epoch: int
+
+
+def batch_id(sink_id: str, stream: str, epoch: int, since: int, until: int, body: bytes) -> str:
+    """What names a chunk: a digest of where it belongs and of its uncompressed bytes."""
+    lines = (sink_id, stream, epoch, since, until, hashlib.sha256(body).hexdigest())
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
+def parse(headers: Mapping[str, str]) -> Chunk:
+    """A chunk out of its headers. The mapping must find a name in any case, as that of an HTTP library does."""
+    opens = headers.get(OPEN, "0").lower()
+    if opens not in ("0", "1", "true", "false"):
+        raise BadRequest(f"{OPEN} is {opens!r}", hint="It is 1, or left out.")
+    return Chunk(
+        source=source(_text(headers, LAKE), _text(headers, SINK), _text(headers, STREAM)),
+        epoch=_number(headers, EPOCH),
+        since=_number(headers, SINCE),
+        until=_number(headers, UNTIL),
+        rows=_number(headers, ROWS),
+        batch_id=_text(headers, BATCH_ID).lower(),
+        opens=opens in ("1", "true"),
+        dead=_number(headers, DEAD) if DEAD in headers else None,
+    )
+
+
+def source(lake_id: str, sink_id: str, stream: str) -> Source:
+    """A source out of its texts."""
+    for name, text in ((LAKE, lake_id), (SINK, sink_id)):
+        if not _ID.fullmatch(text):
+            raise BadRequest(f"{name} is {text[:80]!r}", hint="It is an id: letters, digits, `.`, `_` and `-`.")
+    parsed = Stream.parse(stream)
+    if parsed.text() != stream:
+        raise BadRequest(
+            f"{stream[:200]!r} does not name a stream in its one way", hint=f"It is written {parsed.text()[:200]!r}."
+        )
+    return Source(lake_id, sink_id, parsed)
+
+
+def _text(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name)
+    if not value:
+        raise BadRequest(f"the header {name} is missing", hint="docs/protocol.md lists the headers of a chunk.")
+    return value
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    value = _text(headers, name)
+    if not _NUMBER.fullmatch(value) or int(value) > MAX_SEQ:
+        raise BadRequest(f"{name} is {value[:80]!r}", hint="It is a whole number from 0 to 2^63-1.")
+    return int(value)
+
+
+def check_body(chunk: Chunk, body: bytes) -> None:
+    """The uncompressed bytes are those that the sender named."""
+    told = chunk.source
+    expected = batch_id(told.sink_id, told.stream.text(), chunk.epoch, chunk.since, chunk.until, body)
+    if chunk.batch_id != expected:
+        raise BadRequest(
+            "the body does not match its batch id",
+            hint=f"{BATCH_ID} is a digest of sink, stream, epoch, range and the uncompressed body; see "
+            "docs/protocol.md.",
+            expected=expected,
+            actual=chunk.batch_id,
+        )
+
+
+def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) -> Verdict:
+    """What to do with a chunk that came through `gateway` for the local table; raises what the sender is told."""
+    if chunk.source.stream.table_id == table_id:
+        raise BadRequest("a table can't be forwarded to itself", hint="Name another table in the URL.")
+    if mark is None:
+        if chunk.opens and chunk.dead is None:
+            return Verdict(above=chunk.since)
+        raise _gap(chunk, None)
+    check_owner(mark, gateway)
+    if mark.table_id != table_id:
+        raise Conflict(
+            "this stream goes to another table here",
+            kind="table_moved",
+            hint="Send it to the table that it went to before, or make a new sink.",
+            expected=mark.table_id,
+            actual=table_id,
+        )
+    if chunk.dead is not None:
+        return Verdict(above=chunk.dead - 1)
+    if chunk.epoch < mark.epoch:
+        raise Conflict(
+            f"epoch {chunk.epoch} is over: this stream is in epoch {mark.epoch}",
+            kind="epoch_old",
+            hint="Another sender has begun a newer epoch. Ask for the mark, and go on from there.",
+            expected=mark.epoch,
+            actual=chunk.epoch,
+            mark=mark.seq,
+            epoch=mark.epoch,
+        )
+    if chunk.epoch > mark.epoch:
+        return Verdict(above=chunk.since)
+    if chunk.until <= mark.seq:
+        return Verdict(above=None)
+    if chunk.since > mark.seq:
+        raise _gap(chunk, mark)
+    return Verdict(above=mark.seq)
+
+
+def check_owner(mark: InboundMark, gateway: str) -> None:
+    """A stream belongs to the gateway that began it."""
+    if mark.gateway != gateway:
+        raise Forbidden(
+            f"this stream is sent by another gateway than {gateway!r}",
+            hint="Use the token of the gateway that began it.",
+        )
+
+
+def _gap(chunk: Chunk, mark: InboundMark | None) -> Conflict:
+    known = None if mark is None else mark.seq
+    said = "nothing of this stream is here yet" if mark is None else f"this stream is at {mark.seq}"
+    hint = (
+        f"Begin at the sink's starting point, with {OPEN}." if mark is None else f"Go on from there: {SINCE}: {known}."
+    )
+    return Conflict(
+        f"the chunk ({chunk.since}, {chunk.until}] leaves a gap: {said}",
+        kind="gap",
+        hint=hint,
+        expected=known,
+        actual=chunk.since,
+        mark=known,
+        epoch=None if mark is None else mark.epoch,
+    )

@@ -31,7 +31,7 @@ from strandline.model.wire import decode, decode_columns, encode, jsonable, to_j
 
 __all__ = [
     "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
-    "from_dicts", "from_json_lines", "partition_text", "partitions", "to_json_lines",
+    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "to_json_lines",
 ]  # fmt: skip
 
 MAX_REPORTED = 20
@@ -104,6 +104,31 @@ def from_dicts(
 
 def from_json_lines(lines: Iterable[bytes], schema: Schema, *, extra: bool = False, start: int = 0) -> pa.RecordBatch:
     """A batch from lines of one JSON object each; blank lines are skipped."""
+    rows, findings = _read_lines(lines, start)
+    return _batch(rows, schema, extra, findings)
+
+
+def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, Any]]:
+    """The objects of JSON lines, for whoever has to look into them before they are validated as rows."""
+    rows, findings = _read_lines(lines, start)
+    objects = _as_dicts(rows, findings)
+    findings.check()
+    return objects
+
+
+def read_array(text: bytes) -> list[Any]:
+    """The values of a JSON array; what they are is judged when they are validated as rows."""
+    try:
+        values = _parsed(text)
+    except Refused as refused:
+        raise BadRequest(f"the body is {refused.reason}", hint="Send a JSON array of objects, or JSON lines.") from None
+    if not isinstance(values, list):
+        raise BadRequest("the body is JSON, and not an array", hint="Send a JSON array of objects, or JSON lines.")
+    return values
+
+
+def _read_lines(lines: Iterable[bytes], start: int) -> tuple[list[Any], _Findings]:
+    """What the lines hold, and what is wrong with those that are not JSON."""
     rows: list[Any] = []
     indices: list[int] = []
     findings = _Findings(indices)
@@ -118,7 +143,7 @@ def from_json_lines(lines: Iterable[bytes], schema: Schema, *, extra: bool = Fal
                 rows.append(row)
                 indices.append(index)
     findings.found.extend((index, "", refused) for index, refused in unread)
-    return _batch(rows, schema, extra, findings)
+    return rows, findings
 
 
 def from_arrow(

@@ -21,7 +21,7 @@ from strandline.engines.duck.ranges import read_range
 from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
 from strandline.ledger.dead_letters import Refused
-from strandline.model.inbound import batch_id
+from strandline.model import inbound
 from strandline.model.sinks import DeadLetter, Mark, Shipped, Stream
 from strandline.model.types import ORIGIN
 from strandline.model.wire import decode, encode
@@ -158,19 +158,18 @@ class Forward:
         """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
         delivery = unit.delivery
         opens = delivery.epoch == 1 and body.chunk.since == self._start_seq
-        headers = {
-            **_content(delivery.settings),
-            "Strand-Lake": self._lake_id,
-            "Strand-Sink": self._sink_id,
-            "Strand-Stream": delivery.stream.text(),
-            "Strand-Epoch": str(delivery.epoch),
-            "Strand-Since": str(body.chunk.since),
-            "Strand-Until": str(body.chunk.until),
-            "Strand-Rows": str(body.chunk.rows.num_rows),
-            "Strand-Batch-Id": body.batch_id,
-            **({"Strand-Open": "true"} if opens else {}),
-        }
-        return self._post(delivery.table, headers, body.data)
+        told = self._told(body, delivery.stream, delivery.epoch, opens=opens)
+        return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data)
+
+    def _told(
+        self, body: _Body, stream: Stream, epoch: int, *, opens: bool = False, dead: int | None = None
+    ) -> inbound.Chunk:
+        """What a chunk says about itself."""
+        chunk = body.chunk
+        source = inbound.Source(self._lake_id, self._sink_id, stream)
+        return inbound.Chunk(
+            source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, opens=opens, dead=dead
+        )
 
     def _post(self, table: str, headers: Mapping[str, str], data: bytes) -> answers.Verdict:
         verdict = self._post_once(table, headers, data)
@@ -193,19 +192,8 @@ class Forward:
         """Send a dead letter again, once however often: the receiver remembers those it has stored."""
         chunk = Chunk(letter.seq - 1, letter.seq, decode(letter.payload))
         body = self.encoded(chunk, letter.stream, letter.epoch, settings)
-        headers = {
-            **_content(settings),
-            "Strand-Lake": self._lake_id,
-            "Strand-Sink": self._sink_id,
-            "Strand-Stream": letter.stream.text(),
-            "Strand-Epoch": str(letter.epoch),
-            "Strand-Since": str(chunk.since),
-            "Strand-Until": str(chunk.until),
-            "Strand-Rows": "1",
-            "Strand-Dead": str(letter.seq),
-            "Strand-Batch-Id": body.batch_id,
-        }
-        verdict = self._post(letter.table, headers, body.data)
+        told = self._told(body, letter.stream, letter.epoch, dead=letter.seq)
+        verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data)
         if not isinstance(verdict, answers.Acked):
             raise Park(getattr(verdict, "said", str(verdict)))
 
@@ -213,7 +201,7 @@ class Forward:
         """A chunk as bytes, with the id that says what they are."""
         rows = chunk.rows.drop_columns([name for name in ORIGIN if name in chunk.rows.schema.names])
         raw = uncompressed(rows, settings["format"])
-        made = batch_id(self._sink_id, stream, epoch, chunk.since, chunk.until, raw)
+        made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
         return _Body(chunk, compress(raw, settings["compression"]), made)
 
     # -- who we are ----------------------------------------------------------------------------------------------------

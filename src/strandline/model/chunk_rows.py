@@ -1,0 +1,143 @@
+"""The rows of a chunk: its own columns apart from the user's, and both checked.
+
+What a sender adds (`_seq`, `_at`, `_actor`, `_extra`) says where a row comes from. The rest is validated as an append
+is, by the same rules, against the table of this lake: another lake's word that its rows are fine is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.errors import BadRequest, InvalidRows
+from strandline.model import rows as rules
+from strandline.model.arrow import origin_fields, stored_schema
+from strandline.model.arrow_stream import read_stream
+from strandline.model.inbound import Chunk
+from strandline.model.schema import Schema, parse_columns
+from strandline.model.types import ACTOR, AT, EXTRA, GATEWAY, ORIGIN_ACTOR, ORIGIN_AT, ORIGIN_SEQ, SEQ
+from strandline.model.wire import to_json_lines
+
+_STAMPS = parse_columns("seq:long,at:timestamp?,actor:string?")
+_NAMES = {SEQ: "seq", AT: "at", ACTOR: "actor"}
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Rows as they came: `stamps` has seq, at and actor; `data` the rest, as Arrow or as objects."""
+
+    stamps: pa.RecordBatch
+    data: pa.Table | list[dict[str, Any]]
+    extras: list[str | None] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.stamps.num_rows)
+
+
+def from_arrow(body: bytes) -> ChunkRows:
+    """The rows of a body that is an Arrow stream; an empty body has none."""
+    if not body:
+        return from_lines(b"")
+    table = read_stream(body)
+    names = table.schema.names
+    if SEQ not in names or len(set(names)) < len(names):
+        raise BadRequest(f"a chunk's columns are named once each, and one of them is {SEQ}")
+    stamps = table.select([name for name in _NAMES if name in names])
+    stamps = stamps.rename_columns([_NAMES[name] for name in stamps.schema.names])
+    extras: list[str | None] | None = None
+    if EXTRA in names and table.column(EXTRA).null_count < table.num_rows:
+        extras = [None if value is None else str(value) for value in table.column(EXTRA).to_pylist()]
+    rest = table.drop_columns([name for name in (*_NAMES, EXTRA) if name in names])
+    return ChunkRows(_stamped(lambda: rules.from_arrow(stamps, _STAMPS)), rest, extras)
+
+
+def from_lines(body: bytes) -> ChunkRows:
+    """The rows of a body that is JSON lines."""
+    objects = rules.read_objects(line for line in body.split(b"\n") if line.strip())
+    stamps = [{short: row.pop(name, None) for name, short in _NAMES.items()} for row in objects]
+    checked = _stamped(lambda: rules.from_dicts(stamps, _STAMPS))
+    return ChunkRows(checked, [_with_extra(row, row.pop(EXTRA, None)) for row in objects])
+
+
+def _stamped(take: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+    """What the sender says of its rows. It is no user's data: if it is wrong, the whole chunk is."""
+    try:
+        return take()
+    except InvalidRows as error:
+        raise BadRequest(f"a chunk's own columns ({', '.join(_NAMES)}) are wrong: {error.message}") from None
+
+
+def _with_extra(row: dict[str, Any], extra: Any) -> dict[str, Any]:
+    """A row with its unknown fields where they were when it was first appended: they may be columns here."""
+    if extra is None:
+        return row
+    try:
+        fields = orjson.loads(extra) if isinstance(extra, str) else extra
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise BadRequest(f"a chunk's {EXTRA} is not a JSON object")
+    return {**fields, **row}
+
+
+def check(chunk: Chunk, rows: ChunkRows) -> None:
+    """As many rows as were announced, their seqs ascending and inside the range."""
+    if rows.count != chunk.rows:
+        raise BadRequest(
+            f"Strand-Rows says {chunk.rows}, and the body has {rows.count}", expected=chunk.rows, actual=rows.count
+        )
+    if not rows.count:
+        return
+    seqs = rows.stamps.column("seq")
+    first, last = seqs[0].as_py(), seqs[-1].as_py()
+    ascending = rows.count == 1 or pc.all(pc.less(seqs.slice(0, rows.count - 1), seqs.slice(1))).as_py()
+    if not ascending or first <= chunk.since or last > chunk.until:
+        raise BadRequest(
+            f"the rows' seqs don't ascend inside ({chunk.since}, {chunk.until}]",
+            hint="Send each row once, in the order of its _seq.",
+            first=first,
+            last=last,
+        )
+    if chunk.dead is not None and first != chunk.dead:
+        raise BadRequest(f"Strand-Dead says {chunk.dead}, and the row's _seq is {first}")
+
+
+def validated(
+    rows: ChunkRows, schema: Schema, *, extra: bool, gateway: str, above: int, without: Iterable[int] = ()
+) -> pa.RecordBatch:
+    """The rows above a seq as the ledger stores them; InvalidRows names bad ones by their index in the chunk."""
+    seqs = rows.stamps.column("seq")
+    start = int(pc.sum(pc.less_equal(seqs, above)).as_py() or 0)
+    batch = _users(rows, schema, extra, start)
+    stamps = rows.stamps.slice(start)
+    origin = {
+        GATEWAY: pa.repeat(pa.scalar(gateway, pa.string()), batch.num_rows),
+        ORIGIN_SEQ: stamps.column("seq"),
+        ORIGIN_AT: stamps.column("at"),
+        ORIGIN_ACTOR: stamps.column("actor"),
+    }
+    fields = origin_fields()
+    whole = pa.RecordBatch.from_arrays(
+        [*batch.columns, *(origin[field.name] for field in fields)],
+        schema=pa.schema([*stored_schema(schema, extra), *fields]),
+    )
+    skipped = pa.array(sorted(without), pa.int64())
+    return whole.filter(pc.invert(pc.is_in(stamps.column("seq"), value_set=skipped))) if len(skipped) else whole
+
+
+def _users(rows: ChunkRows, schema: Schema, extra: bool, start: int) -> pa.RecordBatch:
+    if isinstance(rows.data, list):
+        return rules.from_dicts(rows.data[start:], schema, extra=extra, start=start)
+    some = rows.data.slice(start)
+    if rows.extras is None:
+        return rules.from_arrow(some, schema, extra=extra, start=start)
+    objects = rules.read_objects(to_json_lines(some, schema), start=start)
+    merged = [_with_extra(row, text) for row, text in zip(objects, rows.extras[start:], strict=True)]
+    return rules.from_dicts(merged, schema, extra=extra, start=start)
