@@ -137,7 +137,7 @@ class Forward:
         delivery = unit.delivery
         found = self.find_mark(delivery.stream, delivery.table)
         if found is None:
-            if delivery.epoch == 1 and delivery.since != self._start_seq:
+            if delivery.since != self._start_seq:
                 raise Resume(None)
             return delivery.since
         if found.epoch < delivery.epoch:
@@ -157,7 +157,7 @@ class Forward:
     def post(self, unit: Unit, body: _Body) -> answers.Verdict:
         """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
         delivery = unit.delivery
-        opens = delivery.epoch == 1 and body.chunk.since == self._start_seq
+        opens = body.chunk.since == self._start_seq
         told = self._told(body, delivery.stream, delivery.epoch, opens=opens)
         return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data)
 

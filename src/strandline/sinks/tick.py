@@ -109,7 +109,7 @@ class Ticker:
         if turns:
             with self.ctx.ledger.write() as txn:
                 note_tick(txn, self.sink.sink_id)
-        return [*failed, *(turn.ticked for turn in turns)]
+        return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]
 
     def _flush(self) -> list[Ticked]:
         """Move tails into the log. A table that can't be flushed keeps its rows, and the others go on."""
@@ -217,6 +217,11 @@ class Ticker:
         found = self.destination.find_mark(stream, table)
         mark = found or Mark(1, self.sink.start_seq)
         with self.ctx.ledger.write() as txn:
+            if mark.seq > txn.last_seq:
+                raise Park(
+                    f"the destination has seqs up to {mark.seq}, and this lake has only come to {txn.last_seq}: "
+                    "it was restored from an older copy, and its next rows would be taken for old ones"
+                )
             deliveries.set_mark(txn, hold, self.sink.sink_id, stream, mark)
         return mark
 
