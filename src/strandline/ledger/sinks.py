@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from strandline.errors import Conflict, NotFound, nearest
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
 
 
 def add_sink(
     txn: Txn,
+    sink_id: str,
     name: str,
     type_: str,
     *,
@@ -30,7 +30,7 @@ def add_sink(
     if txn.conn.execute(select(db.sinks.c.sink_id).where(db.sinks.c.name == name)).scalar() is not None:
         raise _exists(name)
     sink = Sink(
-        sink_id=new_id(),
+        sink_id=sink_id,
         name=name,
         type=type_,
         branch_id=branch_id,

@@ -17,6 +17,7 @@ from strandline.errors import BadRequest, nearest
 from strandline.ledger import sinks
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_states
+from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
 from strandline.sinks.destination import Destination
 from strandline.sinks.reading import check_routing
@@ -80,16 +81,18 @@ def add(around: Surroundings, asked: Wanted, *, start: int | None, check: bool, 
         now_seq = around.ledger.last_seq(conn)
     if start is not None and not 0 <= start <= now_seq:
         raise BadRequest(f"a sink can't begin at seq {start}", hint=f"From 0 to {now_seq}, or now.")
+    sink_id = new_id()
     if check:
-        _probe(around, asked, take_over)
+        _probe(around, asked, sink_id, take_over)
     with around.ledger.write() as txn:
-        sink = _insert(around, txn, asked, txn.last_seq if start is None else start)
+        sink = _insert(around, txn, asked, sink_id, txn.last_seq if start is None else start)
     return sink
 
 
-def _insert(around: Surroundings, txn: Txn, asked: Wanted, start: int) -> Sink:
+def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: int) -> Sink:
     return sinks.add_sink(
         txn,
+        sink_id,
         asked.name,
         asked.type,
         branch_id=branch_id(txn.conn, asked.branch),
@@ -167,8 +170,9 @@ def _table_ids(conn: Connection, asked: Wanted) -> tuple[str, ...] | None:
     return None if asked.tables is None else tuple(find_table(conn, name).table_id for name in asked.tables)
 
 
-def _probe(around: Surroundings, asked: Wanted, take_over: bool) -> None:
-    sink = Sink("probe", asked.name, asked.type, "", None, asked.settings, 0, 0, None, None)
+def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -> None:
+    """Ask the destination as the sink that is about to be made."""
+    sink = Sink(sink_id, asked.name, asked.type, "", None, asked.settings, 0, 0, None, None)
     place = destination(around, sink, take_over=take_over)
     try:
         place.probe()
