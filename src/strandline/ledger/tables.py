@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -198,6 +198,22 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
         .order_by(db.tail.c.first_seq)
     )
     return [BatchRef(*row) for row in rows]
+
+
+def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, int | None]]:
+    """Every table with the rows, the bytes and the oldest time (in µs) of its tail, without listing its batches."""
+    size = db.batches.c
+    rows = conn.execute(
+        select(db.tables.c.name, func.sum(size.rows), func.sum(size.size_bytes), func.min(size.at_us))
+        .select_from(
+            db.tables.outerjoin(
+                db.tail, and_(db.tail.c.table_id == db.tables.c.table_id, db.tail.c.branch_id == on_branch)
+            ).outerjoin(db.batches, db.batches.c.batch_id == db.tail.c.batch_id)
+        )
+        .group_by(db.tables.c.name)
+        .order_by(db.tables.c.name)
+    )
+    return [(name, int(count or 0), int(size_bytes or 0), at_us) for name, count, size_bytes, at_us in rows]
 
 
 def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:
