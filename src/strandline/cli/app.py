@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, tables, upkeep, writing
+from strandline.cli import lakes, reading, serving, tables, upkeep, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -75,3 +75,4 @@ tables.register(app)
 writing.register(app)
 reading.register(app)
 upkeep.register(app)
+serving.register(app)
