@@ -61,9 +61,18 @@ class LeaseConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where `strand serve` listens, as HOST:PORT."""
+    """Where `strand serve` listens, as HOST:PORT, and how much it takes on.
+
+    `max_requests` and `max_bytes` bound what one actor has in flight; `queue` bounds what waits for the ledger in all.
+    """
 
     listen: str
+    max_body: int
+    read_timeout_s: float
+    max_requests: int
+    max_bytes: int
+    queue: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,20 @@ def _size(value: object) -> int:
     return parse_size(value if isinstance(value, str) else "")
 
 
+def _some_bytes(value: object) -> int:
+    size = _size(value)
+    if size <= 0:
+        raise ValueError("a size larger than nothing")
+    return size
+
+
+def _count(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 100_000:
+        raise ValueError("a whole number from 1 to 100000")
+    return number
+
+
 def _duration(value: object) -> float:
     return parse_duration(value if isinstance(value, str) else "")
 
@@ -174,6 +197,14 @@ def _listen(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\S+:\d{1,5}", value) or int(value.rpartition(":")[2]) > 65535:
         raise ValueError('HOST:PORT, such as "127.0.0.1:8400"')
     return value
+
+
+def read_listen(text: str) -> str:
+    """An address that a command line names."""
+    try:
+        return _listen(text)
+    except ValueError as error:
+        raise BadRequest(f"can't listen on {text!r}", hint=f"Name {error}.") from None
 
 
 def _spark_conf(value: object) -> dict[str, str]:
@@ -213,7 +244,15 @@ _KEYS: dict[str, dict[str, _Key]] = {
     "spark": {"master": _Key("local[*]", _text), "conf": _Key({}, _spark_conf)},
     "flush": {"max_bytes": _Key("64MiB", _size), "max_age": _Key("60s", _duration)},
     "lease": {"ttl": _Key("30s", _positive_duration), "wait": _Key("5m", _duration)},
-    "server": {"listen": _Key("127.0.0.1:8400", _listen)},
+    "server": {
+        "listen": _Key("127.0.0.1:8400", _listen),
+        "max_body": _Key("64MiB", _some_bytes),
+        "read_timeout": _Key("30s", _positive_duration),
+        "max_requests": _Key(16, _count),
+        "max_bytes": _Key("4GiB", _some_bytes),
+        "queue": _Key(256, _count),
+        "threads": _Key(16, _count),
+    },
 }
 _VARIABLES = {f"STRAND_{section}_{key}".upper(): (section, key) for section, keys in _KEYS.items() for key in keys}
 
@@ -256,9 +295,14 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
-        server=ServerConfig(**values["server"]),
+        server=_server(values["server"]),
         sinks=_sinks(document.get("sinks", {}), file),
     )
+
+
+def _server(values: Mapping[str, Any]) -> ServerConfig:
+    plain = {key: value for key, value in values.items() if key != "read_timeout"}
+    return ServerConfig(**plain, read_timeout_s=values["read_timeout"])
 
 
 def write_default(root: Path, ledger: str = DEFAULT_LEDGER, warehouse: str = DEFAULT_WAREHOUSE) -> Path:
@@ -403,4 +447,10 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 
 [server]
 # listen = "127.0.0.1:8400"
+# max_body = "64MiB"  # the largest body of a request, before and after it is decompressed
+# read_timeout = "30s"  # a body that arrives more slowly is given up
+# max_requests = 16  # of one actor at the same time
+# max_bytes = "4GiB"  # of one actor at the same time
+# queue = 256  # requests that wait for the ledger, before others are told to come back later
+# threads = 16  # that decode, validate and store
 """

@@ -45,6 +45,11 @@ ONLY_IN = {
     "cronsim": ("sinks", "worker"),
     "typer": ("cli",),
     "rich": ("cli", "demo"),
+    "fastapi": ("server",),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "pydantic": ("server",),
+    "prometheus_client": ("server",),
 }
 """Where a library is used. Names that only a type checker reads don't count."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, sinks, tables, upkeep, working, writing
+from strandline.cli import lakes, reading, serving, sinks, tables, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -76,4 +76,5 @@ writing.register(app)
 reading.register(app)
 sinks.register(app)
 upkeep.register(app)
+serving.register(app)
 working.register(app)

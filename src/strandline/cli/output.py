@@ -44,6 +44,11 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def flush() -> None:
+    """Let whoever reads our output see it now; a command that goes on would keep it."""
+    sys.stdout.flush()
+
+
 def to_stderr(text: str) -> None:
     """A line for people beside the answer."""
     print(_printable(text, keep="\n"), file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -200,16 +200,20 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
     return [BatchRef(*row) for row in rows]
 
 
-def read_tail_sizes(conn: Connection) -> list[tuple[str, int, int]]:
-    """Every table of main with a tail: its name, the tail's bytes, and since when its oldest batch waits."""
+def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, int | None]]:
+    """Every table with the rows, the bytes and the oldest time (in µs) of its tail, without listing its batches."""
+    size = db.batches.c
     rows = conn.execute(
-        select(db.tables.c.name, func.sum(db.batches.c.size_bytes), func.min(db.batches.c.at_us))
-        .join_from(db.tail, db.batches, db.tail.c.batch_id == db.batches.c.batch_id)
-        .join(db.tables, db.tables.c.table_id == db.tail.c.table_id)
+        select(db.tables.c.name, func.sum(size.rows), func.sum(size.size_bytes), func.min(size.at_us))
+        .select_from(
+            db.tables.outerjoin(
+                db.tail, and_(db.tail.c.table_id == db.tables.c.table_id, db.tail.c.branch_id == on_branch)
+            ).outerjoin(db.batches, db.batches.c.batch_id == db.tail.c.batch_id)
+        )
         .group_by(db.tables.c.name)
         .order_by(db.tables.c.name)
     )
-    return [(str(row[0]), int(row[1]), int(row[2])) for row in rows]
+    return [(name, int(count or 0), int(size_bytes or 0), at_us) for name, count, size_bytes, at_us in rows]
 
 
 def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:

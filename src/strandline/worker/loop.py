@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from strandline import logs
 from strandline.lake import Lake
-from strandline.ledger.tables import read_tail_sizes
+from strandline.ledger.ledger import MAIN
+from strandline.ledger.tables import branch_id, tail_sizes
 from strandline.model.sinks import Sink
 from strandline.sinks.settings import resolved
 from strandline.worker.due import Job, Rules, Schedule, Tail, due
@@ -82,7 +83,8 @@ class Worker:
     def _facts(self) -> tuple[list[Tail], list[Schedule]]:
         following = self.lake.sinks()
         with self.lake.ledger.read() as conn:
-            tails = [Tail(*row) for row in read_tail_sizes(conn)]
+            sizes = tail_sizes(conn, branch_id(conn, MAIN))
+        tails = [Tail(name, size_bytes, since_us) for name, _, size_bytes, since_us in sizes if since_us is not None]
         return tails, [_schedule(sink) for sink in following]
 
     def _due(self) -> list[Job]:

@@ -1,0 +1,115 @@
+"""`strand serve` and `strand token`: writing over HTTP, and who may."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.session import session_of
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command("serve")(serve)
+    group = typer.Typer(help="Say who may write over HTTP.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("create")(create)
+    group.command("list")(list_)
+    group.command("revoke")(revoke)
+    app.add_typer(group, name="token")
+
+
+def serve(
+    context: typer.Context,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
+    ] = None,
+) -> None:
+    """Take rows over HTTP, and what other lakes forward, until SIGTERM or Ctrl-C. It needs no Java.
+
+    \b
+    Example: strand serve --listen 127.0.0.1:8400
+    """
+    from strandline.config import read_listen
+    from strandline.server.run import serve as run
+
+    session = session_of(context)
+    with session.open() as lake:
+        where = lake.config.server.listen if listen is None else read_listen(listen)
+
+        def ready(address: str) -> None:
+            session.emit({"listen": address}, lambda: output.say(f"Listening on http://{address}"))
+            output.flush()
+
+        run(lake, where, ready)
+
+
+def create(
+    context: typer.Context,
+    actor: Annotated[str, typer.Argument(metavar="ACTOR", help="In whose name the token writes.")],
+) -> None:
+    """Make a token. It is printed once, and nobody can look it up again.
+
+    \b
+    Example: strand token create edge-7
+    """
+    from strandline.ledger.tokens import create_token
+
+    session = session_of(context)
+    with session.open() as lake:
+        token, secret = create_token(lake.ledger, actor)
+    session.emit({"id": token.token_id, "actor": actor, "token": secret}, lambda: output.say(secret))
+    session.note("This is the only time the token is shown.")
+
+
+def list_(context: typer.Context) -> None:
+    """List the tokens, without their secrets.
+
+    \b
+    Example: strand token list
+    """
+    from strandline.ledger.tokens import list_tokens
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
+        document = [_entry(token) for token in list_tokens(conn)]
+
+    def human() -> None:
+        if not document:
+            output.say("There are no tokens yet. `strand token create ACTOR` makes one.")
+            return
+        output.table(
+            ["token", "actor", "created", "revoked"],
+            [[t["id"], t["actor"], output.when(t["created"]), output.when(t["revoked"])] for t in document],
+        )
+
+    session.emit(document, human)
+
+
+def revoke(
+    context: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="A token's id, as `token list` shows it.")],
+) -> None:
+    """Make a token worthless; a running server notices within a second.
+
+    \b
+    Example: strand token revoke 0199c2f1a0b3d4e5f6a7b8c9
+    """
+    from strandline.ledger.tokens import revoke_token
+
+    session = session_of(context)
+    with session.open() as lake:
+        token = revoke_token(lake.ledger, token_id)
+    session.emit(_entry(token), lambda: output.say(f"Token {token_id} of {token.actor} is worthless now."))
+
+
+def _entry(token: Any) -> dict[str, Any]:
+    from strandline.model.moments import text_of
+
+    return {
+        "id": token.token_id,
+        "actor": token.actor,
+        "created": text_of(token.created_at_us),
+        "revoked": None if token.revoked_at_us is None else text_of(token.revoked_at_us),
+    }

@@ -1,0 +1,103 @@
+"""Admission: who may begin, so that nobody takes everything and nothing piles up.
+
+One actor has a bounded number of requests and bytes in flight; all together have a bounded number waiting for the
+ledger. Who is refused is told when to come back, from what waits now and from how fast the ledger has been lately. It
+is all counted on the event loop, so there is nothing to lock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from strandline.errors import Busy, TooManyRequests
+
+WINDOW_S = 10.0
+BEHIND_S = 5.0
+"""A request that has waited for the ledger this long says that the ledger is behind."""
+
+MIN_WAIT_S, MAX_WAIT_S = 1, 60
+
+
+def retry_after_s(waiting: int, acks: int, window_s: float) -> int:
+    """When to come back: the time that what waits will take at the pace of the last acks."""
+    if acks == 0 or window_s <= 0:
+        return MAX_WAIT_S if waiting else MIN_WAIT_S
+    return max(MIN_WAIT_S, min(MAX_WAIT_S, math.ceil(waiting * window_s / acks)))
+
+
+class Gate:
+    """What is in flight, and what it is allowed to be."""
+
+    def __init__(
+        self, *, max_requests: int, max_bytes: int, queue: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._queue = queue
+        self._clock = clock
+        self._requests: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._working: dict[object, float] = {}
+        self._acks: deque[float] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were admitted and are not answered."""
+        return self._requests.total()
+
+    @contextmanager
+    def admitted(self, actor: str, size_bytes: int) -> Iterator[None]:
+        """Room for one request of an actor, until the block ends; both gates or neither."""
+        self._check(actor, size_bytes)
+        self._requests[actor] += 1
+        self._bytes[actor] += size_bytes
+        try:
+            yield
+        finally:
+            self._requests[actor] -= 1
+            self._bytes[actor] -= size_bytes
+            if not self._requests[actor]:
+                del self._requests[actor], self._bytes[actor]
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """One request that waits for the ledger, or is at work there; its end counts as an ack when it was one."""
+        ticket = object()
+        self._working[ticket] = self._clock()
+        try:
+            yield
+            self._acks.append(self._clock())
+        finally:
+            del self._working[ticket]
+
+    def retry_after_s(self) -> int:
+        """When somebody who is refused now should come back."""
+        now = self._clock()
+        while self._acks and self._acks[0] < now - WINDOW_S:
+            self._acks.popleft()
+        window_s = min(WINDOW_S, max(0.1, now - self._acks[0])) if self._acks else WINDOW_S
+        return retry_after_s(len(self._working), len(self._acks), window_s)
+
+    def _check(self, actor: str, size_bytes: int) -> None:
+        oldest = next(iter(self._working.values()), None)
+        stuck = oldest is not None and self._clock() - oldest > BEHIND_S
+        if len(self._working) >= self._queue or stuck:
+            raise Busy(
+                f"{len(self._working)} requests wait for the ledger",
+                hint="Send the same request again after the time that Retry-After says.",
+                reason="ledger_behind",
+            )
+        if self._requests[actor] >= self._max_requests:
+            raise TooManyRequests(
+                f"{actor!r} has {self._requests[actor]} requests in flight",
+                reason="in_flight",
+                limit=self._max_requests,
+            )
+        if self._requests[actor] and self._bytes[actor] + size_bytes > self._max_bytes:
+            raise TooManyRequests(
+                f"{actor!r} has {self._bytes[actor]} bytes in flight", reason="bytes", limit=self._max_bytes
+            )

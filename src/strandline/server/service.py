@@ -1,0 +1,96 @@
+"""What every route works with: the lake, the threads, the gate, the counters.
+
+The event loop only reads and answers. Decompressing, decoding, validating and storing happen in a bounded pool of
+threads; appends that meet there share a transaction, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from strandline.lake import Lake
+from strandline.server.admission import Gate
+from strandline.server.auth import Tokens, bearer
+from strandline.server.bodies import declared_bytes, decompressed, encoding_of, read_body
+from strandline.server.metrics import Figure, Metrics
+
+T = TypeVar("T")
+
+LOOKING_THREADS = 2
+"""For tokens, health and metrics: a stuck writer must not keep anybody from seeing that it is stuck."""
+
+
+@dataclass
+class Service:
+    """One running server."""
+
+    lake: Lake
+    tokens: Tokens
+    gate: Gate
+    metrics: Metrics
+    workers: ThreadPoolExecutor
+    lookers: ThreadPoolExecutor
+    ready: bool = False
+
+    async def actor(self, request: Request) -> str:
+        """Who asks; Unauthorized if nobody knows."""
+        return await self.tokens.actor(bearer(request.headers.get("authorization")), self.look)
+
+    async def look(self, read: Callable[[], T]) -> T:
+        """Read the ledger in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.lookers, read)
+
+    async def take(self, request: Request, actor: str, store: Callable[[bytes], T]) -> T:
+        """Admit a request, read its body, and let a thread decompress and store it."""
+        settings = self.lake.config.server
+        limit = settings.max_body
+        encoding = encoding_of(request)
+        with self.gate.admitted(actor, declared_bytes(request, limit)):
+            body = await read_body(request, limit, settings.read_timeout_s)
+            with self.gate.working(), self.metrics.append_s.labels(request.scope["route"].path).time():
+                return await self._work(lambda: store(decompressed(body, encoding, limit)))
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        """Run it in a thread; whoever is cancelled meanwhile still holds its place until the thread is done."""
+        future = asyncio.get_running_loop().run_in_executor(self.workers, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+    def close(self) -> None:
+        """Finish what the threads are doing."""
+        self.workers.shutdown(wait=True)
+        self.lookers.shutdown(wait=True)
+
+
+def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None) -> Service:
+    """A service for a lake that is open."""
+    settings = lake.config.server
+    pool = partial(ThreadPoolExecutor, thread_name_prefix="strand")
+    gate = Gate(max_requests=settings.max_requests, max_bytes=settings.max_bytes, queue=settings.queue)
+    metrics = Metrics(lake.ledger, more_metrics)
+    metrics.in_flight.set_function(lambda: gate.in_flight)
+    return Service(
+        lake=lake,
+        tokens=Tokens(lake.ledger),
+        gate=gate,
+        metrics=metrics,
+        workers=pool(max_workers=settings.threads),
+        lookers=pool(max_workers=LOOKING_THREADS),
+    )
+
+
+def service_of(request: Request) -> Service:
+    """The service that a request came to."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
