@@ -60,11 +60,14 @@ RECOVERY_POINTS = ["recover.before_commit", "recover.after_commit", "settle.befo
                    "settle.after_folder", "settle.after_commit"]  # fmt: skip
 APPEND_POINTS = ["append.before_commit", "append.after_commit"]
 OTHER_POINTS = ["table.before_commit", "table.after_commit", "quarantine.before_commit", "quarantine.after_commit"]
+DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "copy.before_append",
+                      "copy.after_append", "copy.before_commit", "copy.after_commit"]  # fmt: skip
+"""`tests/sinks` dies at these."""
 
 
 def test_every_failpoint_is_in_the_sweep() -> None:
     """A failpoint that no test dies at protects nothing."""
-    swept = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *OTHER_POINTS}
+    swept = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *OTHER_POINTS, *DESTINATION_POINTS}
     assert swept == set(failpoints.NAMES)
 
 
