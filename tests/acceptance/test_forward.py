@@ -138,6 +138,7 @@ def test_f13_after_a_crash_the_same_unit_is_sent_first(source: Lake, receiver: R
 
 
 PLACES = [
+    "deliver.before_open",
     "deliver.after_open",
     "forward.before_send",
     "forward.after_send",

@@ -62,7 +62,7 @@ class Destination(Protocol):
     def probe(self) -> None:
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
 
-    def find_mark(self, stream: Stream, table: str) -> Mark | None:
+    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know."""
 
     def ship(self, unit: Unit) -> Shipped:

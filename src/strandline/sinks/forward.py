@@ -79,7 +79,7 @@ class Forward:
         if answer.status_code not in (200, 404):
             raise Environment(f"{self._settings['url']} answers {answer.status_code}", hint="Is it a strand server?")
 
-    def find_mark(self, stream: Stream, table: str) -> Mark | None:
+    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Mark | None:
         """Where the receiver is in a stream."""
         answer = self._ask(stream, table)
         if answer.status_code == 401 and self._renewed():

@@ -22,7 +22,7 @@ from strandline.ledger import deliveries
 from strandline.ledger.dead_letters import Refused, bury, dead_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.sinks import note_tick
-from strandline.ledger.tables import branch_name, read_states
+from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState
 from strandline.operations.beats import holding
@@ -173,8 +173,8 @@ class Ticker:
             return None
         if state.delivery is not None:
             return state.delivery
-        mark = state.mark or self._first_mark(hold, stream, state.table)
         settings = resolved(self.sink.type, self.sink.settings)
+        mark = state.mark or self._first_mark(hold, stream, state.table)
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
@@ -209,12 +209,14 @@ class Ticker:
         log.info("opened", delivery=delivery.delivery_id, sink=self.sink.name, since=delivery.since, until=plan.until)
         return delivery
 
-    def _first_mark(self, hold: Hold, stream: Stream, table: str) -> Mark:
+    def _first_mark(self, hold: Hold, stream: Stream, name: str) -> Mark:
         """Where a stream begins that we have no mark of: where its destination says it is, else at the sink's start.
 
         A sink is without its mark when it is new, or when its ledger was restored or repaired.
         """
-        found = self.destination.find_mark(stream, table)
+        with self.ctx.ledger.read() as conn:
+            table = find_table(conn, name)
+        found = self.destination.find_mark(stream, table.name, table.partition_by)
         mark = found or Mark(1, self.sink.start_seq)
         with self.ctx.ledger.write() as txn:
             if mark.seq > txn.last_seq:

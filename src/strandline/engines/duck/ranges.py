@@ -8,11 +8,13 @@ don't overlap in seqs: one run after another is sorted and read, so memory follo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from strandline.engines.duck import relations, sandbox
+from strandline.errors import HistoryGone
 from strandline.model.types import SEQ
 
 READ_ROWS = 10_000
@@ -56,7 +58,7 @@ class Piece:
 def read_range(wanted: Range) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
     for run in wanted.runs:
-        with sandbox.interruptible(), sandbox.connect() as connection:
+        with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
             paths = [relations.local_path(path) for path in run]
             older = {relations.local_path(path) for path in wanted.older}
             source = relations.files(paths, list(wanted.stored), older)
@@ -64,9 +66,20 @@ def read_range(wanted: Range) -> Iterator[Piece]:
                 yield _piece(batch, wanted.schema)
 
 
+@contextmanager
+def _kept_files() -> Iterator[None]:
+    """A file that is gone is an error with a name, and never missing rows."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.IOException as error:
+        raise HistoryGone(f"a file of this range can't be read any more: {error}") from error
+
+
 def seq_at(paths: tuple[str, ...], since: int, place: int) -> int | None:
     """The seq of the `place`-th row behind `since`, counted from 1; None when there are fewer."""
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
         source = relations.parquet([relations.local_path(path) for path in paths], [SEQ])
         query = f"SELECT {SEQ} FROM ({source}) WHERE {SEQ} > {since} ORDER BY {SEQ} LIMIT 1 OFFSET {place - 1}"
         found = connection.execute(query).fetchall()
