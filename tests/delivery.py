@@ -85,7 +85,7 @@ class Receiver:
         with Lake(self.root) as lake:
             lake.create_table(name, columns or COLUMNS, **options)
 
-    def rows(self, query: str = "select part_id from messages order by _origin_seq, _seq") -> list[Any]:
+    def rows(self, query: str = "select part_id from messages order by _seq") -> list[Any]:
         """What it holds."""
         with Lake(self.root, read_only=True) as lake:
             found = lake.view().sql(query).rows()

@@ -291,31 +291,35 @@ class Lake:
         stop: threading.Event | None = None,
         take_over: bool = False,
     ) -> list[Ticked]:
-        """Deliver what is due, now: of these sinks, or of all."""
+        """Deliver what is due, now: of these sinks, or of all. One that has to wait keeps no other waiting."""
+        from concurrent.futures import ThreadPoolExecutor
+
         from strandline.ledger.sinks import find_sink
-        from strandline.sinks.instances import destination
-        from strandline.sinks.tick import Ticker
 
         known = self.sinks()
         with self.ledger.read() as conn:
             chosen = [find_sink(conn, name) for name in names] or known
-        done: list[Ticked] = []
-        for sink in chosen:
+        stopped = stop or threading.Event()
+
+        def one(sink: Sink) -> list[Ticked]:
+            from strandline.sinks.instances import destination
+            from strandline.sinks.tick import Ticker
+
             place = destination(self.surroundings, sink, take_over=take_over)
             try:
-                ticker = Ticker(
-                    self.context,
-                    sink,
-                    place,
-                    actor or default_actor(),
-                    wait_s=wait_s,
-                    patient=patient,
-                    stop=stop or threading.Event(),
-                )
-                done.extend(ticker.tick())
+                who = actor or default_actor()
+                return Ticker(self.context, sink, place, who, wait_s=wait_s, patient=patient, stop=stopped).tick()
             finally:
                 place.close()
-        return done
+
+        if len(chosen) <= 1:
+            return one(chosen[0]) if chosen else []
+        with ThreadPoolExecutor(len(chosen), thread_name_prefix="tick") as pool:
+            try:
+                return [ticked for done in [pool.submit(one, sink) for sink in chosen] for ticked in done.result()]
+            except BaseException:
+                stopped.set()  # or the others would be waited for, however long their destinations take
+                raise
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

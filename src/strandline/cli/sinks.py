@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from strandline.sinks.tick import Ticked
 
 PARKED, NOT_NOW = 6, 5
+TOKENS = frozenset({"token", "token_env", "token_file"})
+"""One token in place of another, however either was given."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A sink's name.")]
 Settings = Annotated[
@@ -74,7 +76,7 @@ def add(
         sink = lake.add_sink(name, type_, given, start=_start(from_), check=not no_check, take_over=take_over)
         document = _describe(lake, sink.name)
     session.emit(
-        document, lambda: output.say(f"Sink {name} follows from seq {sink.start_seq}. `strand sink tick` sends.")
+        document, lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends.")
     )
 
 
@@ -242,7 +244,9 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
             sink = find_sink(conn, name)
             now = instances.as_given(conn, sink)
         changes = _settings(settings)
-        merged = {key: value for key, value in {**now, **changes}.items() if value != ""}
+        replaced = TOKENS if TOKENS & changes.keys() else frozenset()
+        kept = {key: value for key, value in now.items() if key not in replaced}
+        merged = {key: value for key, value in {**kept, **changes}.items() if value != ""}
         asked = instances.wanted(name, sink.type, merged, where=f"sink {name!r}")
         instances.change(lake.surroundings, sink, asked)
         document = _describe(lake, name)
@@ -379,7 +383,7 @@ def preview(context: typer.Context, name: Name) -> None:
 
     def human() -> None:
         if not found:
-            output.say("Nothing is in the log for it. Rows that are not flushed yet are not counted here.")
+            output.say("Nothing waits in the log for it. Rows that are not flushed yet are not counted here.")
             return
         heads = ["table", "partition", "since", "until", "rows", "withheld", "bytes"]
         output.table(heads, [[*(one[head] for head in heads[:-1]), output.size(one["bytes"])] for one in found])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.lags import Lag, read_lags
-from strandline.ledger.ledger import Connection
+from strandline.ledger.ledger import Connection, Ledger
 from strandline.ledger.sinks import list_sinks
 from strandline.ledger.tables import branch_name, list_tables
 from strandline.model.moments import text_of
@@ -103,3 +104,25 @@ def _moment(at_us: int | None) -> str | None:
 
 def _age_s(since_us: int | None) -> float | None:
     return None if since_us is None else max(0.0, time.time() - since_us / 1e6)
+
+
+Figure = tuple[str, str, dict[str, str], float]
+"""A number for whoever watches: its name, its help, its labels, its value."""
+
+
+def figures(ledger: Ledger) -> Iterator[Figure]:
+    """The same as numbers, for the metrics of a server or a worker."""
+    with ledger.read() as conn:
+        following = sinks(conn)
+    for sink in following:
+        for stream in sink["streams"]:
+            label = {"sink": sink["sink"], "table": stream["table"], "partition": stream["partition"]}
+            parked = stream["delivery"] is not None and stream["delivery"]["parked"] is not None
+            done = stream["delivered"]
+            yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, stream["lag"]["rows"]
+            yield "strand_sink_lag_seconds", "How long the oldest of them waits.", label, stream["lag"]["age_s"] or 0.0
+            yield "strand_sink_delivered_rows", "Rows delivered.", label, done["rows"]
+            yield "strand_sink_delivered_bytes", "Bytes delivered.", label, done["bytes"]
+            yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, done["withheld"]
+            yield "strand_sink_parked", "1 where a delivery waits for a person.", label, float(parked)
+            yield "strand_sink_dead_letters", "Rows that the destination refused.", label, stream["dead_letters"]

@@ -16,6 +16,7 @@ import uvicorn
 
 from strandline.errors import Environment
 from strandline.lake import Lake
+from strandline.reports.sinks import figures
 from strandline.server.app import create_app
 
 GRACE_S = 20
@@ -25,7 +26,7 @@ def serve(lake: Lake, listen: str, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal; `on_ready` is told the address once requests are answered."""
     bound = _bind(listen)
     config = uvicorn.Config(
-        create_app(lake),
+        create_app(lake, more_metrics=lambda: figures(lake.ledger)),
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import zstandard
 
 from strandline.errors import Internal
+from strandline.model.schema import Schema
 from strandline.model.wire import to_json_lines
 
 CONTENT_TYPES = {"arrow": "application/vnd.apache.arrow.stream", "ndjson": "application/x-ndjson"}
@@ -15,10 +16,13 @@ ZSTD_LEVEL = 1
 GZIP_LEVEL = 3
 
 
-def uncompressed(rows: pa.RecordBatch, format_: str) -> bytes:
-    """The canonical bytes of a chunk: what its batch id is made of, however they are compressed."""
+def uncompressed(rows: pa.RecordBatch, format_: str, schema: Schema | None) -> bytes:
+    """The canonical bytes of a chunk: what its batch id is made of, however they are compressed.
+
+    JSON lines need the schema, to say json as it is and not as text.
+    """
     if format_ == "ndjson":
-        return b"".join(line if line.endswith(b"\n") else line + b"\n" for line in to_json_lines(rows))
+        return b"".join(to_json_lines(rows, schema))
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as writer:
         writer.write_batch(rows)

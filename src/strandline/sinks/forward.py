@@ -22,6 +22,7 @@ from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
 from strandline.ledger.dead_letters import Refused
 from strandline.model import inbound
+from strandline.model.schema import Schema
 from strandline.model.sinks import DeadLetter, Mark, Shipped, Stream
 from strandline.model.types import ORIGIN
 from strandline.model.wire import decode, encode
@@ -191,16 +192,19 @@ class Forward:
     def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
         """Send a dead letter again, once however often: the receiver remembers those it has stored."""
         chunk = Chunk(letter.seq - 1, letter.seq, decode(letter.payload))
-        body = self.encoded(chunk, letter.stream, letter.epoch, settings)
+        settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
+        body = self.encoded(chunk, letter.stream, letter.epoch, settings, None)
         told = self._told(body, letter.stream, letter.epoch, dead=letter.seq)
         verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data)
         if not isinstance(verdict, answers.Acked):
             raise Park(getattr(verdict, "said", str(verdict)))
 
-    def encoded(self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any]) -> _Body:
+    def encoded(
+        self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
+    ) -> _Body:
         """A chunk as bytes, with the id that says what they are."""
         rows = chunk.rows.drop_columns([name for name in ORIGIN if name in chunk.rows.schema.names])
-        raw = uncompressed(rows, settings["format"])
+        raw = uncompressed(rows, settings["format"], schema)
         made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
         return _Body(chunk, compress(raw, settings["compression"]), made)
 
@@ -259,7 +263,7 @@ class _Sending:
 
     def _encoded(self, chunk: Chunk) -> _Body:
         delivery = self._unit.delivery
-        return self._forward.encoded(chunk, delivery.stream, delivery.epoch, delivery.settings)
+        return self._forward.encoded(chunk, delivery.stream, delivery.epoch, delivery.settings, self._unit.schema)
 
     def send(self, body: _Body) -> None:
         """Send one chunk until it is acked, whole or in parts; else raise what has to happen first."""

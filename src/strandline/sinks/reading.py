@@ -119,6 +119,8 @@ def _select(stored: Sequence[Column], settings: Mapping[str, Any]) -> Select:
 
 def _expression(column: Column, how: str | None) -> str:
     name = quote_name(column.name)
+    if how == "hash" and column.type == Primitive("json"):
+        return f"concat('\"', sha256({name}), '\"')"
     if how == "hash":
         return f"sha256({name})"
     if how == "blank":

@@ -121,6 +121,7 @@ class Ticker:
             if self.stop.is_set():
                 break
             try:
+                self.ctx.iceberg()  # where there is no Java, say so before anything is begun
                 flush(self.ctx, name, branch, self.actor)
             except StrandError as error:
                 log.warning("not flushed", sink=self.sink.name, table=name, error=str(error))

@@ -41,6 +41,9 @@ TABLE_PROPERTIES = {
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-codec": "zstd",
+    # Without the partition's value in a path: one of 300 characters, or two that differ in case, make no good folders.
+    "write.object-storage.enabled": "true",
+    "write.object-storage.partitioned-paths": "false",
 }
 
 
