@@ -165,6 +165,12 @@ def remove(place: Place, name: str) -> None:
         place.system.delete_file(place.path(name))
 
 
+def remove_folder(place: Place, folder: str) -> None:
+    """Remove a folder and all that is in it; it may be gone already."""
+    with reaching(place, folder), suppress(FileNotFoundError):
+        place.system.delete_dir(place.path(folder))
+
+
 def upload(place: Place, name: str, content: IO[bytes]) -> None:
     """Put a local file's content into a bucket: in parts, and visible when the last one has arrived."""
     content.seek(0)
