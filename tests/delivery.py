@@ -20,6 +20,7 @@ from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
 from strandline.model.sinks import StreamState
 from tests.kit import COLUMNS, environment, kill, strand, strand_json
+from tests.proxy import PASS, Hurt, Seen, answer
 
 GATEWAY = "laptop"
 
@@ -174,3 +175,24 @@ def pause(process: subprocess.Popen[str]) -> None:
 def resume(process: subprocess.Popen[str]) -> None:
     """SIGCONT."""
     os.kill(process.pid, signal.SIGCONT)
+
+
+LAST = 11
+"""The seq of the last of the ten messages: making the table took the first seq."""
+
+
+def refuse_part(part_id: str, *, named: bool = True) -> Any:
+    """A rule: 422 for every chunk that holds this row."""
+    import pyarrow as pa
+    import zstandard
+
+    def rule(_n: int, seen: Seen) -> Hurt:
+        raw = zstandard.ZstdDecompressor().decompressobj().decompress(seen.body)
+        parts = pa.ipc.open_stream(raw).read_all().column("part_id").to_pylist()
+        if part_id not in parts:
+            return PASS
+        row = {"index": parts.index(part_id), "field": "body", "value": "?", "reason": "I don't like it"}
+        said = {"error": {"code": "invalid_rows", "message": "bad rows", "hint": "", "detail": {"rows": [row]}}}
+        return answer(422, json.dumps(said).encode() if named else b"no")
+
+    return rule

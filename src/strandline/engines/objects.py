@@ -8,6 +8,7 @@ rows as they are read would leave half an object behind when reading fails.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 UPLOAD_BYTES = 8 << 20
 CONNECT_TIMEOUT_S = 10
 REQUEST_TIMEOUT_S = 60
-
-_abandoned: list[object] = []
-"""Uploads that must not be completed. A stream that is collected completes its upload, so these are kept."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,6 @@ class Entry:
 
     name: str
     is_folder: bool
-    size_bytes: int
 
 
 def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry]:
@@ -101,10 +98,7 @@ def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry
     with reaching(place, folder):
         found = place.system.get_file_info(FileSelector(base, allow_not_found=True, recursive=recursive))
     return sorted(
-        (
-            Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory, max(info.size or 0, 0))
-            for info in found
-        ),
+        (Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in found),
         key=lambda entry: entry.name,
     )
 
@@ -165,6 +159,12 @@ def remove(place: Place, name: str) -> None:
         place.system.delete_file(place.path(name))
 
 
+def remove_folder(place: Place, folder: str) -> None:
+    """Remove a folder and all that is in it; it may be gone already."""
+    with reaching(place, folder), suppress(FileNotFoundError):
+        place.system.delete_dir(place.path(folder))
+
+
 def upload(place: Place, name: str, content: IO[bytes]) -> None:
     """Put a local file's content into a bucket: in parts, and visible when the last one has arrived."""
     content.seek(0)
@@ -173,7 +173,9 @@ def upload(place: Place, name: str, content: IO[bytes]) -> None:
         while chunk := content.read(UPLOAD_BYTES):
             stream.write(chunk)
     except BaseException:
-        _abandoned.append(stream)
+        # A stream that is collected completes its upload with what has arrived. So this one never is, not even when the
+        # interpreter ends; the store's own rule for incomplete uploads removes the parts.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
         raise
     stream.close()
 

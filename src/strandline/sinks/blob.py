@@ -19,11 +19,11 @@ import orjson
 
 from strandline.engines import objects
 from strandline.engines.objects import Place
-from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
+from strandline.errors import BadRequest, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.model import object_names as names
 from strandline.model.sinks import Mark, Shipped, Stream
-from strandline.sinks.destination import Unit
+from strandline.sinks.destination import Unit, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,18 +157,6 @@ def place_of(settings: Mapping[str, Any]) -> Place:
     if not uri.startswith(("file:///", "s3://")):
         raise BadRequest(f"can't write blobs to {uri!r}", hint="Write file:///path or s3://bucket/prefix.")
     return Place(uri, settings.get("endpoint"), settings.get("region"))
-
-
-def refusal(where: str, owner: tuple[str, str], ours: tuple[str, str]) -> Conflict:
-    """The error for a place that belongs to somebody else; both are (lake id, sink id)."""
-    lake, sink = owner
-    return Conflict(
-        f"{where} belongs to the sink {sink} of the lake {lake}",
-        kind="owner",
-        hint="Give this sink a place of its own. If the other one is gone for good, add the sink with --take-over.",
-        expected={"lake": ours[0], "sink": ours[1]},
-        actual={"lake": lake, "sink": sink},
-    )
 
 
 def read_owner(place: Place) -> Owner | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strandline.engines.duck.ranges import Range
+from strandline.errors import Conflict
 from strandline.ledger.dead_letters import Refused
 from strandline.model.schema import Schema
 from strandline.model.sinks import Delivery, Mark, Shipped, Stream
@@ -63,10 +64,25 @@ class Destination(Protocol):
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
 
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
-        """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know."""
+        """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know.
+
+        A mark in a later epoch than ours means that delivery goes on in that epoch.
+        """
 
     def ship(self, unit: Unit) -> Shipped:
         """Deliver the unit, once however often this is called; else raise Later, Park, Resume or a StrandError."""
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+def refusal(where: str, owner: tuple[str, str], ours: tuple[str, str]) -> Conflict:
+    """The error for a place that belongs to somebody else; both are (lake id, sink id)."""
+    lake, sink = owner
+    return Conflict(
+        f"{where} belongs to the sink {sink} of the lake {lake}",
+        kind="owner",
+        hint="Give this sink a place of its own. If the other one is gone for good, add the sink with --take-over.",
+        expected={"lake": ours[0], "sink": ours[1]},
+        actual={"lake": lake, "sink": sink},
+    )
