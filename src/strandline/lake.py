@@ -253,7 +253,7 @@ class Lake:
         """What sinks need to know of this lake."""
         from strandline.sinks.instances import Surroundings
 
-        return Surroundings(self.ledger, self.root, self.ledger.lake_id(), self.iceberg)
+        return Surroundings(self.ledger, self.root, self.config.warehouse, self.ledger.lake_id(), self.iceberg)
 
     def add_sink(
         self,

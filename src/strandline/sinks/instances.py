@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
 
 SECRETS = "secrets"
+COPIES = "_copies"
+"""Where rows on their way to another catalog lie, in the warehouse, which Spark's workers can reach."""
 _APART = ("tables", "branch", "hold_until")
 """Settings that have a place of their own in the ledger."""
 
@@ -37,6 +39,7 @@ class Surroundings:
 
     ledger: Ledger
     root: Path
+    warehouse: str
     lake_id: str
     iceberg: Callable[[], Iceberg]
 
@@ -226,6 +229,7 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 lake_id=around.lake_id,
                 sink_id=sink.sink_id,
                 spark=lambda: around.iceberg().session,
+                staging=f"{around.warehouse}/{COPIES}",
                 take_over=take_over,
             )
     raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))

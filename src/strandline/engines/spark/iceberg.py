@@ -121,7 +121,7 @@ class Iceberg:
                 change.commit()
                 return
             except Py4JJavaError as error:
-                if not _is(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
                     raise
 
     def _type(self, column: Column) -> Any:
