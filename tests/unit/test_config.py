@@ -30,7 +30,15 @@ def test_an_empty_file_is_a_lake_with_every_default(tmp_path: Path) -> None:
     assert (lake.spark.master, dict(lake.spark.conf)) == ("local[*]", {})
     assert (lake.flush.max_bytes, lake.flush.max_age_s) == (64 * 1024 * 1024, 60.0)
     assert (lake.lease.ttl_s, lake.lease.wait_s) == (30.0, 300.0)
-    assert lake.server.listen == "127.0.0.1:8400"
+    assert lake.server == config.ServerConfig(
+        listen="127.0.0.1:8400",
+        max_body=64 << 20,
+        read_timeout_s=30.0,
+        max_requests=16,
+        max_bytes=4 << 30,
+        queue=256,
+        threads=16,
+    )
     assert lake.sinks == {}
 
 
@@ -136,6 +144,11 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest_known_one_and_the_fi
         ("[spark.conf]\na = [1]", "[spark] conf", "for 'a'"),
         ("[server]\nlisten = '8400'", "[server] listen is '8400'", "HOST:PORT"),
         ("[server]\nlisten = 'localhost:99999'", "[server] listen", "HOST:PORT"),
+        ("[server]\nmax_body = 0", "[server] max_body is 0", "larger than nothing"),
+        ("[server]\nread_timeout = '0s'", "[server] read_timeout is '0s'", "longer than nothing"),
+        ("[server]\nthreads = 0", "[server] threads is 0", "a whole number"),
+        ("[server]\nqueue = 'many'", "[server] queue is 'many'", "a whole number"),
+        ("[server]\nmax_requests = true", "[server] max_requests is True", "a whole number"),
         ("spark = 1", "spark must be a section", ""),
         ("[sinks]\narchive = 1", "sinks are sections of their own", ""),
     ],
@@ -180,13 +193,15 @@ def test_every_key_can_be_set_by_the_environment_which_wins(tmp_path: Path) -> N
         STRAND_LEASE_TTL="2s",
         STRAND_LEASE_WAIT="3s",
         STRAND_SERVER_LISTEN="[::1]:9000",
+        STRAND_SERVER_MAX_REQUESTS="3",
+        STRAND_SERVER_READ_TIMEOUT="5s",
     )
     assert lake.spark == config.SparkConfig("local[2]", {"a": "1", "b": "3", "c": "true"})
     assert lake.ledger_path == tmp_path / "other.db"
     assert lake.warehouse == "file:///elsewhere"
     assert lake.flush == config.FlushConfig(1 << 20, 1.0)
     assert lake.lease == config.LeaseConfig(2.0, 3.0)
-    assert lake.server.listen == "[::1]:9000"
+    assert (lake.server.listen, lake.server.max_requests, lake.server.read_timeout_s) == ("[::1]:9000", 3, 5.0)
 
 
 def test_an_empty_variable_counts_as_absent(tmp_path: Path) -> None:

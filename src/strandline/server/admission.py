@@ -49,6 +49,11 @@ class Gate:
         """Requests that were admitted and are not answered."""
         return self._requests.total()
 
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest request at work has waited for the ledger."""
+        return self._clock() - next(iter(self._working.values()), self._clock())
+
     @contextmanager
     def admitted(self, actor: str, size_bytes: int) -> Iterator[None]:
         """Room for one request of an actor, until the block ends; both gates or neither."""
@@ -83,9 +88,7 @@ class Gate:
         return retry_after_s(len(self._working), len(self._acks), window_s)
 
     def _check(self, actor: str, size_bytes: int) -> None:
-        oldest = next(iter(self._working.values()), None)
-        stuck = oldest is not None and self._clock() - oldest > BEHIND_S
-        if len(self._working) >= self._queue or stuck:
+        if len(self._working) >= self._queue or self.oldest_s > BEHIND_S:
             raise Busy(
                 f"{len(self._working)} requests wait for the ledger",
                 hint="Send the same request again after the time that Retry-After says.",

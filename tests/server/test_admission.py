@@ -1,0 +1,177 @@
+"""Admission: bounded, fair, and honest about when to come back."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.errors import Busy, TooManyRequests
+from strandline.lake import Lake
+from strandline.ledger.tokens import create_token
+from strandline.server import admission
+from strandline.server.admission import Gate, retry_after_s
+from tests.kit import make_table, messages, part_ids, wait_until
+from tests.server.chunks import ndjson
+from tests.server.conftest import NDJSON, Running, error
+
+
+@pytest.mark.parametrize(
+    ("waiting", "acks", "window_s", "expected"),
+    [
+        (0, 0, 10, 1),
+        (5, 0, 10, 60),
+        (10, 100, 10, 1),
+        (100, 100, 10, 10),
+        (101, 100, 10, 11),
+        (10_000, 1, 10, 60),
+        (3, 100, 10, 1),
+        (3, 1, 0, 60),
+    ],
+)
+def test_when_to_come_back_follows_from_what_waits_and_how_fast_it_goes(
+    waiting: int, acks: int, window_s: float, expected: int
+) -> None:
+    assert retry_after_s(waiting, acks, window_s) == expected
+
+
+class Clock:
+    """Time that a test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def gate(clock: Clock, **changes: int) -> Gate:
+    return Gate(**{"max_requests": 2, "max_bytes": 100, "queue": 3, **changes}, clock=clock)
+
+
+def test_an_actor_has_so_many_requests_and_bytes_and_others_are_not_affected() -> None:
+    """Both gates or neither; whatever ends, in whatever way, gives its place back."""
+    one = gate(Clock())
+    with one.admitted("a", 60):
+        with pytest.raises(TooManyRequests) as caught, one.admitted("a", 60):
+            pass
+        assert caught.value.detail["reason"] == "bytes"
+        with one.admitted("a", 40):
+            with pytest.raises(TooManyRequests) as caught, one.admitted("a", 0):
+                pass
+            assert caught.value.detail["reason"] == "in_flight"
+            with one.admitted("b", 100):
+                assert one.in_flight == 3
+        with pytest.raises(RuntimeError), one.admitted("a", 1):
+            raise RuntimeError
+        with one.admitted("a", 40):
+            pass
+    assert one.in_flight == 0
+    with one.admitted("a", 1000):
+        assert one.in_flight == 1, "one alone is always let in; a body has a limit of its own"
+
+
+def test_who_comes_when_the_queue_is_full_or_stuck_is_sent_away() -> None:
+    clock = Clock()
+    one = gate(clock)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(one.working())
+        with pytest.raises(Busy) as caught, one.admitted("a", 1):
+            pass
+        assert caught.value.detail["reason"] == "ledger_behind"
+    with one.admitted("a", 1):
+        pass
+    with one.working():
+        clock.now += admission.BEHIND_S + 1
+        with pytest.raises(Busy), one.admitted("a", 1):
+            pass
+        assert one.retry_after_s() == 2, "three acks in six seconds, and one that waits"
+        clock.now += admission.WINDOW_S
+        assert one.retry_after_s() == 60, "no ack for a while"
+
+
+@contextmanager
+def half_sent(server: Running, length: int = 1000) -> Iterator[None]:
+    """A request whose body never ends."""
+    host, port = server.url.removeprefix("http://").split(":")
+    before = server.service.gate.in_flight
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(
+            f"POST /v1/tables/messages/rows HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n"
+            f"Content-Type: {NDJSON}\r\nContent-Length: {length}\r\n\r\n{{".encode()
+        )
+        wait_until(lambda: server.service.gate.in_flight > before, 30)
+        yield
+
+
+@pytest.fixture
+def narrow(lake: Lake, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Any]) -> Iterator[Running]:
+    """A server that takes three requests, or 2500 bytes, of an actor."""
+    make_table(lake, row_key=[])
+    settings = replace(lake.config.server, max_requests=3, max_bytes=2500)
+    monkeypatch.setattr(lake, "config", replace(lake.config, server=settings))
+    with serve(lake) as one:
+        yield one
+
+
+def test_too_much_of_one_actor_is_429_with_a_time_to_wait(lake: Lake, narrow: Running) -> None:
+    _, secret = create_token(lake.ledger, "patient")
+    with half_sent(narrow), half_sent(narrow):
+        answer = narrow.append(b" " * 600)
+        assert (answer.status_code, error(answer)["detail"]["reason"]) == (429, "bytes")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert narrow.append(ndjson(messages(0, 1))).status_code == 201
+        with half_sent(narrow, 9):
+            answer = narrow.append(b"")
+            assert (answer.status_code, error(answer)["code"]) == (429, "too_many_requests")
+            assert error(answer)["detail"]["reason"] == "in_flight"
+            assert int(answer.headers["retry-after"]) >= 1
+            other = httpx.post(
+                f"{narrow.url}/v1/tables/messages/rows",
+                content=ndjson(messages(1, 2)),
+                headers={"Authorization": f"Bearer {secret}", "Content-Type": NDJSON},
+            )
+            assert other.status_code == 201, "another actor is not affected"
+    wait_until(lambda: narrow.service.gate.in_flight == 0, 30)
+    assert narrow.append(b"").status_code == 201
+
+
+def test_a_ledger_that_is_behind_is_503_with_a_time_to_wait(
+    lake: Lake, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locked ledger: what came first waits and is stored; who comes later is sent away at once, and told when."""
+    monkeypatch.setattr(admission, "BEHIND_S", 0.3)
+    assert server.append(b"").status_code == 201
+    answers: list[int] = []
+
+    def first() -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            headers = {"Authorization": f"Bearer {server.token}", "Content-Type": NDJSON}
+            body = ndjson(messages(0, 1))
+            answers.append(client.post("/v1/tables/messages/rows", content=body, headers=headers).status_code)
+
+    locked = sqlite3.connect(lake.config.ledger_path or "", isolation_level=None)
+    locked.execute("BEGIN IMMEDIATE")
+    thread = threading.Thread(target=first)
+    try:
+        thread.start()
+        wait_until(lambda: server.service.gate.oldest_s > 0.3, 20)
+        answer = server.append(b"")
+        assert (answer.status_code, error(answer)["code"]) == (503, "busy"), answer.text
+        assert error(answer)["detail"]["reason"] == "ledger_behind"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        assert httpx.get(f"{server.url}/metrics").status_code == 200, "who looks is not kept waiting"
+    finally:
+        locked.execute("ROLLBACK")
+        locked.close()
+        thread.join(60)
+    assert answers == [201]
+    assert part_ids(lake) == ["p0"]
