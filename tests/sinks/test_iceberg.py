@@ -321,7 +321,8 @@ def test_a_table_belongs_to_one_sink(
         assert refused.value.detail["kind"] == "owner" and "--take-over" in refused.value.hint
         with pytest.raises(Conflict):
             other.find_mark(unit.delivery.stream, "messages", ())
-    new = open_copy(sink_id="new", take_over=True)
+    open_copy(sink_id="new", take_over=True).probe()
+    new = open_copy(sink_id="new")
     assert new.find_mark(unit.delivery.stream, "messages", ()) == Mark(1, 11)
     new.ship(unit_of(filled, settings, since=11, until=31))
     with pytest.raises(Conflict):

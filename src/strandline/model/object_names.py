@@ -8,9 +8,9 @@ digits, so names sort as seqs do.
 
 A partition is `column=value` for each of its columns, as Hive writes them, or `all`. A value is written as it is where
 that is safe on every disk and store. Everything else is percent-encoded, also capital letters, because `A` and `a` are
-one folder on many disks; Spark, DuckDB and PyArrow read such folders as the value that was meant. A null is Hive's word
-for it. A value that is too long for one folder's name goes on in the next folder, behind a `~`. A partition that is too
-long for an object's key becomes the digest of its text, and the text stands in the file `_partition.json` beside.
+one folder on many disks. A null is Hive's word for it. A value that is too long for one folder's name goes on in the
+next folder, behind a `~`. A partition that is too long for an object's key becomes the digest of its text, and the text
+stands in the file `_partition.json` beside.
 """
 
 from __future__ import annotations

@@ -66,8 +66,15 @@ class IcebergCopy:
         self._copy: Copy | None = None
 
     def probe(self) -> None:
-        """Raise what is wrong with the catalog; the namespace is created if it is not there."""
-        self._target().reach(self._namespace)
+        """Raise what is wrong with the catalog; the namespace is created if it is not there.
+
+        Taking over is done here, where somebody asked for it: every table in the namespace that a sink has marked.
+        """
+        target = self._target()
+        target.reach(self._namespace)
+        for table in target.tables(self._namespace) if self._take_over else []:
+            if OWNER in (target.properties(table) or {}):
+                target.set_properties(table, self._marker())
 
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """The highest mark that the target table has of this stream."""
@@ -124,8 +131,7 @@ class IcebergCopy:
 
     def _prepare(self, target: Copy, table: str, unit: Unit) -> Found | None:
         """Make sure of the table, its owner and its columns; the stream's mark there."""
-        owner = {OWNER: orjson.dumps({"lake": self._lake_id, "sink": self._sink_id}).decode()}
-        schema = unit.rows.schema
+        owner, schema = self._marker(), unit.rows.schema
         properties = target.properties(table)
         if properties is None:
             target.create(table, schema, [name for name in unit.partition_by if name in schema.names], owner)
@@ -180,6 +186,9 @@ class IcebergCopy:
                  "withheld": shipped.withheld, "bytes": shipped.size_bytes}  # fmt: skip
         key = f"{prefix}{delivery.epoch}.{delivery.until}"
         return target.commit(table, staged, Change({key: orjson.dumps(value).decode()}, remove, guard))
+
+    def _marker(self) -> dict[str, str]:
+        return {OWNER: orjson.dumps({"lake": self._lake_id, "sink": self._sink_id}).decode()}
 
     def _check_owner(self, table: str, properties: Mapping[str, str]) -> None:
         if OWNER not in properties or self._take_over:

@@ -80,6 +80,11 @@ class Copy:
         with self._telling():
             self._iceberg.ensure_namespace(namespace)
 
+    def tables(self, namespace: str) -> list[str]:
+        """The tables of a namespace."""
+        with self._telling():
+            return self._iceberg.tables(namespace)
+
     def properties(self, table: str) -> dict[str, str] | None:
         """A table's properties; None when there is no such table."""
         with self._telling():

@@ -93,6 +93,11 @@ class Iceberg:
                 raise MissingTable(name) from error
             raise
 
+    def tables(self, namespace: str) -> list[str]:
+        """The names of a namespace's tables, with the namespace."""
+        place = self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
+        return sorted(f"{namespace}.{one.name()}" for one in self._catalog.listTables(place))
+
     def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str]) -> None:
         """Create the table unless it is there; two processes may do so at once."""
         if self.exists(name):
