@@ -33,6 +33,11 @@ os.environ.setdefault(
 os.environ.setdefault("STRAND_LEASE_TTL", "3s")
 os.environ.setdefault("STRAND_ACTOR", "tester")
 
+# Spark's workers inherit these from the JVM, which is started once: the tests' own S3 server takes them.
+os.environ.update(
+    AWS_ACCESS_KEY_ID="strandline", AWS_SECRET_ACCESS_KEY="strandline-tests-alone", AWS_EC2_METADATA_DISABLED="true"
+)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark_stops_with_the_run() -> Iterator[None]:

@@ -19,6 +19,7 @@ from strandline.errors import (
     Conflict,
     Damaged,
     Environment,
+    Forbidden,
     HistoryGone,
     Internal,
     InvalidRows,
@@ -29,23 +30,29 @@ from strandline.errors import (
     PersonError,
     PreconditionFailed,
     RecoveryRequired,
+    RequestTimeout,
     StrandError,
     TooLarge,
+    TooManyRequests,
     TransientError,
+    Unauthorized,
     Unsupported,
 )
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.sinks import Sink
     from strandline.model.tables import Ack
+    from strandline.sinks.tick import Ticked
     from strandline.views.view import Result, Rows, View
 
 __all__ = [
-    "Ack", "BadRequest", "Busy", "CallerError", "Conflict", "Damaged", "Environment", "Flushed", "HistoryGone",
-    "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "NewerFormat", "NoSpace", "NotFound", "PersonError",
-    "PreconditionFailed", "Recovered", "RecoveryRequired", "Result", "Rows", "StrandError", "TooLarge",
-    "TransientError", "Unsupported", "View", "init", "open",
+    "Ack", "BadRequest", "Busy", "CallerError", "Conflict", "Damaged", "Environment", "Flushed", "Forbidden",
+    "HistoryGone", "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "NewerFormat", "NoSpace", "NotFound",
+    "PersonError", "PreconditionFailed", "Recovered", "RecoveryRequired", "RequestTimeout", "Result", "Rows", "Sink",
+    "StrandError", "Ticked", "TooLarge", "TooManyRequests", "TransientError", "Unauthorized", "Unsupported", "View",
+    "init", "open",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -83,4 +90,12 @@ def __getattr__(name: str) -> Any:
         from strandline.model.tables import Ack
 
         return Ack
+    if name == "Sink":
+        from strandline.model.sinks import Sink
+
+        return Sink
+    if name == "Ticked":
+        from strandline.sinks.tick import Ticked
+
+        return Ticked
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

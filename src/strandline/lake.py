@@ -15,7 +15,8 @@ from strandline import config as configuration
 from strandline.errors import BadRequest, Conflict
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
-from strandline.ledger.appends import Append, Appender, IdempotencyKey, NewBatch
+from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
+from strandline.ledger.group_commit import Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from strandline.model.chunk_rows import ChunkRows
     from strandline.model.inbound import Chunk, Received
     from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
+    from strandline.sinks.instances import Surroundings
+    from strandline.sinks.tick import Ticked
 
 KEY_KEPT_S = 7 * 24 * 3600
 SCHEMA_RETRIES = 5
@@ -108,10 +112,16 @@ class Lake:
         self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
     ) -> Ack:
         """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
+        actor = _checked_actor(actor, idempotency_key)
         again = isinstance(rows, Sequence)
+        if idempotency_key is None and are_few(rows):
+            few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
+            return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
         from strandline.ledger.encode import encode_rows
 
-        return self._append(table, lambda state: encode_rows(rows, state), actor, idempotency_key, branch, again)
+        return self._append(
+            table, lambda state: _append_of(state, encode_rows(rows, state), actor, idempotency_key), branch, again
+        )
 
     def append_json_lines(
         self,
@@ -123,30 +133,20 @@ class Lake:
         branch: str = MAIN,
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
+        actor = _checked_actor(actor, idempotency_key)
         again = isinstance(lines, Sequence)
         from strandline.ledger.encode import encode_lines
 
-        return self._append(table, lambda state: encode_lines(lines, state), actor, idempotency_key, branch, again)
+        return self._append(
+            table, lambda state: _append_of(state, encode_lines(lines, state), actor, idempotency_key), branch, again
+        )
 
-    def _append(
-        self,
-        table: str,
-        encode: Callable[[TableState], list[NewBatch]],
-        actor: str,
-        key: str | None,
-        branch: str,
-        again: bool,
-    ) -> Ack:
+    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, again: bool) -> Ack:
         """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
-        actor = actor or default_actor()
-        for text in (actor, key or ""):
-            if not text.isprintable():
-                raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
         for _ in range(SCHEMA_RETRIES):
-            state = self._state(table, branch)
-            batches = encode(state)
+            call = call_for(self._state(table, branch))
             try:
-                return self._appender.append(self._append_of(state, batches, actor, key))
+                return self._appender.append(call)
             except Conflict as error:
                 if error.detail["kind"] != "schema_moved" or not again:
                     raise
@@ -166,23 +166,6 @@ class Lake:
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
-
-    def _append_of(self, state: TableState, batches: list[NewBatch], actor: str, key: str | None) -> Append:
-        idempotency = None
-        if key is not None:
-            from strandline.ledger.encode import digest_rows
-
-            scope = f"append:{actor}:{state.table.table_id}"
-            idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
-        return Append(
-            branch_id=state.head.branch_id,
-            table_id=state.table.table_id,
-            table=state.table.name,
-            schema_version=state.head.schema_version,
-            actor=actor,
-            batches=tuple(batches),
-            idempotency=idempotency,
-        )
 
     def _state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -263,6 +246,81 @@ class Lake:
 
         return foreach_batch(self.context, table, branch, actor or default_actor())
 
+    # -- sinks -------------------------------------------------------------------------------------------------------
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What sinks need to know of this lake."""
+        from strandline.sinks.instances import Surroundings
+
+        return Surroundings(self.ledger, self.root, self.config.warehouse, self.ledger.lake_id(), self.iceberg)
+
+    def add_sink(
+        self,
+        name: str,
+        type: str,
+        settings: Mapping[str, Any],
+        *,
+        start: int | Literal["now"] = 0,
+        check: bool = True,
+        take_over: bool = False,
+    ) -> Sink:
+        """Let a destination follow this lake's tables; `check` asks it first whether it can be reached."""
+        from strandline.sinks import instances
+
+        asked = instances.wanted(name, type, settings, where=f"sink {name!r}")
+        begins = None if start == "now" else start
+        return instances.add(self.surroundings, asked, start=begins, check=check, take_over=take_over)
+
+    def sinks(self) -> list[Sink]:
+        """Every sink: those that were added, and those of `strand.toml`."""
+        from strandline.ledger.sinks import list_sinks
+        from strandline.sinks.instances import follow_config
+
+        if not self.read_only:
+            follow_config(self.surroundings, self.config.sinks)
+        with self.ledger.read() as conn:
+            return list_sinks(conn)
+
+    def tick(
+        self,
+        *names: str,
+        actor: str = "",
+        wait_s: float | None = None,
+        patient: bool = True,
+        stop: threading.Event | None = None,
+        take_over: bool = False,
+    ) -> list[Ticked]:
+        """Deliver what is due, now: of these sinks, or of all. One that has to wait keeps no other waiting."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from strandline.ledger.sinks import find_sink
+
+        known = self.sinks()
+        with self.ledger.read() as conn:
+            chosen = [find_sink(conn, name) for name in names] or known
+        stopped = stop or threading.Event()
+
+        def one(sink: Sink) -> list[Ticked]:
+            from strandline.sinks.instances import destination
+            from strandline.sinks.tick import Ticker
+
+            place = destination(self.surroundings, sink, take_over=take_over)
+            try:
+                who = actor or default_actor()
+                return Ticker(self.context, sink, place, who, wait_s=wait_s, patient=patient, stop=stopped).tick()
+            finally:
+                place.close()
+
+        if len(chosen) <= 1:
+            return one(chosen[0]) if chosen else []
+        with ThreadPoolExecutor(len(chosen), thread_name_prefix="tick") as pool:
+            try:
+                return [ticked for done in [pool.submit(one, sink) for sink in chosen] for ticked in done.result()]
+            except BaseException:
+                stopped.set()  # or the others would be waited for, however long their destinations take
+                raise
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def view(self, branch: str = MAIN) -> View:
@@ -329,6 +387,25 @@ class Lake:
     def spark(self) -> SparkSession:
         """The lake's Spark session, with the catalog `strand`."""
         return self.iceberg().session
+
+
+def _checked_actor(actor: str, key: str | None) -> str:
+    """Who appends; neither it nor the call's key may hold what can't be printed."""
+    actor = actor or default_actor()
+    for text in (actor, key or ""):
+        if not text.isprintable():
+            raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
+    return actor
+
+
+def _append_of(state: TableState, batches: Sequence[NewBatch], actor: str, key: str | None) -> Append:
+    if key is None:
+        return Append.of(state, actor, batches)
+    from strandline.ledger.encode import digest_rows
+
+    scope = f"append:{actor}:{state.table.table_id}"
+    idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
+    return Append.of(state, actor, batches, idempotency=idempotency)
 
 
 def default_actor() -> str:

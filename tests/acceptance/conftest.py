@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from strandline.engines import files
+from strandline.lake import Lake
 from strandline.operations import load as loading
+from tests.delivery import Receiver, receiving
+from tests.kit import make_table, messages
+from tests.proxy import Proxy, proxy_before
 
 
 @pytest.fixture
@@ -14,3 +21,24 @@ def bulky(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "SMALL_BYTES", 0)
     monkeypatch.setattr(loading, "BITE_PARTS", 1)
     monkeypatch.setattr(files, "CHUNK_BYTES", 2000)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    with receiving(tmp_path / "receiver") as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(receiver: Receiver) -> Iterator[Proxy]:
+    with proxy_before(receiver.url) as made:
+        yield made
+
+
+@pytest.fixture
+def source(lake: Lake) -> Lake:
+    """A lake with ten messages in its log."""
+    make_table(lake)
+    lake.append("messages", messages(0, 10))
+    lake.flush("messages")
+    return lake

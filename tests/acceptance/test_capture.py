@@ -344,7 +344,8 @@ def test_f10_large_cells_large_batches_and_many_batches(lake: Lake) -> None:
     assert ack.rows == 1100
     rows = [message(n) for n in range(1101, 11_101)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda row: lake.append("messages", [row]), rows))
+        # Tuples, because calls with a short list of dicts would share batches.
+        list(pool.map(lambda row: lake.append("messages", (row,)), rows))
     assert len(lake.view().state("messages").tail) >= 10_000
     count = "select count(*), count(distinct n), max(length(body)), sum(length(body)) from messages"
     before = lake.view().sql(count).rows()
@@ -382,9 +383,7 @@ def test_f11_a_full_disk_fails_appends_clearly_and_loses_nothing(lake: Lake) -> 
 
 def _limit_ledger_pages(lake: Lake, extra: int) -> None:
     """SQLite's own stand-in for a disk that is full: the file may not grow past so many pages."""
-    pool = lake.ledger.database._engine.pool
-    pool.dispose()
-    with lake.ledger.database._engine.connect() as conn:
+    with lake.ledger.database.write() as conn:
         pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
         conn.exec_driver_sql(f"PRAGMA max_page_count = {pages + extra}")
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.kit import free_port
+
 ROOT = Path(__file__).parents[2]
+PORT = str(free_port())
 README = (ROOT / "README.md").read_text()
 
 
@@ -59,7 +64,7 @@ def run(step: Step, folder: Path) -> tuple[Path, str]:
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment | {"PATH": path},
+        env=environment | {"PATH": path, "PORT": PORT},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -86,12 +91,17 @@ def test_the_first_steps_run_and_print_what_the_readme_shows(tmp_path: Path) -> 
     folder.mkdir()
     found = steps()
     assert len(found) >= 10, "the blocks of the first steps were not found"
-    for step in found:
-        folder, printed = run(step, folder)
-        line = missing(step.shown, printed)
-        assert line is None, (
-            f"README.md, the block at line {step.line}: {line!r} is shown, and was not printed:\n{printed}"
-        )
+    server = folder / "central.pid"
+    try:
+        for step in found:
+            folder, printed = run(step, folder)
+            line = missing(step.shown, printed)
+            assert line is None, (
+                f"README.md, the block at line {step.line}: {line!r} is shown, and was not printed:\n{printed}"
+            )
+    finally:  # the last steps stop the server that they start, unless they were not reached
+        with suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(int(server.read_text()), signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("shown", "found"), [(("a…c", "d"), None), (("d", "abc"), "abc"), (("ab",), "ab")])

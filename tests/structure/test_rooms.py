@@ -41,6 +41,8 @@ ONLY_IN = {
     "py4j": ("engines.spark",),
     "duckdb": ("engines.duck", "views"),
     "pyiceberg": (),
+    "httpx": ("sinks",),
+    "cronsim": ("sinks", "worker"),
     "typer": ("cli",),
     "rich": ("cli", "demo"),
     "fastapi": ("server",),

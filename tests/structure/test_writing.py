@@ -19,7 +19,8 @@ SPEAKS_SQL = ("ledger", "engines", "views")
 ASKS_LIKE_A_USER = ("demo",)
 """The demo puts questions to `view.sql`, as a user would."""
 
-WRITERS = ("engines.spark.stage", "engines.spark.iceberg")
+WRITERS = ("engines.spark.stage", "engines.spark.iceberg", "engines.spark.copy")
+"""The lake's own tables are written in the first two; the third writes tables in other catalogs."""
 WRITING_CALLS = frozenset(
     {
         "writeTo", "save", "saveAsTable", "insertInto", "overwritePartitions", "manageSnapshots", "createBranch",
@@ -47,7 +48,7 @@ def stray_sql(modules: Iterable[Module]) -> list[str]:
 
 
 def stray_iceberg_writes(modules: Iterable[Module]) -> list[str]:
-    """Calls and statements that change Iceberg outside the two files that may."""
+    """Calls and statements that change Iceberg outside the files that may."""
     found = []
     for module in modules:
         if module.within(*WRITERS):
@@ -71,7 +72,7 @@ def test_sql_is_spoken_in_its_rooms() -> None:
     assert stray_sql(package()) == []
 
 
-def test_iceberg_is_written_in_two_files() -> None:
+def test_iceberg_is_written_in_three_files() -> None:
     """What can change a table is read in one sitting: nothing else moves a ref, adds a row or drops a name."""
     assert stray_iceberg_writes(package()) == []
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, serving, tables, upkeep, writing
+from strandline.cli import lakes, reading, serving, sinks, tables, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -74,5 +74,7 @@ lakes.register(app)
 tables.register(app)
 writing.register(app)
 reading.register(app)
+sinks.register(app)
 upkeep.register(app)
 serving.register(app)
+working.register(app)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import output
+from strandline.cli import output, sinks
 from strandline.cli.params import Actor
 from strandline.cli.session import Session, session_of
 
@@ -64,6 +64,7 @@ def _status(page: dict[str, Any]) -> None:
     for table in page["tables"]:
         if table["refuses"]:
             output.say(f"{table['table']} REFUSES WRITES: {table['refuses']}")
+    _section("Sinks (`strand sink show NAME` tells more)", sinks.LIST_HEADS, [sinks.list_row(s) for s in page["sinks"]])
     _section(
         "Operations under way",
         ["operation", "kind", "phase", "tables", "age", "process"],

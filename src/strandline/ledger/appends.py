@@ -1,15 +1,11 @@
 """Appends: rows become durable, in order, in one transaction.
 
-Appends that arrive at the same time in one process share a transaction (group commit): one wait for the disk serves
-all of them. A caller that finds nobody at work leads: it commits everything that is queued by then. The others sleep,
-and wake with an answer, or as the next leader. A member that can't be stored (its key was used with other rows, its
-schema moved) gets its own error and costs the others nothing; if the transaction itself fails, each member is tried
-alone.
+Several appends may share it (`group_commit` says which). One that can't be stored (its key was used with other rows,
+its schema moved) gets its own error and costs the others nothing.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +14,12 @@ import orjson
 from sqlalchemy import bindparam, insert, select, update
 
 from strandline.errors import Conflict, Damaged, StrandError
-from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.dialect import Prepared
 from strandline.ledger.idempotency import recall, remember
-from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.ledger import Txn
 from strandline.ledger.query_marks import move_mark
-from strandline.model.tables import Ack
+from strandline.model.tables import Ack, TableState
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True)
 class Append:
-    """One call to append, validated against `schema_version`."""
+    """Rows to append, validated against `schema_version`: a call's, or those of several calls by one actor."""
 
     branch_id: str
     table_id: str
@@ -61,107 +56,32 @@ class Append:
     idempotency: IdempotencyKey | None = None
     query_mark: tuple[str, int] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        state: TableState,
+        actor: str,
+        batches: Sequence[NewBatch],
+        *,
+        idempotency: IdempotencyKey | None = None,
+        query_mark: tuple[str, int] | None = None,
+    ) -> Append:
+        """Batches that were validated for a table as `state` shows it."""
+        return cls(
+            branch_id=state.head.branch_id,
+            table_id=state.table.table_id,
+            table=state.table.name,
+            schema_version=state.head.schema_version,
+            actor=actor,
+            batches=tuple(batches),
+            idempotency=idempotency,
+            query_mark=query_mark,
+        )
+
     @property
     def rows(self) -> int:
-        """Rows in all batches of the call."""
+        """Rows in all batches."""
         return sum(batch.rows for batch in self.batches)
-
-
-class _Member:
-    """One caller in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
-
-    def __init__(self, append: Append) -> None:
-        self.append = append
-        self.answer: Ack | BaseException | None = None
-        self._asleep = threading.Lock()
-        self._asleep.acquire()
-
-    def sleep(self) -> None:
-        """Until somebody wakes it: with an answer, or to lead."""
-        self._asleep.acquire()
-
-    def wake(self) -> None:
-        """Let it go on."""
-        self._asleep.release()
-
-
-class Appender:
-    """The queue of one process in front of one ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._lock = threading.Lock()
-        self._queue: list[_Member] = []
-        self._leader: _Member | None = None
-
-    def append(self, append: Append) -> Ack:
-        """Store it, alone or with others, and return when it is durable."""
-        member = _Member(append)
-        try:
-            if not self._join(member):
-                member.sleep()
-            if member.answer is None:
-                self._commit_group(self._take_queue())
-        finally:
-            self._leave(member)
-        if isinstance(member.answer, Ack):
-            fail("append.after_commit")
-            return member.answer
-        assert member.answer is not None, "a member of a finished group has no answer"
-        raise member.answer
-
-    def _join(self, member: _Member) -> bool:
-        """Queue up; True when nobody is at work, and the member has to lead."""
-        with self._lock:
-            self._queue.append(member)
-            if self._leader is None:
-                self._leader = member
-            return self._leader is member
-
-    def _take_queue(self) -> list[_Member]:
-        with self._lock:
-            group, self._queue = self._queue, []
-        return group
-
-    def _leave(self, member: _Member) -> None:
-        """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
-        with self._lock:
-            if member.answer is None and member in self._queue:
-                self._queue.remove(member)
-            if self._leader is member:
-                self._leader = self._queue[0] if self._queue else None
-                if self._leader is not None:
-                    self._leader.wake()
-
-    def _commit_group(self, group: Sequence[_Member]) -> None:
-        try:
-            self._commit(group)
-        except Exception as error:
-            if len(group) == 1:
-                group[0].answer = error
-            else:
-                self._commit_each(group)
-        except BaseException as error:
-            for member in group:
-                member.answer = member.answer if isinstance(member.answer, StrandError) else error
-        finally:
-            for member in group:
-                member.wake()
-
-    def _commit_each(self, group: Sequence[_Member]) -> None:
-        for member in group:
-            try:
-                self._commit([member])
-            except Exception as error:
-                member.answer = error
-
-    def _commit(self, group: Sequence[_Member]) -> None:
-        answers: list[Ack | StrandError] = []
-        with self._ledger.write() as txn:
-            answers = store(txn, [member.append for member in group])
-            fail("append.before_commit")
-        for member, answer in zip(group, answers, strict=True):
-            member.answer = answer
 
 
 _SELECT_HEAD = Prepared(
@@ -190,7 +110,7 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
         if earlier is not None:
             answers.append(earlier)
             continue
-        ack = _ack(append.rows, next_seq)
+        ack = ack_of(append.rows, next_seq)
         answers.append(ack)
         accepted.append((append, next_seq))
         next_seq += append.rows
@@ -285,5 +205,6 @@ def _note(txn: Txn, append: Append, ack: Ack) -> None:
         move_mark(txn, append.query_mark[0], append.table_id, append.query_mark[1])
 
 
-def _ack(rows: int, first_seq: int) -> Ack:
+def ack_of(rows: int, first_seq: int) -> Ack:
+    """The answer for so many rows from this seq on."""
     return Ack(rows, first_seq, first_seq + rows - 1) if rows else Ack(0, None, None)

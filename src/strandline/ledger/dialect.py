@@ -41,6 +41,7 @@ class Database:
         # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
         # lock.
         self._one_writer = threading.Lock() if self.is_sqlite else None
+        self._idle_writer: Connection | None = None
         self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
 
     @contextmanager
@@ -56,10 +57,8 @@ class Database:
         self._refuse_fork()
         if self.read_only:
             raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
-        with self._translated(), self._writer(), self._engine.connect() as conn:
-            conn.execution_options(strand_write=True)
-            with conn.begin():
-                yield conn
+        with self._translated(), self._writer() as conn, conn.begin():
+            yield conn
 
     def _refuse_fork(self) -> None:
         """SQLite's locks don't survive a fork: a child that used its parent's connections could lose what was acked."""
@@ -79,17 +78,29 @@ class Database:
 
     def close(self) -> None:
         """Give every connection back."""
+        idle, self._idle_writer = self._idle_writer, None
+        if idle is not None:
+            idle.close()
         self._engine.dispose()
 
     @contextmanager
-    def _writer(self) -> Iterator[None]:
+    def _writer(self) -> Iterator[Connection]:
+        """A connection to write with. SQLite's is kept for the next writer: to get one takes as long as to use it."""
         if self._one_writer is None:
-            yield
+            with self._engine.connect() as conn:
+                yield conn.execution_options(strand_write=True)
             return
         if not self._one_writer.acquire(timeout=BUSY_TIMEOUT_S):
             raise Busy("another thread of this process holds the ledger", reason="ledger_behind")
         try:
-            yield
+            idle, self._idle_writer = self._idle_writer, None
+            conn = idle or self._engine.connect().execution_options(strand_write=True)
+            try:
+                yield conn
+            except BaseException:
+                conn.close()  # whatever is wrong with it, the next writer starts with another
+                raise
+            self._idle_writer = conn
         finally:
             self._one_writer.release()
 

@@ -34,6 +34,18 @@ class Lease:
     waiting: int
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A lease that is held for work that is no operation: whatever is written under it shows it."""
+
+    holder: str
+    fences: Mapping[str, int]
+
+    def check(self, txn: Txn) -> None:
+        """LeaseLost unless it is still held, inside the transaction that writes."""
+        check(txn.conn, self.holder, self.fences)
+
+
 class LeaseHeld(Exception):
     """Somebody holds one of the leases; the caller decides whether to wait, to take over or to give up."""
 
@@ -115,7 +127,7 @@ def release_operation(txn: Txn, op_id: str) -> None:
 
 
 def free(txn: Txn, seen: Lease) -> None:
-    """Take a lease that guards no publish from a dead holder, unless it has shown since then that it lives."""
+    """Take a lease of no operation from a dead holder, unless it has shown since then that it lives."""
     txn.conn.execute(
         delete(db.leases).where(
             db.leases.c.name == seen.name, db.leases.c.op_id == seen.op_id, db.leases.c.beat == seen.beat
@@ -124,7 +136,7 @@ def free(txn: Txn, seen: Lease) -> None:
 
 
 def release_named(txn: Txn, name: str, op_id: str) -> None:
-    """Give a lease that guards no publish back, if it is still ours; its fence matters to nobody."""
+    """Give a lease of no operation back, if it is still ours. Its next holder has another id, so no fence is needed."""
     txn.conn.execute(delete(db.leases).where(db.leases.c.name == name, db.leases.c.op_id == op_id))
 
 

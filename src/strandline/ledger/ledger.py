@@ -121,6 +121,11 @@ class Ledger:
         with self.read() as conn:
             return str(conn.execute(select(schema.counter.c.lake_id)).scalar_one())
 
+    @staticmethod
+    def last_seq(conn: Connection) -> int:
+        """The last seq that was given to anything."""
+        return int(conn.execute(select(schema.counter.c.last_seq)).scalar_one())
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read of one database snapshot."""

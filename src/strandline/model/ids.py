@@ -25,6 +25,11 @@ def lease_of_operation(op_id: str) -> str:
     return f"op:{op_id}"
 
 
+def lease_of_stream(sink_id: str, stream: str) -> str:
+    """The name of the lease that every tick of a (sink, stream) holds."""
+    return f"stream:{sink_id}:{stream}"
+
+
 def private_branch(op_id: str) -> str:
     """The Iceberg branch that an operation stages on, where no reader looks."""
     return f"op_{op_id}"

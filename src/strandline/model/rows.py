@@ -185,13 +185,27 @@ def _exactly(line: bytes) -> Any:
 def _batch(rows: Sequence[Any], schema: Schema, extra: bool, findings: _Findings) -> pa.RecordBatch:
     if not {dict}.issuperset(map(type, rows)):
         rows = _as_dicts(rows, findings)
-    arrays = [_from_values(plan, [row.get(plan.column.name) for row in rows], findings) for plan in _plans(schema)]
+    columns = _full_columns(rows, schema)
+    complete = columns is not None
+    if columns is None:
+        columns = [[row.get(name) for row in rows] for name in schema.names]
+    arrays = [_from_values(plan, values, findings) for plan, values in zip(_plans(schema), columns, strict=True)]
     known = frozenset(schema.names)
     texts: list[str | None] = [None] * len(rows)
-    if not known.issuperset(set().union(*rows)):
+    if not complete and not known.issuperset(set().union(*rows)):
         leftovers = [{key: value for key, value in row.items() if key not in known} for row in rows]
         texts = _unknown_fields(leftovers, schema, extra, findings)
     return _finished(arrays, texts, schema, extra, findings)
+
+
+def _full_columns(rows: Sequence[dict[Any, Any]], schema: Schema) -> list[list[Any]] | None:
+    """The values by column where every row has all of the schema's fields and no other, which is quickly seen."""
+    if not {len(schema.names)}.issuperset(map(len, rows)):
+        return None
+    try:
+        return [[row[name] for row in rows] for name in schema.names]
+    except KeyError:
+        return None
 
 
 def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:

@@ -37,7 +37,10 @@ Say = Callable[[Any], Any]
 def encode(batch: pa.RecordBatch) -> bytes:
     """The batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    options = _LZ4 if batch.nbytes >= COMPRESS_BYTES else _PLAIN
+    # Its buffers are counted at once, but may be shared with other batches; `nbytes`, its own part of them, takes twice
+    # as long as to encode one row.
+    large = batch.get_total_buffer_size() >= COMPRESS_BYTES and batch.nbytes >= COMPRESS_BYTES
+    options = _LZ4 if large else _PLAIN
     with ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from strandline import logs
 from strandline.errors import Busy, StrandError
 from strandline.ledger import leases
+from strandline.ledger.leases import Hold
 from strandline.model.ids import new_id
 from strandline.operations.context import Context
 
@@ -39,24 +40,25 @@ def beating(ctx: Context, op_id: str, fences: Mapping[str, int]) -> Iterator[Non
 
 
 @contextmanager
-def holding(ctx: Context, name: str) -> Iterator[None]:
-    """Hold a lease for a piece of work that is more than one operation; wait for a live holder, take over a dead one.
+def holding(ctx: Context, name: str, *, wait_s: float | None = None) -> Iterator[Hold]:
+    """Hold a lease for work that is no operation; wait for a live holder, take over a dead one.
 
-    Nothing is published under such a lease. It only keeps two processes from doing the same work at once.
+    It keeps two processes from doing the same work at once. What is written under it shows the hold: the holder's id is
+    its own, so one that lost the lease finds that out, though the lease of another may have the same fence.
     """
     holder = new_id()
-    fences = _take(ctx, name, holder)
+    fences = _take(ctx, name, holder, ctx.wait_s if wait_s is None else wait_s)
     try:
         with beating(ctx, holder, fences):
-            yield
+            yield Hold(holder, fences)
     except Exception:
         _release(ctx, name, holder)
         raise
     _release(ctx, name, holder)
 
 
-def _take(ctx: Context, name: str, holder: str) -> dict[str, int]:
-    deadline_s = time.monotonic() + ctx.wait_s
+def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]:
+    deadline_s = time.monotonic() + wait_s
     while True:
         try:
             with ctx.ledger.write() as txn:

@@ -208,15 +208,7 @@ def _append_small(
         raced = recall(txn, scope_name(state), request.key, request.digest)
     if raced is not None:
         return raced
-    append = Append(
-        branch_id=state.head.branch_id,
-        table_id=state.table.table_id,
-        table=state.table.name,
-        schema_version=state.head.schema_version,
-        actor=request.actor,
-        batches=tuple(batches),
-        query_mark=request.query_mark,
-    )
+    append = Append.of(state, request.actor, batches, query_mark=request.query_mark)
     (ack,) = store(txn, [append])
     if isinstance(ack, StrandError):
         raise ack

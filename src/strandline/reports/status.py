@@ -13,6 +13,7 @@ from strandline.ledger.loads import list_loads
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.reports.ledger_checks import is_dead
+from strandline.reports.sinks import sinks
 from strandline.reports.tables import describe
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def status(lake: Lake) -> dict[str, Any]:
         loads = list_loads(conn)
         quarantined = list_quarantined(conn)
         recoveries = read_audit(conn, limit=LAST_RECOVERIES)
+        following = sinks(conn)
     now_us = time.time_ns() // 1000
     return {
         "lake": str(lake.root),
@@ -38,6 +40,7 @@ def status(lake: Lake) -> dict[str, Any]:
         "warehouse": lake.config.warehouse,
         "format": lake.ledger.format(),
         "tables": [_table(describe(view, name), view.state(name).tail, now_us) for name in view.tables],
+        "sinks": following,
         "operations": [_operation(one, names, now_us) for one in intents if isinstance(one, Intent)],
         "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
         "loads": [_load(load, now_us) for load in loads],

@@ -2,21 +2,29 @@
 
 The same files and the same range give the same rows in the same order. It is given paths and texts of SQL that were
 checked before, and knows no ledger, so it runs in this process and on Spark's workers alike. Files come as runs that
-don't overlap in seqs: one run after another is sorted and read, so memory follows the largest run and not the range.
+don't overlap in seqs, and are read one after another. A file that is in seq order already, as every file of a log is
+when it is written, is streamed: memory does not grow with it. A run of several files is sorted, on the disk where it is
+large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
+from strandline.errors import Damaged, HistoryGone
 from strandline.model.types import SEQ
 
 READ_ROWS = 10_000
+SORT_MEMORY = "512MB"
 _KEPT = "strand_kept"
+_ORDER = "strand_order"
 
 
 @dataclass(frozen=True)
@@ -55,35 +63,79 @@ class Piece:
 
 def read_range(wanted: Range) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
+    last = wanted.since
     for run in wanted.runs:
-        with sandbox.interruptible(), sandbox.connect() as connection:
-            paths = [relations.local_path(path) for path in run]
+        paths = [relations.local_path(path) for path in run]
+        with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
+            streamed = len(paths) == 1 and _in_order(paths[0])
+            if streamed:
+                connection.execute("SET preserve_insertion_order = true")
+            else:
+                connection.execute(f"SET memory_limit = '{SORT_MEMORY}'")
             older = {relations.local_path(path) for path in wanted.older}
-            source = relations.files(paths, list(wanted.stored), older)
-            for batch in connection.sql(_query(wanted, source)).to_arrow_reader(READ_ROWS):
+            query = _query(wanted, relations.files(paths, list(wanted.stored), older), ordered=streamed)
+            for batch in connection.sql(query).to_arrow_reader(READ_ROWS):
+                last = _check_order(batch.column(_ORDER), last)
                 yield _piece(batch, wanted.schema)
+
+
+def _in_order(path: str) -> bool:
+    """Whether a file's rows are in seq order: one column of it, read in pieces."""
+    last = -1
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=[SEQ]):
+            seqs = batch.column(0)
+            if seqs.null_count or (len(seqs) and not _ascends(seqs, last)):
+                return False
+            last = seqs[-1].as_py() if len(seqs) else last
+    return True
+
+
+def _ascends(seqs: pa.Array, last: int) -> bool:
+    rising = pc.all(pc.greater(seqs.slice(1), seqs.slice(0, len(seqs) - 1))).as_py()
+    return bool(rising is not False and seqs[0].as_py() > last)
+
+
+def _check_order(seqs: pa.Array, last: int) -> int:
+    """What everybody who reads a range believes, looked at once more: out of order, a mark would skip rows."""
+    if len(seqs) == 0:
+        return last
+    if not _ascends(seqs, last):
+        raise Damaged(f"rows came out of seq order behind {last}, or twice", hint="`strand doctor` checks the log.")
+    return int(seqs[-1].as_py())
+
+
+@contextmanager
+def _kept_files() -> Iterator[None]:
+    """A file that is gone is an error with a name, and never missing rows."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.IOException, FileNotFoundError) as error:
+        raise HistoryGone(f"a file of this range can't be read any more: {error}") from error
 
 
 def seq_at(paths: tuple[str, ...], since: int, place: int) -> int | None:
     """The seq of the `place`-th row behind `since`, counted from 1; None when there are fewer."""
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
         source = relations.parquet([relations.local_path(path) for path in paths], [SEQ])
         query = f"SELECT {SEQ} FROM ({source}) WHERE {SEQ} > {since} ORDER BY {SEQ} LIMIT 1 OFFSET {place - 1}"
         found = connection.execute(query).fetchall()
     return int(found[0][0]) if found else None
 
 
-def _query(wanted: Range, source: str) -> str:
+def _query(wanted: Range, source: str, *, ordered: bool) -> str:
     columns = ", ".join(f"{text} AS {sandbox.quote_name(name)}" for name, text in wanted.select.columns)
     kept = f"coalesce(({wanted.select.where}), false)" if wanted.select.where else "true"
     return (
-        f"SELECT {columns}, {kept} AS {_KEPT} FROM ({source}) "
-        f"WHERE {SEQ} > {wanted.since} AND {SEQ} <= {wanted.until} ORDER BY {SEQ}"
+        f"SELECT {columns}, {kept} AS {_KEPT}, {SEQ} AS {_ORDER} FROM ({source}) "
+        f"WHERE {SEQ} > {wanted.since} AND {SEQ} <= {wanted.until}{'' if ordered else f' ORDER BY {_ORDER}'}"
     )
 
 
 def _piece(batch: pa.RecordBatch, schema: pa.Schema) -> Piece:
     kept = batch.column(_KEPT)
-    rows = batch.drop_columns([_KEPT]).cast(schema)
+    rows = batch.drop_columns([_KEPT, _ORDER]).cast(schema)
     filtered = rows.filter(kept) if kept.false_count else rows
     return Piece(filtered, batch.num_rows - filtered.num_rows)

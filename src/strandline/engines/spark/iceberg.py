@@ -1,6 +1,7 @@
 """Iceberg tables as operations write them: on private branches, invisible until a pin in the ledger names the snapshot.
 
-This is one of the two files in which Iceberg is written (`stage.py` writes the rows); the other rooms only read.
+This is one of the two files in which the lake's Iceberg is written (`stage.py` writes the rows, and `copy.py` tables of
+other catalogs); the other rooms only read.
 Everything goes through the table's Java API by py4j: a call is a few milliseconds, where the same procedure in SQL is
 a Spark job.
 """
@@ -41,6 +42,9 @@ TABLE_PROPERTIES = {
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-codec": "zstd",
+    # Without the partition's value in a path: one of 300 characters, or two that differ in case, make no good folders.
+    "write.object-storage.enabled": "true",
+    "write.object-storage.partitioned-paths": "false",
 }
 
 
@@ -59,16 +63,17 @@ class RefReport:
 
 
 class Iceberg:
-    """The Iceberg tables of one lake."""
+    """The Iceberg tables of one catalog: the lake's own, or by another name the one that a sink copies to."""
 
-    def __init__(self, session: SparkSession, catalog: Mapping[str, str]) -> None:
+    def __init__(self, session: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> None:
         self.session = session
+        self.name = name
         self._jvm = cast(Any, session._jvm)
         # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
         # held.
         context: Any = session._jsparkSession.sparkContext()
         self._catalog: Any = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            CATALOG, self._jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
+            name, self._jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
         )
 
     def exists(self, name: str) -> bool:
@@ -84,7 +89,7 @@ class Iceberg:
         try:
             return self._catalog.loadTable(self._identifier(name))
         except Py4JJavaError as error:
-            if _is(error, "NoSuchTableException"):
+            if is_a(error, "NoSuchTableException"):
                 raise MissingTable(name) from error
             raise
 
@@ -97,7 +102,7 @@ class Iceberg:
         partition = f"PARTITIONED BY ({', '.join(f'`{column}`' for column in partition_by)})" if partition_by else ""
         properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
         self.session.sql(
-            f"CREATE TABLE IF NOT EXISTS {CATALOG}.{name} ({columns_ddl}) USING iceberg {partition} "
+            f"CREATE TABLE IF NOT EXISTS {self.name}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"
         )
 
@@ -116,7 +121,7 @@ class Iceberg:
                 change.commit()
                 return
             except Py4JJavaError as error:
-                if not _is(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
                     raise
 
     def _type(self, column: Column) -> Any:
@@ -128,10 +133,10 @@ class Iceberg:
         """Create a namespace unless it is there; the first operations of two processes may do so at once."""
         try:
             self._catalog.createNamespace(
-                self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, namespace))
+                self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
             )
         except Py4JJavaError as error:
-            if not _is(error, "AlreadyExistsException"):
+            if not is_a(error, "AlreadyExistsException"):
                 raise
 
     def register(self, name: str, metadata_file: str) -> None:
@@ -160,7 +165,7 @@ class Iceberg:
                 wanted.commit()
                 return
             except Py4JJavaError as error:
-                if not _is(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
                     raise
 
     def branch_snapshot(self, name: str, branch: str) -> int | None:
@@ -227,7 +232,7 @@ class Iceberg:
                 for manifest in snapshot.allManifests(table.io())
                 if manifest.snapshotId() == snapshot_id
             )
-        _sync(paths)
+        sync(paths)
 
     def settle(
         self, name: str, ref: str, branch: str, pin: Callable[[], int | None], ours: Callable[[int], bool]
@@ -258,7 +263,7 @@ class Iceberg:
             try:
                 change.commit()
             except Py4JJavaError as error:
-                if not _is(error, "CommitFailedException"):
+                if not is_a(error, "CommitFailedException"):
                     raise
                 continue
             self.sync_to_disk(name, None)
@@ -278,11 +283,13 @@ def _strings(jvm: Any, *texts: str) -> Any:
     return array
 
 
-def _is(error: Py4JJavaError, name: str) -> bool:
+def is_a(error: Py4JJavaError, name: str) -> bool:
+    """Whether it is Java's exception of this name."""
     return bool(error.java_exception.getClass().getSimpleName() == name)
 
 
-def _sync(paths: Iterable[str]) -> None:
+def sync(paths: Iterable[str]) -> None:
+    """Force local files and their folders onto the disk."""
     local = {Path(path.removeprefix("file:")) for path in paths if path.startswith(("file:", "/"))}
     for path in [*local, *{path.parent for path in local}]:
         handle = os.open(path, os.O_RDONLY)

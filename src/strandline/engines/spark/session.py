@@ -49,10 +49,10 @@ def stop() -> None:
             _root = None
 
 
-def lake_session(root: SparkSession, catalog: Mapping[str, str]) -> SparkSession:
-    """A session that knows one lake's catalog, by the properties of `catalog_properties`."""
+def lake_session(root: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> SparkSession:
+    """A session that knows one catalog: a lake's, by the properties of `catalog_properties`, or a sink's target."""
     session = root.newSession()
-    prefix = f"spark.sql.catalog.{CATALOG}"
+    prefix = f"spark.sql.catalog.{name}"
     settings = {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{key}": value for key, value in catalog.items()},

@@ -1,0 +1,518 @@
+"""`strand sink`: let destinations follow the lake, and look after them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor, listed
+from strandline.cli.session import Session, session_of
+from strandline.errors import BadRequest
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+    from strandline.sinks.tick import Ticked
+
+PARKED, NOT_NOW = 6, 5
+TOKENS = frozenset({"token", "token_env", "token_file"})
+"""One token in place of another, however either was given."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A sink's name.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; as often as you like.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    group = typer.Typer(help="Deliver rows elsewhere, once each.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("add")(add)
+    group.command("list")(list_)
+    group.command("show")(show)
+    group.command("set")(set_)
+    group.command("rename")(rename)
+    group.command("remove")(remove)
+    group.command("tick")(tick)
+    group.command("preview")(preview)
+    group.command("retry")(retry)
+    group.command("rewind")(rewind)
+    group.command("dead")(dead)
+    app.add_typer(group, name="sink")
+
+
+def add(
+    context: typer.Context,
+    name: Name,
+    type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="forward, blob or iceberg.")],
+    settings: Settings = None,
+    tables: Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Which tables; all if not given.")] = None,
+    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Which branch; main if not given.")] = None,
+    from_: Annotated[str, typer.Option("--from", metavar="now|SEQ", help="Where it begins; 0 is everything.")] = "0",
+    unit_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows in one delivery at most.")] = None,
+    unit_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes in one delivery at most.")] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Don't ask the destination first.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
+) -> None:
+    """Let a destination follow the lake's tables. Nothing is sent before the first tick.
+
+    \b
+    Examples:
+      strand sink add archive --type blob --set uri=file:///var/archive --tables messages
+      strand sink add central --type forward --set url=http://central:8400 --set gateway=laptop --set token_file=token
+    """
+    given: dict[str, object] = {**_settings(settings)}
+    if tables:
+        given["tables"] = listed(tables)
+    if branch is not None:
+        given["branch"] = branch
+    if unit_rows is not None:
+        given["unit_rows"] = unit_rows
+    if unit_bytes is not None:
+        given["unit_bytes"] = unit_bytes
+    session = session_of(context)
+    with session.open() as lake:
+        sink = lake.add_sink(name, type_, given, start=_start(from_), check=not no_check, take_over=take_over)
+        document = _describe(lake, sink.name)
+    session.emit(
+        document, lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends.")
+    )
+
+
+def _settings(pairs: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise BadRequest(f"--set {pair!r} is no KEY=VALUE", hint="For example --set format=jsonl")
+        found[key.strip()] = value
+    return found
+
+
+def _start(text: str) -> Any:
+    if text == "now":
+        return "now"
+    if not text.lstrip("-").isdigit():
+        raise BadRequest(f"--from {text!r} is neither now nor a seq", hint="0 is from the beginning.")
+    return int(text)
+
+
+def _describe(lake: Lake, name: str) -> dict[str, Any]:
+    from strandline.ledger.sinks import find_sink
+    from strandline.reports.sinks import one_sink
+
+    with lake.ledger.read() as conn:
+        return one_sink(conn, find_sink(conn, name))
+
+
+LIST_HEADS = ["sink", "type", "tables", "lag rows", "lag age", "parked", "dead letters", "last tick"]
+
+
+def list_row(sink: dict[str, Any]) -> list[Any]:
+    """A sink as a row of a table for people."""
+    return [
+        sink["sink"],
+        sink["type"],
+        "all" if sink["tables"] is None else ", ".join(sink["tables"]),
+        sink["lag"]["rows"],
+        output.age(sink["lag"]["age_s"]),
+        sink["parked"],
+        sink["dead_letters"],
+        output.when(sink["last_tick"]) if sink["last_tick"] else "never",
+    ]
+
+
+def list_(context: typer.Context) -> None:
+    """List the sinks.
+
+    \b
+    Example: strand sink list
+    """
+    from strandline.reports.sinks import sinks
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
+        found = sinks(conn)
+
+    def human() -> None:
+        if found:
+            output.table(LIST_HEADS, [list_row(sink) for sink in found])
+        else:
+            output.say("There are no sinks yet. `strand sink add` makes one.")
+
+    session.emit(found, human)
+
+
+def show(context: typer.Context, name: Name) -> None:
+    """One sink: its settings, and every stream with its watermark, its lag and what is being delivered.
+
+    \b
+    Example: strand sink show archive
+    """
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        document = _describe(lake, name)
+    session.emit(document, lambda: _show(document))
+
+
+def _show(sink: dict[str, Any]) -> None:
+    output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch']}")
+    for key, value in sorted(sink["settings"].items()):
+        output.say(f"  {key} = {output.cell(value)}")
+    if sink["hold_until"]:
+        output.say(f"  sends nothing before {output.when(sink['hold_until'])}")
+    output.say()
+    if not sink["streams"]:
+        output.say("Nothing to follow yet: its tables have no flushed rows.")
+        return
+    heads = [
+        "table",
+        "partition",
+        "epoch",
+        "watermark",
+        "head",
+        "lag rows",
+        "lag age",
+        "rows",
+        "bytes",
+        "units",
+        "dead",
+    ]
+    output.table(heads, [_stream_row(stream) for stream in sink["streams"]])
+    for stream in sink["streams"]:
+        _show_trouble(stream)
+
+
+STREAM_HEADS = [
+    "table",
+    "partition",
+    "epoch",
+    "watermark",
+    "head",
+    "lag rows",
+    "lag age",
+    "rows",
+    "bytes",
+    "units",
+    "dead",
+]
+
+
+def _stream_row(stream: dict[str, Any]) -> list[Any]:
+    done = stream["delivered"]
+    return [
+        stream["table"],
+        stream["partition"],
+        stream["epoch"],
+        stream["watermark"],
+        stream["head"],
+        stream["lag"]["rows"],
+        output.age(stream["lag"]["age_s"]),
+        done["rows"],
+        output.size(done["bytes"]),
+        done["units"],
+        stream["dead_letters"],
+    ]
+
+
+def _show_trouble(stream: dict[str, Any]) -> None:
+    where = f"{stream['table']}/{stream['partition']}"
+    open_ = stream["delivery"]
+    if open_ is not None and open_["parked"]:
+        output.say(f"{where} is PARKED at {open_['since']}..{open_['until']}: {output.cell(open_['parked'])}")
+        output.say("  `strand sink retry NAME` tries it again.")
+    elif open_ is not None:
+        said = f", last error: {output.cell(open_['last_error'])}" if open_["last_error"] else ""
+        output.say(f"{where}: {open_['since']}..{open_['until']} is open, {open_['attempts']} failed attempts{said}")
+    elif stream["last_error"]:
+        output.say(f"{where}: last error {output.when(stream['last_error_at'])}: {output.cell(stream['last_error'])}")
+
+
+def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
+    """Change settings; an empty value takes one away. A delivery that is open is finished under the old ones.
+
+    \b
+    Example: strand sink set archive --set every=5m --set where=
+    """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks import instances
+
+    session = session_of(context)
+    with session.open() as lake:
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, name)
+            now = instances.as_given(conn, sink)
+        changes = _settings(settings)
+        replaced = TOKENS if TOKENS & changes.keys() else frozenset()
+        kept = {key: value for key, value in now.items() if key not in replaced}
+        merged = {key: value for key, value in {**kept, **changes}.items() if value != ""}
+        asked = instances.wanted(name, sink.type, merged, where=f"sink {name!r}")
+        instances.change(lake.surroundings, sink, asked)
+        document = _describe(lake, name)
+    session.emit(document, lambda: output.say(f"Sink {name} has its new settings from the next unit on."))
+
+
+def rename(context: typer.Context, name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
+    """Give a sink another name; its marks stay.
+
+    \b
+    Example: strand sink rename archive cold
+    """
+    from strandline.ledger.sinks import find_sink, rename_sink
+    from strandline.sinks.instances import check_name
+
+    check_name(new)
+    session = session_of(context)
+    with session.open() as lake:
+        with lake.ledger.write() as txn:
+            rename_sink(txn, find_sink(txn.conn, name).sink_id, new)
+        document = _describe(lake, new)
+    session.emit(document, lambda: output.say(f"Sink {name} is {new} now."))
+
+
+def remove(
+    context: typer.Context,
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Also with its dead letters.")] = False,
+) -> None:
+    """Forget a sink and its marks. What it has delivered stays where it is.
+
+    \b
+    Example: strand sink remove archive
+    """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks.repair import remove as forget
+
+    session = session_of(context)
+    with session.open() as lake:
+        if name in lake.config.sinks:
+            raise BadRequest(f"sink {name!r} is written in strand.toml", hint=f"Take [sinks.{name}] out first.")
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, name)
+        forget(lake.ledger, sink, force=force)
+    session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
+
+
+def tick(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Sinks; all if none.")] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
+    actor: Actor = "",
+) -> None:
+    """Deliver what is due, now. Exit code 6 when something is parked, 5 when something has to wait.
+
+    \b
+    Example: strand sink tick archive
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        done = lake.tick(*(names or []), actor=actor, take_over=take_over)
+    session.emit([_ticked(one) for one in done], lambda: _print_ticked(done))
+    _exit(done)
+
+
+def _ticked(one: Ticked) -> dict[str, Any]:
+    return {
+        "sink": one.sink,
+        "table": one.table,
+        "partition": one.partition,
+        "since": one.since,
+        "until": one.until,
+        "rows": one.rows,
+        "withheld": one.withheld,
+        "bytes": one.size_bytes,
+        "units": one.units,
+        "files_opened": one.files_opened,
+        "dead_letters": one.dead_letters,
+        "outcome": one.outcome,
+        "error": one.error,
+    }
+
+
+def _print_ticked(done: list[Ticked]) -> None:
+    if not done:
+        output.say("Nothing was due.")
+        return
+    output.table(
+        ["sink", "table", "partition", "since", "until", "rows", "bytes", "units", "withheld", "dead", "outcome"],
+        [
+            [
+                one.sink,
+                one.table,
+                one.partition,
+                one.since,
+                one.until,
+                one.rows,
+                output.size(one.size_bytes),
+                one.units,
+                one.withheld,
+                one.dead_letters,
+                one.outcome,
+            ]
+            for one in done
+        ],
+    )
+    for one in done:
+        if one.error:
+            output.say(f"{one.sink} {one.table}/{one.partition} {one.outcome}: {output.cell(one.error)}")
+
+
+def _exit(done: list[Ticked]) -> None:
+    outcomes = {one.outcome for one in done}
+    if "parked" in outcomes:
+        raise typer.Exit(PARKED)
+    if outcomes - {"delivered"}:
+        raise typer.Exit(NOT_NOW)
+
+
+def preview(context: typer.Context, name: Name) -> None:
+    """What the next tick would send: rows, bytes, and the first few of them. Nothing is sent.
+
+    \b
+    Example: strand sink preview archive
+    """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks.repair import preview as look
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, name)
+        found = look(lake.context, sink)
+
+    def human() -> None:
+        if not found:
+            output.say("Nothing waits in the log for it. Rows that are not flushed yet are not counted here.")
+            return
+        heads = ["table", "partition", "since", "until", "rows", "withheld", "bytes"]
+        output.table(heads, [[*(one[head] for head in heads[:-1]), output.size(one["bytes"])] for one in found])
+        for one in found:
+            for row in one["samples"]:
+                output.say(output.cell(output.json_bytes(row).decode()))
+
+    session.emit(found, human)
+
+
+def retry(context: typer.Context, name: Name) -> None:
+    """Let parked deliveries be tried again, with all their attempts, from the next tick on.
+
+    \b
+    Example: strand sink retry central && strand sink tick central
+    """
+    from strandline.ledger.deliveries import unpark
+    from strandline.ledger.sinks import find_sink
+
+    session = session_of(context)
+    with session.open() as lake, lake.ledger.write() as txn:
+        freed = unpark(txn, find_sink(txn.conn, name).sink_id)
+    session.emit(
+        {"sink": name, "retried": freed}, lambda: output.say(f"{freed} parked deliveries will be tried again.")
+    )
+
+
+def rewind(
+    context: typer.Context,
+    name: Name,
+    stream: Annotated[str, typer.Option(metavar="TABLE[/PARTITION]", help="The stream, as `sink show` names it.")],
+    to: Annotated[int, typer.Option(metavar="SEQ", help="Everything behind this seq is sent again.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, send it again.")] = False,
+) -> None:
+    """Send rows again: cancel what is open, begin a new epoch behind a seq, close the dead letters there.
+
+    \b
+    Example: strand sink rewind archive --stream messages --to 0 --yes
+    """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks.repair import find_stream
+    from strandline.sinks.repair import rewind as go_back
+
+    session = session_of(context)
+    with session.open(read_only=not yes) as lake:
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, name)
+        if not yes:
+            state = find_stream(lake.ledger, sink, stream)
+            mark = state.mark.seq if state.mark else sink.start_seq
+            raise BadRequest(
+                f"this sends everything of {state.table}/{state.stream.partition} in ({to}, {mark}] again",
+                hint="Add --yes if that is what you want.",
+            )
+        done = go_back(lake.context, sink, stream, to)
+    document = {
+        "sink": name,
+        "stream": done.stream,
+        "was": done.was,
+        "to": done.to,
+        "epoch": done.epoch,
+        "dead_letters_closed": done.letters_closed,
+    }
+    session.emit(document, lambda: output.say(f"({done.to}, {done.was}] will be sent again, as epoch {done.epoch}."))
+
+
+def dead(
+    context: typer.Context,
+    name: Name,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Some; all if none is named.")] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Send them again.")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Give them up.")] = False,
+) -> None:
+    """Rows that the destination refused: list them, send them again, or give them up.
+
+    \b
+    Example: strand sink dead central --replay
+    """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks import repair
+    from strandline.sinks.instances import destination
+
+    if replay and discard:
+        raise typer.BadParameter("give either --replay or --discard", ctx=context)
+    session = session_of(context)
+    with session.open(read_only=not (replay or discard)) as lake:
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, name)
+        if not (replay or discard):
+            _list_dead(session, lake, sink.sink_id)
+            return
+        if replay:
+            place = destination(lake.surroundings, sink)
+            done = repair.replay(lake.ledger, sink, place, ids or [])
+            place.close()
+        else:
+            done = repair.discard(lake.ledger, sink, ids or [])
+    heads = ["id", "seq", "outcome", "error"]
+    session.emit(done, lambda: output.table(heads, [[one[head] for head in heads] for one in done]))
+    if any(one["outcome"] == "refused" for one in done):
+        raise typer.Exit(PARKED)
+
+
+def _list_dead(session: Session, lake: Lake, sink_id: str) -> None:
+    from strandline.ledger.dead_letters import list_letters
+    from strandline.model.moments import text_of
+    from strandline.model.wire import decode, to_json_lines
+
+    with lake.ledger.read() as conn:
+        letters = list_letters(conn, sink_id)
+    found = [
+        {
+            "id": letter.letter_id,
+            "table": letter.table,
+            "partition": letter.stream.partition,
+            "seq": letter.seq,
+            "epoch": letter.epoch,
+            "at": text_of(letter.at_us),
+            "answer": dict(letter.answer),
+            "row": b"".join(to_json_lines(decode(letter.payload))).decode().strip(),
+        }
+        for letter in letters
+    ]
+
+    def human() -> None:
+        if not found:
+            output.say("There are no dead letters.")
+            return
+        heads = ["id", "table", "seq", "at", "answer", "row"]
+        output.table(heads, [[one[head] for head in heads] for one in found])
+
+    session.emit(found, human)

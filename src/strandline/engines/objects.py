@@ -1,0 +1,269 @@
+"""Objects in a place: a local folder or a bucket. Each appears whole under its name, or not at all.
+
+Locally that is a temporary name in the same folder, fsync, rename, and fsync of every folder that changed. In a bucket
+it is an upload that the store shows when it is complete. An upload is only begun when its bytes are all there, in a
+local file: PyArrow has no way to abort one, and completes it when the stream is closed or collected, so one that fed it
+rows as they are read would leave half an object behind when reading fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from uuid import uuid4
+
+from strandline.errors import Busy, Environment, NoSpace, NotFound, StrandError
+from strandline.model.object_names import TEMPORARY
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem, S3FileSystem
+
+UPLOAD_BYTES = 8 << 20
+CONNECT_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Place:
+    """A prefix that objects are written below. It can be pickled: workers open it themselves, with their own
+    credentials from the environment.
+    """
+
+    uri: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    @property
+    def local(self) -> Path | None:
+        """The folder, where it is one."""
+        return Path(self.uri.removeprefix("file://")) if self.uri.startswith("file://") else None
+
+    def path(self, name: str) -> str:
+        """An object's path in the file system of `system`."""
+        base = str(self.local) if self.local is not None else self.uri.removeprefix("s3://")
+        return f"{base.rstrip('/')}/{name}" if name else base.rstrip("/")
+
+    def shown(self, name: str = "") -> str:
+        """An object's address, for people."""
+        return f"{self.uri.rstrip('/')}/{name}"
+
+    @property
+    def system(self) -> FileSystem:
+        """What lists and reads it."""
+        from pyarrow.fs import LocalFileSystem
+
+        if self.local is not None:
+            return LocalFileSystem()
+        return _bucket_system(self.uri.removeprefix("s3://").partition("/")[0], self.endpoint, self.region)
+
+
+@lru_cache(maxsize=32)
+def _bucket_system(bucket: str, endpoint: str | None, region: str | None) -> S3FileSystem:
+    from pyarrow.fs import S3FileSystem, resolve_s3_region
+
+    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if region is None:
+        region = "us-east-1" if endpoint else resolve_s3_region(bucket)
+    return S3FileSystem(
+        region=region,
+        endpoint_override=endpoint,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        request_timeout=REQUEST_TIMEOUT_S,
+        force_virtual_addressing=False,
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something in a folder."""
+
+    name: str
+    is_folder: bool
+
+
+def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry]:
+    """What is in a folder, by name relative to it; nothing when there is no such folder."""
+    from pyarrow.fs import FileSelector, FileType
+
+    base = place.path(folder)
+    with reaching(place, folder):
+        found = place.system.get_file_info(FileSelector(base, allow_not_found=True, recursive=recursive))
+    return sorted(
+        (Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in found),
+        key=lambda entry: entry.name,
+    )
+
+
+def read_bytes(place: Place, name: str) -> bytes | None:
+    """A small object's content; None when there is none."""
+    from pyarrow.fs import FileType
+
+    with reaching(place, name):
+        system, path = place.system, place.path(name)
+        if system.get_file_info(path).type == FileType.NotFound:
+            return None
+        try:
+            with system.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+
+def put_bytes(place: Place, name: str, content: bytes) -> None:
+    """Write a small object, in place of the one that may be there."""
+    with reaching(place, name):
+        if place.local is None:
+            _upload_bytes(place, name, content)
+            return
+        target = place.local / name
+        temporary = _write_beside(target, content)
+        commit_file(temporary, target)
+
+
+def create_bytes(place: Place, name: str, content: bytes) -> bool:
+    """Write a small object unless there is one; whether it is ours now.
+
+    Two may try at once. A local disk lets one of them through. For a bucket PyArrow has no conditional write, so what
+    is there afterwards decides.
+    """
+    if place.local is None:
+        if read_bytes(place, name) is not None:
+            return False
+        put_bytes(place, name, content)
+        return read_bytes(place, name) == content
+    with reaching(place, name):
+        target = place.local / name
+        temporary = _write_beside(target, content)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        sync_folder(target.parent)
+    return True
+
+
+def remove(place: Place, name: str) -> None:
+    """Remove an object; it may be gone already."""
+    with reaching(place, name), suppress(FileNotFoundError):
+        place.system.delete_file(place.path(name))
+
+
+def remove_folder(place: Place, folder: str) -> None:
+    """Remove a folder and all that is in it; it may be gone already."""
+    with reaching(place, folder), suppress(FileNotFoundError):
+        place.system.delete_dir(place.path(folder))
+
+
+def upload(place: Place, name: str, content: IO[bytes]) -> None:
+    """Put a local file's content into a bucket: in parts, and visible when the last one has arrived."""
+    content.seek(0)
+    stream = place.system.open_output_stream(place.path(name))
+    try:
+        while chunk := content.read(UPLOAD_BYTES):
+            stream.write(chunk)
+    except BaseException:
+        # A stream that is collected completes its upload with what has arrived. So this one never is, not even when the
+        # interpreter ends; the store's own rule for incomplete uploads removes the parts.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+        raise
+    stream.close()
+
+
+def _upload_bytes(place: Place, name: str, content: bytes) -> None:
+    with place.system.open_output_stream(place.path(name)) as stream:
+        stream.write(content)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they are there after a power cut too."""
+    missing = []
+    at = folder
+    while not at.is_dir():
+        missing.append(at)
+        at = at.parent
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir()
+        sync_folder(each.parent)
+
+
+def commit_file(temporary: Path, target: Path) -> None:
+    """Give a finished and synced file its name."""
+    temporary.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's names onto the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_beside(target: Path, content: bytes) -> Path:
+    make_folder(target.parent)
+    temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
+    with temporary.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+@contextmanager
+def reaching(place: Place, name: str = "") -> Iterator[None]:
+    """What a disk or a store says, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise told(error, place, name) from error
+
+
+_CREDENTIALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
+                "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN", "HTTP STATUS 403", "HTTP response code 403")  # fmt: skip
+_NO_BUCKET = ("NO_SUCH_BUCKET", "bucket does not exist", "Bucket '", "HTTP response code: 404")
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def told(error: OSError, place: Place, name: str) -> StrandError:
+    """One failure of a disk or a store as the error that says what to do."""
+    where, said = place.shown(name), re.sub(r"\s+", " ", str(error))[:400]
+    if place.local is not None:
+        return _told_of_disk(error, where, said)
+    if any(word in said for word in _CREDENTIALS):
+        return Environment(
+            f"{where}: the store does not let us in: {said}",
+            hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the worker, and what they "
+            "may do: list, read, write and delete below this prefix.",
+        )
+    if any(word in said for word in _NO_BUCKET):
+        return NotFound(f"{where}: there is no such bucket: {said}", hint="Create it, or correct the sink's `uri`.")
+    return Busy(
+        f"{where}: the store can't be reached: {said}",
+        hint="Check the sink's `endpoint` and `region` and the network; delivery goes on when it answers again.",
+        reason="unreachable",
+    )
+
+
+def _told_of_disk(error: OSError, where: str, said: str) -> StrandError:
+    if error.errno in _FULL:
+        return NoSpace(f"{where}: the disk is full", hint="Free some room there; delivery goes on by itself.")
+    if error.errno in _REFUSED:
+        return Environment(f"{where}: can't be written: {said}", hint="Check that it is a folder we may write to.")
+    return Busy(
+        f"{where}: the disk failed: {said}", hint="Check the disk; the same unit is tried again.", reason="disk"
+    )

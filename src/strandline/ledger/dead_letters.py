@@ -1,0 +1,148 @@
+"""Dead letters: rows that a destination refused, kept with its answer until somebody replays or discards them.
+
+A row becomes a dead letter in the ledger first, and only then is its range sent without it; so it is never merely gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, func, insert, select, update
+
+from strandline.errors import NotFound
+from strandline.ledger import schema as db
+from strandline.ledger.leases import Hold
+from strandline.ledger.ledger import Txn
+from strandline.model.ids import new_id
+from strandline.model.sinks import DeadLetter, Delivery, Stream
+
+OPEN, REPLAYED, DISCARDED, CLOSED = "open", "replayed", "discarded", "closed"
+"""`closed` is one whose range was sent again by a rewind."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that was refused: its seq, its bytes (an Arrow stream of one row) and the answer it got."""
+
+    seq: int
+    payload: bytes
+    answer: Mapping[str, Any]
+
+
+def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[Refused]) -> None:
+    """Write these rows down as dead letters of the delivery's stream."""
+    hold.check(txn)
+    stream = delivery.stream
+    txn.conn.execute(
+        insert(db.dead_letters),
+        [
+            {
+                "letter_id": new_id(),
+                "sink_id": delivery.sink_id,
+                "branch_id": stream.branch_id,
+                "table_id": stream.table_id,
+                "partition": stream.partition,
+                "epoch": delivery.epoch,
+                "seq": row.seq,
+                "state": OPEN,
+                "answer": orjson.dumps(dict(row.answer)).decode(),
+                "at_us": txn.at_us,
+                "payload": row.payload,
+            }
+            for row in rows
+        ],
+    )
+    mark = db.watermarks.c
+    txn.conn.execute(
+        update(db.watermarks)
+        .where(
+            mark.sink_id == delivery.sink_id,
+            mark.branch_id == stream.branch_id,
+            mark.table_id == stream.table_id,
+            mark.partition == stream.partition,
+        )
+        .values(dead=mark.dead + len(rows))
+    )
+
+
+def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
+    """The seqs of a delivery's range that are dead letters already."""
+    letter = db.dead_letters.c
+    found = conn.execute(
+        select(letter.seq).where(
+            *_of(delivery.sink_id, delivery.stream),
+            letter.epoch == delivery.epoch,
+            letter.seq > delivery.since,
+            letter.seq <= delivery.until,
+        )
+    )
+    return frozenset(int(seq) for seq in found.scalars())
+
+
+def list_letters(conn: Connection, sink_id: str, *, state: str | None = OPEN) -> list[DeadLetter]:
+    """The dead letters of a sink, oldest first."""
+    query = (
+        select(db.dead_letters, db.tables.c.name.label("table"))
+        .join(db.tables, db.tables.c.table_id == db.dead_letters.c.table_id)
+        .where(db.dead_letters.c.sink_id == sink_id)
+        .order_by(db.dead_letters.c.letter_id)
+    )
+    if state is not None:
+        query = query.where(db.dead_letters.c.state == state)
+    return [_letter(row._mapping) for row in conn.execute(query)]
+
+
+def count_open(conn: Connection) -> dict[tuple[str, Stream], int]:
+    """How many dead letters wait, by sink and stream."""
+    letter = db.dead_letters.c
+    key = (letter.sink_id, letter.branch_id, letter.table_id, letter.partition)
+    rows = conn.execute(select(*key, func.count()).where(letter.state == OPEN).group_by(*key))
+    return {(row[0], Stream(row[1], row[2], row[3])): int(row[4]) for row in rows}
+
+
+def settle_letter(txn: Txn, letter_id: str, state: str) -> None:
+    """A dead letter was replayed or discarded; it stays in the books."""
+    changed = txn.conn.execute(
+        update(db.dead_letters).where(db.dead_letters.c.letter_id == letter_id).values(state=state)
+    )
+    if changed.rowcount != 1:
+        raise NotFound(f"there is no dead letter {letter_id}", hint="`strand sink dead NAME` lists those there are.")
+
+
+def close_letters(txn: Txn, sink_id: str, stream: Stream, *, after: int) -> int:
+    """Close the open dead letters above a seq: a rewind sends their rows again."""
+    letter = db.dead_letters.c
+    closed = txn.conn.execute(
+        update(db.dead_letters)
+        .where(*_of(sink_id, stream), letter.state == OPEN, letter.seq > after)
+        .values(state=CLOSED)
+    )
+    return int(closed.rowcount)
+
+
+def _of(sink_id: str, stream: Stream) -> list[Any]:
+    letter = db.dead_letters.c
+    return [
+        letter.sink_id == sink_id,
+        letter.branch_id == stream.branch_id,
+        letter.table_id == stream.table_id,
+        letter.partition == stream.partition,
+    ]
+
+
+def _letter(row: Any) -> DeadLetter:
+    return DeadLetter(
+        letter_id=row["letter_id"],
+        sink_id=row["sink_id"],
+        stream=Stream(row["branch_id"], row["table_id"], row["partition"]),
+        table=row["table"],
+        epoch=row["epoch"],
+        seq=row["seq"],
+        state=row["state"],
+        answer=orjson.loads(row["answer"]),
+        at_us=row["at_us"],
+        payload=row["payload"],
+    )

@@ -1,0 +1,288 @@
+"""Watermarks and deliveries: how far a sink has come, and what it is sending now.
+
+A delivery is written before anything is sent and closed in the transaction that moves the watermark. Every write here
+compares the lease of the stream and the id of the delivery, so that a ticker which was paused, and wakes up when
+another has gone on, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+
+from strandline.errors import LeaseLost
+from strandline.ledger import schema as db
+from strandline.ledger.leases import Hold
+from strandline.ledger.ledger import Txn
+from strandline.model.ids import new_id
+from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState, Tally
+
+UNKNOWN = 0
+"""The epoch of a stream whose destination could not be asked yet; real ones begin at 1."""
+
+
+def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[StreamState]:
+    """The streams that a sink follows, those furthest behind first; with `due`, those alone with something to do.
+
+    One query, however many streams there are.
+    """
+    head, mark, open_ = db.stream_heads.c, db.watermarks.c, db.deliveries.c
+    query = (
+        select(db.stream_heads, db.tables.c.name.label("table"), *_labelled(db.watermarks), *_labelled(db.deliveries))
+        .join(db.tables, db.tables.c.table_id == head.table_id)
+        .outerjoin(db.watermarks, _of_stream(mark, sink.sink_id))
+        .outerjoin(db.deliveries, _of_stream(open_, sink.sink_id))
+        .where(head.branch_id == sink.branch_id)
+        .order_by(mark.seq, db.tables.c.name, head.partition)
+    )
+    if sink.tables is not None:
+        query = query.where(head.table_id.in_(list(sink.tables)))
+    if due:
+        query = query.where(
+            or_(
+                open_.delivery_id.is_not(None),
+                head.last_seq > mark.seq,
+                and_(mark.seq.is_(None), head.last_seq > sink.start_seq),
+            )
+        )
+    return [_state(dict(row._mapping)) for row in conn.execute(query)]
+
+
+def read_stream(conn: Connection, sink: Sink, stream: Stream) -> StreamState | None:
+    """One stream of a sink; None when it has no rows in the log."""
+    return next((state for state in read_streams(conn, sink) if state.stream == stream), None)
+
+
+def tables_with_tails(conn: Connection, sink: Sink) -> list[str]:
+    """The tables that a sink follows and that have rows which are not in the log yet, by name."""
+    query = (
+        select(db.tables.c.name)
+        .join(db.tail, db.tail.c.table_id == db.tables.c.table_id)
+        .where(db.tail.c.branch_id == sink.branch_id)
+        .distinct()
+        .order_by(db.tables.c.name)
+    )
+    if sink.tables is not None:
+        query = query.where(db.tables.c.table_id.in_(list(sink.tables)))
+    return [str(name) for name in conn.execute(query).scalars()]
+
+
+def set_mark(txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark) -> None:
+    """Say how far a stream has come by another's account, or by a person's; what was open there is cancelled."""
+    hold.check(txn)
+    txn.conn.execute(delete(db.deliveries).where(*_where(db.deliveries.c, sink_id, stream)))
+    moved = txn.conn.execute(
+        update(db.watermarks)
+        .where(*_where(db.watermarks.c, sink_id, stream))
+        .values(epoch=mark.epoch, seq=mark.seq, last_error=None)
+    )
+    if moved.rowcount == 0:
+        _insert_mark(txn, sink_id, stream, mark)
+
+
+def _insert_mark(txn: Txn, sink_id: str, stream: Stream, mark: Mark) -> None:
+    nothing = {"rows": 0, "withheld": 0, "dead": 0, "size_bytes": 0, "units": 0}
+    txn.conn.execute(
+        insert(db.watermarks).values(sink_id=sink_id, **_key(stream), epoch=mark.epoch, seq=mark.seq, **nothing)
+    )
+
+
+def open_delivery(
+    txn: Txn,
+    hold: Hold,
+    sink_id: str,
+    stream: Stream,
+    table: str,
+    *,
+    epoch: int,
+    since: int,
+    until: int,
+    version: int,
+    snapshot: int,
+    schema_version: int,
+    settings: Mapping[str, Any],
+) -> Delivery:
+    """Write down what will be sent. Its snapshot is pinned from here on, so the table's pin row is raised first."""
+    hold.check(txn)
+    txn.conn.execute(update(db.tables).where(db.tables.c.table_id == stream.table_id).values(pins=db.tables.c.pins + 1))
+    delivery = Delivery(
+        delivery_id=new_id(),
+        sink_id=sink_id,
+        stream=stream,
+        table=table,
+        epoch=epoch,
+        since=since,
+        until=until,
+        version=version,
+        snapshot=snapshot,
+        schema_version=schema_version,
+        settings=settings,
+        opened_at_us=txn.at_us,
+        attempts=0,
+        not_before_us=0,
+        last_error=None,
+        parked=None,
+    )
+    txn.conn.execute(
+        insert(db.deliveries).values(
+            delivery_id=delivery.delivery_id,
+            sink_id=sink_id,
+            **_key(stream),
+            epoch=epoch,
+            since=since,
+            until=until,
+            version=version,
+            snapshot_id=snapshot,
+            schema_version=schema_version,
+            settings=orjson.dumps(dict(settings)).decode(),
+            opened_at_us=txn.at_us,
+            attempts=0,
+            not_before_us=0,
+        )
+    )
+    return delivery
+
+
+def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -> None:
+    """The unit has arrived: the watermark moves to its end, and the delivery is gone."""
+    hold.check(txn)
+    gone = txn.conn.execute(delete(db.deliveries).where(db.deliveries.c.delivery_id == delivery.delivery_id))
+    if gone.rowcount != 1:
+        raise _cancelled(delivery)
+    mark = db.watermarks.c
+    moved = txn.conn.execute(
+        update(db.watermarks)
+        .where(
+            *_where(mark, delivery.sink_id, delivery.stream), mark.epoch == delivery.epoch, mark.seq == delivery.since
+        )
+        .values(
+            seq=delivery.until,
+            rows=mark.rows + shipped.rows,
+            withheld=mark.withheld + shipped.withheld,
+            size_bytes=mark.size_bytes + shipped.size_bytes,
+            units=mark.units + 1,
+            delivered_at_us=txn.at_us,
+            last_error=None,
+        )
+    )
+    assert moved.rowcount == 1, f"delivery {delivery.delivery_id} does not begin where its watermark is"
+
+
+def note_failure(
+    txn: Txn, hold: Hold, delivery: Delivery, *, error: str, attempts: int, wait_s: float, parked: bool
+) -> Delivery:
+    """A shipment did not work: remember why, how often, and when to try again; parked, it waits for a person."""
+    hold.check(txn)
+    not_before_us = txn.at_us + int(wait_s * 1_000_000)
+    reason = error if parked else None
+    changed = txn.conn.execute(
+        update(db.deliveries)
+        .where(db.deliveries.c.delivery_id == delivery.delivery_id)
+        .values(attempts=attempts, not_before_us=not_before_us, last_error=error, parked=reason)
+    )
+    if changed.rowcount != 1:
+        raise _cancelled(delivery)
+    txn.conn.execute(
+        update(db.watermarks)
+        .where(*_where(db.watermarks.c, delivery.sink_id, delivery.stream))
+        .values(last_error=error, last_error_at_us=txn.at_us)
+    )
+    return replace(delivery, attempts=attempts, not_before_us=not_before_us, last_error=error, parked=reason)
+
+
+def note_error(txn: Txn, sink: Sink, stream: Stream, error: str) -> None:
+    """The last thing that went wrong in a stream, for whoever looks; also in one whose mark is not known yet."""
+    said = {"last_error": error, "last_error_at_us": txn.at_us}
+    where = _where(db.watermarks.c, sink.sink_id, stream)
+    if txn.conn.execute(update(db.watermarks).where(*where).values(**said)).rowcount == 0:
+        _insert_mark(txn, sink.sink_id, stream, Mark(UNKNOWN, sink.start_seq))
+        txn.conn.execute(update(db.watermarks).where(*where).values(**said))
+
+
+def unpark(txn: Txn, sink_id: str) -> int:
+    """Let every parked delivery of a sink be tried again, with all its attempts; returns how many there were."""
+    freed = txn.conn.execute(
+        update(db.deliveries)
+        .where(db.deliveries.c.sink_id == sink_id, db.deliveries.c.parked.is_not(None))
+        .values(parked=None, attempts=0, not_before_us=0)
+    )
+    txn.conn.execute(
+        update(db.deliveries).where(db.deliveries.c.sink_id == sink_id).values(attempts=0, not_before_us=0)
+    )
+    return int(freed.rowcount)
+
+
+def _cancelled(delivery: Delivery) -> LeaseLost:
+    return LeaseLost(
+        f"delivery {delivery.delivery_id} was finished or cancelled by another process", delivery=delivery.delivery_id
+    )
+
+
+def _key(stream: Stream) -> dict[str, str]:
+    return {"branch_id": stream.branch_id, "table_id": stream.table_id, "partition": stream.partition}
+
+
+def _where(column: Any, sink_id: str, stream: Stream) -> list[Any]:
+    return [column.sink_id == sink_id, *(getattr(column, name) == value for name, value in _key(stream).items())]
+
+
+def _of_stream(column: Any, sink_id: str) -> Any:
+    head = db.stream_heads.c
+    return and_(
+        column.sink_id == sink_id,
+        column.branch_id == head.branch_id,
+        column.table_id == head.table_id,
+        column.partition == head.partition,
+    )
+
+
+def _labelled(table: Any) -> list[Any]:
+    return [column.label(f"{table.name}_{column.name}") for column in table.columns]
+
+
+def _state(row: dict[str, Any]) -> StreamState:
+    def of(table: str) -> dict[str, Any]:
+        prefix = f"{table}_"
+        return {key.removeprefix(prefix): value for key, value in row.items() if key.startswith(prefix)}
+
+    stream = Stream(row["branch_id"], row["table_id"], row["partition"])
+    mark, open_ = of("watermarks"), of("deliveries")
+    known = mark["seq"] is not None
+    return StreamState(
+        stream=stream,
+        table=row["table"],
+        mark=Mark(mark["epoch"], mark["seq"]) if known and mark["epoch"] != UNKNOWN else None,
+        head_seq=row["last_seq"],
+        tally=Tally(mark["rows"], mark["withheld"], mark["dead"], mark["size_bytes"], mark["units"])
+        if known
+        else Tally(),
+        last_error=mark["last_error"],
+        last_error_at_us=mark["last_error_at_us"],
+        delivered_at_us=mark["delivered_at_us"],
+        delivery=_delivery(stream, row["table"], open_) if open_["delivery_id"] is not None else None,
+    )
+
+
+def _delivery(stream: Stream, table: str, row: dict[str, Any]) -> Delivery:
+    return Delivery(
+        delivery_id=row["delivery_id"],
+        sink_id=row["sink_id"],
+        stream=stream,
+        table=table,
+        epoch=row["epoch"],
+        since=row["since"],
+        until=row["until"],
+        version=row["version"],
+        snapshot=row["snapshot_id"],
+        schema_version=row["schema_version"],
+        settings=orjson.loads(row["settings"]),
+        opened_at_us=row["opened_at_us"],
+        attempts=row["attempts"],
+        not_before_us=row["not_before_us"],
+        last_error=row["last_error"],
+        parked=row["parked"],
+    )

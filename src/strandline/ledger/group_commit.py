@@ -1,0 +1,209 @@
+"""Group commit: appends that arrive at the same time in one process share a transaction.
+
+One wait for the disk serves all of them. A caller that finds nobody at work leads: it commits everything that is queued
+by then. The others sleep, and wake with an answer, or as the next leader.
+
+A call with a few dicts is queued as it came, and its leader validates and encodes it, in one batch with the calls of
+the same kind. Nearly all of that cost is per batch and not per row; and threads that encoded for themselves would hold
+the interpreter's lock, for which the leader then waits at every statement.
+
+A member that can't be stored gets its own error and costs the others nothing: where the rows of several don't pass
+together, each member's are judged alone; if the transaction itself fails, each member is tried alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeGuard
+
+from strandline.errors import StrandError
+from strandline.failpoints import fail
+from strandline.ledger.appends import Append, ack_of, store
+from strandline.ledger.ledger import Ledger
+from strandline.model.tables import Ack, TableState
+
+FEW_ROWS = 64
+"""A call of more rows is encoded by its own thread: it would make the others wait, and gain little by company."""
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """One call to append a few dicts, not validated yet, for a table as the caller knows it."""
+
+    state: TableState
+    actor: str
+    rows: Sequence[Any]
+
+    @property
+    def kind(self) -> tuple[str, str, int, str]:
+        """Calls that agree in this may share a batch."""
+        head = self.state.head
+        return head.branch_id, head.table_id, head.schema_version, self.actor
+
+
+Call: TypeAlias = Append | FewRows
+
+
+def are_few(rows: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether these can be handed to another thread as they are: a short list of plain dicts."""
+    return type(rows) is list and len(rows) <= FEW_ROWS and {dict}.issuperset(map(type, rows))
+
+
+class _Member:
+    """One caller in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.answer: Ack | BaseException | None = None
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def sleep(self) -> None:
+        """Until somebody wakes it: with an answer, or to lead."""
+        self._asleep.acquire()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._asleep.release()
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """An append, and the members whose rows are in it, in their order."""
+
+    append: Append
+    members: Sequence[_Member]
+
+    def answer(self, answer: Ack | StrandError) -> None:
+        """Tell each member its part."""
+        if len(self.members) == 1:
+            self.members[0].answer = answer
+        elif isinstance(answer, Ack):
+            seq = answer.first_seq or 0
+            for member in self.members:
+                rows = len(member.call.rows) if isinstance(member.call, FewRows) else member.call.rows
+                member.answer = ack_of(rows, seq)
+                seq += rows
+        else:
+            for member in self.members:
+                member.answer = copy.copy(answer)  # every thread raises its own
+
+
+class Appender:
+    """The queue of one process in front of one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._queue: list[_Member] = []
+        self._leader: _Member | None = None
+
+    def append(self, call: Call) -> Ack:
+        """Store it, alone or with others, and return when it is durable."""
+        member = _Member(call)
+        try:
+            if not self._join(member):
+                member.sleep()
+            if member.answer is None:
+                self._commit_group(self._take_queue())
+        finally:
+            self._leave(member)
+        if isinstance(member.answer, Ack):
+            fail("append.after_commit")
+            return member.answer
+        assert member.answer is not None, "a member of a finished group has no answer"
+        raise member.answer
+
+    def _join(self, member: _Member) -> bool:
+        """Queue up; True when nobody is at work, and the member has to lead."""
+        with self._lock:
+            self._queue.append(member)
+            if self._leader is None:
+                self._leader = member
+            return self._leader is member
+
+    def _take_queue(self) -> list[_Member]:
+        with self._lock:
+            group, self._queue = self._queue, []
+        return group
+
+    def _leave(self, member: _Member) -> None:
+        """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
+        with self._lock:
+            if member.answer is None and member in self._queue:
+                self._queue.remove(member)
+            if self._leader is member:
+                self._leader = self._queue[0] if self._queue else None
+                if self._leader is not None:
+                    self._leader.wake()
+
+    def _commit_group(self, group: Sequence[_Member]) -> None:
+        try:
+            self._commit(group)
+        except Exception as error:
+            if len(group) == 1:
+                group[0].answer = error
+            else:
+                self._commit_each(group)
+        except BaseException as error:
+            for member in group:
+                member.answer = member.answer if isinstance(member.answer, StrandError) else error
+        finally:
+            for member in group:
+                member.wake()
+
+    def _commit_each(self, group: Sequence[_Member]) -> None:
+        for member in group:
+            try:
+                self._commit([member])
+            except Exception as error:
+                member.answer = error
+
+    def _commit(self, group: Sequence[_Member]) -> None:
+        joints = _joints(group)
+        if not joints:
+            return
+        with self._ledger.write() as txn:
+            answers = store(txn, [joint.append for joint in joints])
+            fail("append.before_commit")
+        for joint, answer in zip(joints, answers, strict=True):
+            joint.answer(answer)
+
+
+def _joints(group: Sequence[_Member]) -> list[_Joint]:
+    """The group's appends; a member whose rows are refused has its answer, and is in none of them."""
+    joints: list[_Joint] = []
+    kinds: dict[tuple[str, str, int, str], list[_Member]] = {}
+    for member in group:
+        if isinstance(member.call, Append):
+            joints.append(_Joint(member.call, [member]))
+        else:
+            kinds.setdefault(member.call.kind, []).append(member)
+    for members in kinds.values():
+        joints.extend(_encoded(members))
+    return joints
+
+
+def _encoded(members: Sequence[_Member]) -> Iterator[_Joint]:
+    try:
+        append = _append_of([member.call for member in members if isinstance(member.call, FewRows)])
+    except Exception as error:
+        if len(members) == 1:
+            members[0].answer = error
+        else:
+            for member in members:
+                yield from _encoded([member])
+    else:
+        yield _Joint(append, members)
+
+
+def _append_of(calls: Sequence[FewRows]) -> Append:
+    """Calls of one kind as one append."""
+    from strandline.ledger.encode import encode_rows
+
+    first = calls[0]
+    rows = first.rows if len(calls) == 1 else [row for call in calls for row in call.rows]
+    return Append.of(first.state, first.actor, encode_rows(rows, first.state))

@@ -1,0 +1,346 @@
+"""forward: rows to another lake's server over HTTP, chunk by chunk.
+
+The receiver keeps a mark of every stream and moves it in the transaction that stores a chunk, so a chunk that is sent
+twice is stored once. What was acked is remembered while this process lives; a process that starts asks the receiver
+where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pyarrow as pa
+
+from strandline.engines.duck.ranges import read_range
+from strandline.errors import Environment, Forbidden, Unauthorized
+from strandline.failpoints import fail
+from strandline.ledger.dead_letters import Refused
+from strandline.model import inbound
+from strandline.model.schema import Schema
+from strandline.model.sinks import DeadLetter, Mark, Shipped, Stream
+from strandline.model.types import ORIGIN
+from strandline.model.wire import decode, encode
+from strandline.sinks import answers
+from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed
+from strandline.sinks.chunks import Chunk, Considered, cut
+from strandline.sinks.destination import Later, Park, Resume, Unit
+from strandline.sinks.prefetch import prefetched
+
+MAX_DEAD = 100
+WHOLE_CHUNK = 10
+"""A chunk of this many rows, all of them refused, says more about the receiver than about the rows."""
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A chunk as it travels."""
+
+    chunk: Chunk
+    data: bytes
+    batch_id: str
+
+
+class Forward:
+    """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: they say where, and as whom."""
+
+    def __init__(self, settings: Mapping[str, Any], *, lake_id: str, sink_id: str, start_seq: int, root: Path) -> None:
+        self._settings = settings
+        self._lake_id = lake_id
+        self._sink_id = sink_id
+        self._start_seq = start_seq
+        self._root = root
+        self._gateway = settings["gateway"] or lake_id
+        self._token = self._read_token()
+        self._client = httpx.Client(base_url=settings["url"], timeout=settings["timeout"], follow_redirects=False)
+        self._acked: dict[str, int] = {}
+        """By delivery: how far the receiver has confirmed it to this process."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """One question that needs the token and changes nothing."""
+        answer = self._ask(Stream("probe", "probe", "probe"), "probe")
+        if answer.status_code == 401:
+            raise Unauthorized(f"{self._settings['url']} does not accept the token", hint="Check token, token_env, …")
+        if answer.status_code == 403:
+            raise Forbidden(
+                f"the token is not one for the gateway {self._gateway!r}",
+                hint="The receiver makes it with `strand token create GATEWAY`; set gateway=… to the same name.",
+            )
+        if answer.status_code not in (200, 404):
+            raise Environment(f"{self._settings['url']} answers {answer.status_code}", hint="Is it a strand server?")
+
+    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Mark | None:
+        """Where the receiver is in a stream."""
+        answer = self._ask(stream, table)
+        if answer.status_code == 401 and self._renewed():
+            answer = self._ask(stream, table)
+        if answer.status_code == 404:
+            return None
+        verdict = answers.judge(answer.status_code, answer.headers, _json(answer))
+        if isinstance(verdict, answers.Acked):
+            found = _json(answer)
+            return Mark(int(found["epoch"]), int(found["mark"]))
+        if isinstance(verdict, answers.Wait):
+            raise Later(verdict.said, told_s=verdict.told_s)
+        if isinstance(verdict, answers.Unknown):
+            raise Later(verdict.said)
+        raise Park(getattr(verdict, "said", str(verdict)))
+
+    def _ask(self, stream: Stream, table: str) -> httpx.Response:
+        try:
+            return self._client.get(
+                f"/v1/inbound/{self._gateway}/{table}",
+                params={"lake": self._lake_id, "sink": self._sink_id, "stream": stream.text()},
+                headers=self._authorization(),
+            )
+        except httpx.HTTPError as error:
+            raise Later(f"{self._settings['url']} can't be reached: {_said(error)}") from error
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def ship(self, unit: Unit) -> Shipped:
+        """Send every chunk of the unit that the receiver has not confirmed."""
+        sending = _Sending(self, unit)
+        key = unit.delivery.delivery_id
+        if key not in self._acked:
+            self._acked[key] = self._where_it_is(unit)
+        try:
+            for body in prefetched(sending.bodies()):
+                sending.send(body)
+        except Later as error:
+            error.progressed = sending.progressed
+            raise
+        except Resume:
+            self._acked.pop(key, None)
+            raise
+        self._acked.pop(key, None)
+        return Shipped(
+            rows=sending.considered.kept - sending.buried,
+            withheld=sending.considered.withheld,
+            size_bytes=sending.sent_bytes,
+            files_opened=unit.rows.files,
+            dead=sending.buried,
+        )
+
+    def _where_it_is(self, unit: Unit) -> int:
+        """The seq behind which the receiver wants this delivery; Resume when it is not where we thought."""
+        delivery = unit.delivery
+        found = self.find_mark(delivery.stream, delivery.table)
+        if found is None:
+            if delivery.since != self._start_seq:
+                raise Resume(None)
+            return delivery.since
+        if found.epoch < delivery.epoch:
+            return delivery.since
+        if found.epoch > delivery.epoch or found.seq < delivery.since:
+            raise Resume(found)
+        return found.seq
+
+    def acked(self, unit: Unit) -> int:
+        """How far the receiver has confirmed a delivery."""
+        return self._acked[unit.delivery.delivery_id]
+
+    def note_acked(self, unit: Unit, chunk: Chunk) -> None:
+        """The receiver has this chunk."""
+        self._acked[unit.delivery.delivery_id] = chunk.until
+
+    def post(self, unit: Unit, body: _Body) -> answers.Verdict:
+        """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
+        delivery = unit.delivery
+        opens = body.chunk.since == self._start_seq
+        told = self._told(body, delivery.stream, delivery.epoch, opens=opens)
+        return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data)
+
+    def _told(
+        self, body: _Body, stream: Stream, epoch: int, *, opens: bool = False, dead: int | None = None
+    ) -> inbound.Chunk:
+        """What a chunk says about itself."""
+        chunk = body.chunk
+        source = inbound.Source(self._lake_id, self._sink_id, stream)
+        return inbound.Chunk(
+            source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, opens=opens, dead=dead
+        )
+
+    def _post(self, table: str, headers: Mapping[str, str], data: bytes) -> answers.Verdict:
+        verdict = self._post_once(table, headers, data)
+        if isinstance(verdict, answers.Renew) and self._renewed():
+            return self._post_once(table, headers, data)
+        return verdict
+
+    def _post_once(self, table: str, headers: Mapping[str, str], data: bytes) -> answers.Verdict:
+        fail("forward.before_send")
+        try:
+            answer = self._client.post(
+                f"/v1/inbound/{self._gateway}/{table}", content=data, headers={**headers, **self._authorization()}
+            )
+        except httpx.HTTPError as error:
+            return answers.Unknown(f"{self._settings['url']} can't be reached: {_said(error)}")
+        fail("forward.after_send")
+        return answers.judge(answer.status_code, answer.headers, _json(answer))
+
+    def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
+        """Send a dead letter again, once however often: the receiver remembers those it has stored."""
+        chunk = Chunk(letter.seq - 1, letter.seq, decode(letter.payload))
+        settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
+        body = self.encoded(chunk, letter.stream, letter.epoch, settings, None)
+        told = self._told(body, letter.stream, letter.epoch, dead=letter.seq)
+        verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data)
+        if not isinstance(verdict, answers.Acked):
+            raise Park(getattr(verdict, "said", str(verdict)))
+
+    def encoded(
+        self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
+    ) -> _Body:
+        """A chunk as bytes, with the id that says what they are."""
+        rows = chunk.rows.drop_columns([name for name in ORIGIN if name in chunk.rows.schema.names])
+        raw = uncompressed(rows, settings["format"], schema)
+        made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
+        return _Body(chunk, compress(raw, settings["compression"]), made)
+
+    # -- who we are ----------------------------------------------------------------------------------------------------
+
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def _read_token(self) -> str | None:
+        settings = self._settings
+        if settings["token_env"]:
+            return os.environ.get(str(settings["token_env"]))
+        if settings["token_file"]:
+            try:
+                return (self._root / str(settings["token_file"])).read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise Environment(
+                    f"can't read the token file {settings['token_file']}: {error.strerror}",
+                    hint="A relative path starts at the lake's folder.",
+                ) from error
+        token: str | None = settings["token"]
+        return token
+
+    def _renewed(self) -> bool:
+        """Read the token again; True when it is another one."""
+        before, self._token = self._token, self._read_token()
+        return self._token != before
+
+
+class _Sending:
+    """One unit on its way."""
+
+    def __init__(self, forward: Forward, unit: Unit) -> None:
+        self._forward = forward
+        self._unit = unit
+        self.considered = Considered()
+        self.buried = 0
+        self.sent_bytes = 0
+        self.progressed = False
+
+    def bodies(self) -> Iterator[_Body]:
+        """The unit's chunks, encoded, from where the receiver is."""
+        unit, settings = self._unit, self._unit.delivery.settings
+        for chunk in cut(
+            read_range(unit.rows),
+            schema=unit.rows.schema,
+            since=unit.delivery.since,
+            until=unit.delivery.until,
+            rows=settings["chunk_rows"],
+            size_bytes=settings["chunk_bytes"],
+            dead=unit.dead,
+            considered=self.considered,
+        ):
+            if chunk.until > self._forward.acked(unit):
+                yield self._encoded(chunk)
+
+    def _encoded(self, chunk: Chunk) -> _Body:
+        delivery = self._unit.delivery
+        return self._forward.encoded(chunk, delivery.stream, delivery.epoch, delivery.settings, self._unit.schema)
+
+    def send(self, body: _Body) -> None:
+        """Send one chunk until it is acked, whole or in parts; else raise what has to happen first."""
+        verdict = self._forward.post(self._unit, body)
+        self.sent_bytes += len(body.data)
+        chunk = body.chunk
+        match verdict:
+            case answers.Acked():
+                self._forward.note_acked(self._unit, chunk)
+                self.progressed = True
+            case answers.Gap(mark):
+                raise Resume(mark)
+            case answers.Wait(said, told_s):
+                raise Later(said, told_s=told_s)
+            case answers.Unknown(said):
+                raise Later(said)
+            case answers.Renew(said):
+                raise Park(f"{said}. The token was read again, and is not accepted either.")
+            case answers.TooLarge(said):
+                self._in_parts(chunk, said, {"status": 413, "message": said})
+            case answers.BadRows(said, places, count) if places:
+                self._without_named(chunk, said, places, count)
+            case answers.BadRows(said):
+                self._in_parts(chunk, said, {"message": said})
+            case answers.Refusal(said):
+                raise Park(said)
+
+    def _in_parts(self, chunk: Chunk, said: str, answer: Mapping[str, Any]) -> None:
+        """Half the rows at a time, down to the one that is refused alone."""
+        if chunk.rows.num_rows == 0:
+            raise Park(said)
+        if chunk.rows.num_rows == 1:
+            self._bury(chunk, {0: answer}, said)
+            return
+        for half in chunk.halves():
+            self.send(self._encoded(half))
+
+    def _without_named(
+        self, chunk: Chunk, said: str, places: Mapping[int, Mapping[str, Any]], count: int | None
+    ) -> None:
+        rows = chunk.rows.num_rows
+        if any(place not in range(rows) for place in places):
+            raise Park(f"{said}. It names rows that the chunk does not have.")
+        if max(count or 0, len(places)) >= rows >= WHOLE_CHUNK:
+            raise Park(f"{said}. All {rows} rows of a chunk were refused.")
+        if (count or 0) > MAX_DEAD:
+            raise Park(f"{said}. {count} rows of a chunk were refused.")
+        self._bury(chunk, {place: {"status": 422, **row} for place, row in places.items()}, said)
+
+    def _bury(self, chunk: Chunk, places: Mapping[int, Mapping[str, Any]], said: str) -> None:
+        """Make dead letters of these rows, then send the same range without them."""
+        if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
+            raise Park(f"{said}. More than {MAX_DEAD} rows of this unit were refused.")
+        seqs = chunk.seqs()
+        self._unit.bury(
+            [
+                Refused(seqs[place], encode(pa.concat_batches([chunk.rows.slice(place, 1)])), answer)
+                for place, answer in sorted(places.items())
+            ]
+        )
+        self.buried += len(places)
+        self.send(self._encoded(chunk.without(list(places))))
+
+
+def _content(settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {"Content-Type": CONTENT_TYPES[settings["format"]]}
+    if settings["compression"] != "none":
+        found["Content-Encoding"] = settings["compression"]
+    return found
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,275 @@
+"""Copies: units are appended to a table in another Iceberg catalog, each once.
+
+The rows go onto a private branch at the target's `main`, and then one commit moves `main` there together with the
+stream's mark. Whoever ships the same unit again, a late process too, finds the mark or is refused and then finds it.
+When `main` has moved meanwhile (another stream of the same table, an engine of the target's own) the rows are staged
+anew on what is there now.
+
+A mark is a property of the target table, so neither expiry nor compaction there can lose it. It belongs to the lake and
+not to the sink: a sink that takes a table over from another of the same lake goes on where that one ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import orjson
+
+from strandline.engines import objects
+from strandline.engines.objects import Place
+from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
+from strandline.failpoints import fail
+from strandline.model.sinks import Mark, Shipped, Stream
+from strandline.sinks.destination import Unit, refusal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.engines.spark.copy import Copy, Staged
+
+OWNER = "strandline.owner"
+MARKS = "strandline.mark"
+CATALOG_NAME = "strand"
+ATTEMPTS = 20
+_OPTION = "catalog."
+
+
+class IcebergCopy:
+    """A namespace in another catalog, with a table for each that the sink follows."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        lake_id: str,
+        sink_id: str,
+        spark: Callable[[], SparkSession],
+        staging: str,
+        take_over: bool = False,
+    ) -> None:
+        """`staging` is a folder, as a URI, that this process and Spark's workers can write to."""
+        self._name, self._properties = catalog_of(settings)
+        self._namespace = str(settings["namespace"])
+        self._lake_id = lake_id
+        self._sink_id = sink_id
+        self._spark = spark
+        self._staging = Place(staging)
+        self._take_over = take_over
+        self._lock = threading.Lock()
+        self._copy: Copy | None = None
+
+    def probe(self) -> None:
+        """Raise what is wrong with the catalog; the namespace is created if it is not there."""
+        self._target().reach(self._namespace)
+
+    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
+        """The highest mark that the target table has of this stream."""
+        properties = self._target().properties(f"{self._namespace}.{table}")
+        if properties is None:
+            return None
+        self._check_owner(table, properties)
+        found = highest(properties, self._prefix(stream))
+        return None if found is None else found.mark
+
+    def ship(self, unit: Unit) -> Shipped:
+        """Append the unit's rows and move the mark, in one commit; nothing if the mark is there already."""
+        target, delivery = self._target(), unit.delivery
+        table = f"{self._namespace}.{delivery.table}"
+        found = self._prepare(target, table, unit)
+        if found is not None and _covers(found, unit):
+            return _shipped_before(found, unit, table)
+        rows = unit.rows
+        if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > rows.since:
+            rows = replace(rows, since=found.mark.seq)
+        folder = f"copy-{self._sink_id}-{stream_key(delivery.stream)}"
+        objects.remove_folder(self._staging, folder)
+        try:
+            return self._ship(target, table, replace(unit, rows=rows), f"{folder}/{uuid4().hex}.parquet")
+        finally:
+            objects.remove_folder(self._staging, folder)
+
+    def close(self) -> None:
+        """Nothing is kept open but Spark, which is not ours."""
+
+    def _ship(self, target: Copy, table: str, unit: Unit, path: str) -> Shipped:
+        from strandline.engines.spark.export import Export, export
+
+        wanted = Export(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
+        done = export(self._spark(), wanted)
+        for attempt in range(ATTEMPTS):
+            staged = None
+            try:
+                if done.rows:
+                    staged = self._stage(target, table, unit, self._staging.shown(path), done.rows)
+                size_bytes = 0 if staged is None else staged.size_bytes
+                shipped = Shipped(done.rows, done.withheld, size_bytes, unit.rows.files, key=table if staged else None)
+                fail("copy.before_commit")
+                moved = self._commit(target, table, unit, staged, shipped)
+            except _AlreadyThere as there:
+                if staged is not None:
+                    target.drop_branches(table, staged.branch)
+                return _shipped_before(there.found, unit, table)
+            if moved:
+                fail("copy.after_commit")
+                return shipped
+            time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))
+        raise Busy(f"{table} was changed {ATTEMPTS} times while a unit was being appended", reason="contention")
+
+    def _prepare(self, target: Copy, table: str, unit: Unit) -> Found | None:
+        """Make sure of the table, its owner and its columns; the stream's mark there."""
+        owner = {OWNER: orjson.dumps({"lake": self._lake_id, "sink": self._sink_id}).decode()}
+        schema = unit.rows.schema
+        properties = target.properties(table)
+        if properties is None:
+            target.create(table, schema, [name for name in unit.partition_by if name in schema.names], owner)
+            properties = target.properties(table) or {}
+        self._check_owner(unit.delivery.table, properties)
+        if OWNER not in properties and not self._take_over and not target.is_empty(table):
+            raise refusal(f"the table {table}", ("unknown", "unknown"), (self._lake_id, self._sink_id))
+        if properties.get(OWNER) != owner[OWNER]:
+            target.set_properties(table, owner)
+        found = highest(properties, self._prefix(unit.delivery.stream))
+        if found is None or not _covers(found, unit):
+            target.evolve(table, schema)
+        return found
+
+    def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int) -> Staged:
+        """Append the rows on a branch that nobody else knows: a late writer of the same unit has another."""
+        delivery = unit.delivery
+        mine = f"op_{stream_key(delivery.stream)}_"
+        target.drop_branches(table, mine)
+        branch = f"{mine}{delivery.delivery_id}_{uuid4().hex[:12]}"
+        fail("copy.before_append")
+        base = target.branch(table, branch)
+        try:
+            staged = target.append(table, path, unit.rows.schema, branch, base, delivery.delivery_id)
+        except StrandError:
+            # Whoever took over removes the branch and the file of a late writer, and may have shipped the unit.
+            found = highest(target.properties(table) or {}, self._prefix(delivery.stream))
+            if found is not None and _covers(found, unit):
+                raise _AlreadyThere(found) from None
+            raise
+        if staged.rows != rows:
+            raise Damaged(f"{rows} rows were to be appended to {table}, and Spark wrote {staged.rows}")
+        fail("copy.after_append")
+        return staged
+
+    def _commit(self, target: Copy, table: str, unit: Unit, staged: Staged | None, shipped: Shipped) -> bool:
+        from strandline.engines.spark.copy import Change
+
+        delivery, prefix = unit.delivery, self._prefix(unit.delivery.stream)
+        remove: list[str] = []
+
+        def guard(properties: Mapping[str, str]) -> None:
+            self._check_owner(delivery.table, properties)
+            found = highest(properties, prefix)
+            if found is not None and _covers(found, unit):
+                raise _AlreadyThere(found)
+            if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > unit.rows.since:
+                raise Busy(f"the mark of a stream of {table} moved into the unit that is being appended")
+            remove.extend(key for key in properties if key.startswith(prefix))
+
+        value = {"stream": delivery.stream.text(), "since": delivery.since, "rows": shipped.rows,
+                 "withheld": shipped.withheld, "bytes": shipped.size_bytes}  # fmt: skip
+        key = f"{prefix}{delivery.epoch}.{delivery.until}"
+        return target.commit(table, staged, Change({key: orjson.dumps(value).decode()}, remove, guard))
+
+    def _check_owner(self, table: str, properties: Mapping[str, str]) -> None:
+        if OWNER not in properties or self._take_over:
+            return
+        owner = orjson.loads(properties[OWNER])
+        if (owner["lake"], owner["sink"]) != (self._lake_id, self._sink_id):
+            ours = (self._lake_id, self._sink_id)
+            raise refusal(f"the table {self._namespace}.{table}", (owner["lake"], owner["sink"]), ours)
+
+    def _prefix(self, stream: Stream) -> str:
+        return f"{MARKS}.{self._lake_id}.{stream_key(stream)}."
+
+    def _target(self) -> Copy:
+        from strandline.engines.spark.copy import Copy
+
+        with self._lock:
+            if self._copy is None:
+                self._copy = Copy(self._spark(), self._name, self._properties)
+            return self._copy
+
+
+class _AlreadyThere(Exception):
+    """The target has this unit: another process committed it while we staged it."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Found:
+    """A stream's mark as the target table has it, and what was said about the unit that ended there."""
+
+    mark: Mark
+    told: Mapping[str, Any]
+
+
+def highest(properties: Mapping[str, str], prefix: str) -> Found | None:
+    """The highest mark among a table's properties: a late writer may have set a lower one beside it."""
+    found = [
+        Found(Mark(int(epoch), int(seq)), orjson.loads(value))
+        for key, value in properties.items()
+        if key.startswith(prefix)
+        for epoch, _, seq in [key.removeprefix(prefix).partition(".")]
+    ]
+    return max(found, key=lambda one: (one.mark.epoch, one.mark.seq), default=None)
+
+
+def stream_key(stream: Stream) -> str:
+    """A stream's text, short enough for a branch's name or a property's."""
+    return hashlib.sha256(stream.text().encode()).hexdigest()[:20]
+
+
+def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """A catalog's name and Iceberg's properties for it. The name is part of the key in a JDBC catalog."""
+    kind, uri = str(settings["catalog"]), str(settings["uri"])
+    given = {key.removeprefix(_OPTION): str(value) for key, value in settings.items() if key.startswith(_OPTION)}
+    name = given.pop("name", CATALOG_NAME)
+    if kind not in ("jdbc", "rest"):
+        raise BadRequest(f"there is no catalog of the kind {kind!r}", hint="It is jdbc or rest.")
+    if kind == "jdbc":
+        if not uri.startswith("jdbc:"):
+            raise BadRequest(f"{uri!r} is not the address of a JDBC catalog", hint="Such as jdbc:sqlite:/path/to.db")
+        if uri.startswith("jdbc:sqlite:") and "busy_timeout" not in uri:
+            # Without it a lock that is held for three seconds fails a Spark job.
+            uri += f"{'&' if '?' in uri else '?'}busy_timeout=30000"
+        given.setdefault("jdbc.schema-version", "V1")
+    if settings.get("warehouse"):
+        given.setdefault("warehouse", str(settings["warehouse"]))
+    return name, {"type": kind, "uri": uri, "cache-enabled": "false", **given}
+
+
+def _covers(found: Found, unit: Unit) -> bool:
+    """Whether the target has the unit. An older epoch's unit is refused: somebody rewound the stream since."""
+    delivery = unit.delivery
+    if found.mark.epoch > delivery.epoch:
+        raise Conflict(
+            f"the target of {delivery.table} is in epoch {found.mark.epoch} already, and this unit is of epoch "
+            f"{delivery.epoch}",
+            kind="epoch",
+            hint="The stream was rewound, or restored from a backup, meanwhile. `strand sink show` tells its state.",
+            expected=delivery.epoch,
+            actual=found.mark.epoch,
+        )
+    return found.mark.epoch == delivery.epoch and found.mark.seq >= delivery.until
+
+
+def _shipped_before(found: Found, unit: Unit, table: str) -> Shipped:
+    """What is told of a unit that is there already; the counts are known for the last one."""
+    if found.mark.seq != unit.delivery.until:
+        return Shipped(0, key=table)
+    told = found.told
+    return Shipped(int(told["rows"]), int(told["withheld"]), int(told["bytes"]), key=table if told["rows"] else None)

@@ -1,0 +1,153 @@
+"""What a unit consists of: where it ends, which files hold it, and what of each row is sent.
+
+All of this follows from the delivery alone: the range, the pinned version of the log, and the settings it was opened
+under. So a unit that is read again, by whoever and whenever, is the same unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.engines.duck.predicates import check_predicate
+from strandline.engines.duck.ranges import Range, Select, seq_at
+from strandline.engines.duck.relations import duck_type
+from strandline.engines.duck.sandbox import quote_name
+from strandline.errors import BadRequest, nearest
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Connection
+from strandline.ledger.tables import branch_name, read_schema, read_states
+from strandline.model.arrow import arrow_field
+from strandline.model.sinks import Delivery, Stream
+from strandline.model.tables import DataFile, TableState
+from strandline.model.types import SEQ, Column, Primitive
+from strandline.views.view import disjoint_runs, stored_columns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the next unit of a stream ends, and the version of the log that holds it."""
+
+    until: int
+    version: int
+    snapshot: int
+    schema_version: int
+
+
+def plan_unit(
+    conn: Connection, state: TableState, stream: Stream, *, since: int, head_seq: int, rows: int, size_bytes: int
+) -> Plan | None:
+    """The next unit behind `since`, bounded by rows and bytes; None when nothing of the stream is stable there.
+
+    A unit ends at a file's end where that fits, so that most units open no file to be planned.
+    """
+    end = min(head_seq, state.stable_seq)
+    if end <= since or state.head.log_snapshot is None:
+        return None
+    files = read_files(
+        conn,
+        stream.branch_id,
+        stream.table_id,
+        state.head.version,
+        since=since,
+        until=end,
+        partitions=[stream.partition],
+    )
+    until = _end_of_unit(files, since, end, rows, size_bytes)
+    return Plan(until, state.head.version, state.head.log_snapshot, state.head.schema_version)
+
+
+def _end_of_unit(files: list[DataFile], since: int, end: int, rows: int, size_bytes: int) -> int:
+    """Whole runs of files as long as they fit; when the first alone is too large, a place inside it."""
+    reached = since
+    left_rows, left_bytes = rows, size_bytes
+    for run in disjoint_runs(files):
+        run_rows, run_bytes = sum(file.rows for file in run), sum(file.size_bytes for file in run)
+        last = max(file.last_seq for file in run)
+        if run_rows <= left_rows and run_bytes <= left_bytes:
+            left_rows, left_bytes, reached = left_rows - run_rows, left_bytes - run_bytes, last
+            continue
+        if reached > since:
+            return reached
+        place = max(1, min(left_rows, left_bytes * run_rows // max(1, run_bytes)))
+        inside = seq_at(tuple(file.path for file in run), since, place)
+        return min(end, inside if inside is not None else last)
+    return end
+
+
+def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
+    """How a delivery's rows are read: only the files that can hold some, of the version and schema that it pins."""
+    stream = delivery.stream
+    (now,) = read_states(conn, branch_name(conn, stream.branch_id), [delivery.table])
+    schema = read_schema(conn, stream.branch_id, stream.table_id, delivery.schema_version)
+    state = replace(now, schema=schema)
+    files = read_files(
+        conn,
+        stream.branch_id,
+        stream.table_id,
+        delivery.version,
+        since=delivery.since,
+        until=delivery.until,
+        partitions=[stream.partition],
+    )
+    stored = stored_columns(state)
+    wanted = Range(
+        runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
+        stored=tuple(column.name for column in stored),
+        since=delivery.since,
+        until=delivery.until,
+        select=_select(stored, delivery.settings),
+        schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
+        older=frozenset(file.path for file in files if not file.origin),
+    )
+    return wanted, state
+
+
+def _sent(stored: Sequence[Column], settings: Mapping[str, Any]) -> list[Column]:
+    dropped = set(settings.get("drop_columns") or ())
+    return [column for column in stored if column.name not in dropped]
+
+
+def _select(stored: Sequence[Column], settings: Mapping[str, Any]) -> Select:
+    redact: Mapping[str, str] = settings.get("redact") or {}
+    columns = tuple((column.name, _expression(column, redact.get(column.name))) for column in _sent(stored, settings))
+    return Select(columns, settings.get("where"))
+
+
+def _expression(column: Column, how: str | None) -> str:
+    name = quote_name(column.name)
+    if how == "hash" and column.type == Primitive("json"):
+        return f"concat('\"', sha256({name}), '\"')"
+    if how == "hash":
+        return f"sha256({name})"
+    if how == "blank":
+        blank = "NULL" if column.nullable else "''"
+        return f"{blank}::{duck_type(column.type)}"
+    return name
+
+
+def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> None:
+    """BadRequest unless the predicate, the dropped and the redacted columns fit every table that is followed."""
+    for state in states:
+        stored = stored_columns(state)
+        known = {column.name: column for column in stored}
+        redact: Mapping[str, str] = settings.get("redact") or {}
+        for name in [*(settings.get("drop_columns") or ()), *redact]:
+            if name not in known:
+                raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, known))
+        for name, how in redact.items():
+            _check_redaction(known[name], how)
+        if settings.get("where"):
+            check_predicate(settings["where"], stored, state.table.name)
+
+
+def _check_redaction(column: Column, how: str) -> None:
+    text = isinstance(column.type, Primitive) and column.type.name in ("string", "json")
+    if column.name == SEQ or (not text and (how == "hash" or not column.nullable)):
+        raise BadRequest(
+            f"column {column.name!r} can't be redacted by {how}",
+            hint="Texts are hashed or blanked, other nullable columns blanked; or drop the column.",
+        )

@@ -1,0 +1,194 @@
+"""What a person does about a sink: look at what it would send, send again, give rows up or bring them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.engines.duck.ranges import read_range
+from strandline.errors import BadRequest, Conflict, NotFound, nearest
+from strandline.ledger import dead_letters, deliveries
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.tables import branch_name, read_states
+from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Delivery, Mark, Sink, StreamState
+from strandline.model.wire import jsonable
+from strandline.operations.beats import holding
+from strandline.operations.context import Context
+from strandline.sinks.destination import Destination, Later, Park
+from strandline.sinks.forward import Forward
+from strandline.sinks.reading import plan_unit, read_unit
+from strandline.sinks.settings import resolved
+
+SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """What a rewind did: from where to where, in which epoch, and how many dead letters it closed."""
+
+    stream: str
+    was: int
+    to: int
+    epoch: int
+    letters_closed: int
+
+
+def find_stream(ledger: Ledger, sink: Sink, text: str) -> StreamState:
+    """A stream by its text, its table, or its table and partition with a slash between."""
+    with ledger.read() as conn:
+        states = deliveries.read_streams(conn, sink)
+    names = {f"{state.table}/{state.stream.partition}": state for state in states}
+    exact = {state.stream.text(): state for state in states}
+    by_table = [state for state in states if state.table == text]
+    if text in names or text in exact:
+        return names.get(text) or exact[text]
+    if len(by_table) == 1:
+        return by_table[0]
+    raise NotFound(f"sink {sink.name!r} has no stream {text!r}", hint=nearest(text, names), stream=text)
+
+
+def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
+    """Go back: a new epoch begins behind `to`, and everything after it is sent again."""
+    state = find_stream(ctx.ledger, sink, text)
+    mark = state.mark or Mark(1, sink.start_seq)
+    if not 0 <= to <= mark.seq:
+        raise BadRequest(
+            f"can't rewind to {to}", hint=f"The stream's watermark is {mark.seq}: give a seq from 0 to that."
+        )
+    with (
+        holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold,
+        ctx.ledger.write() as txn,
+    ):
+        deliveries.set_mark(txn, hold, sink.sink_id, state.stream, Mark(mark.epoch + 1, to))
+        closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
+    return Rewound(state.stream.text(), mark.seq, to, mark.epoch + 1, closed)
+
+
+def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Send dead letters again, all of them or those named; one that is refused again stays."""
+    if not isinstance(place, Forward):
+        raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have dead letters.")
+    settings = resolved(sink.type, sink.settings)
+    done = []
+    for letter in _chosen(ledger, sink, ids):
+        try:
+            place.replay(letter, settings)
+        except (Park, Later) as error:
+            done.append({"id": letter.letter_id, "seq": letter.seq, "outcome": "refused", "error": str(error)})
+            continue
+        with ledger.write() as txn:
+            dead_letters.settle_letter(txn, letter.letter_id, dead_letters.REPLAYED)
+        done.append({"id": letter.letter_id, "seq": letter.seq, "outcome": "replayed", "error": None})
+    return done
+
+
+def discard(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Give dead letters up for good; they stay in the books as discarded."""
+    chosen = _chosen(ledger, sink, ids)
+    with ledger.write() as txn:
+        for letter in chosen:
+            dead_letters.settle_letter(txn, letter.letter_id, dead_letters.DISCARDED)
+    return [{"id": letter.letter_id, "seq": letter.seq, "outcome": "discarded", "error": None} for letter in chosen]
+
+
+def _chosen(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[Any]:
+    with ledger.read() as conn:
+        there = {letter.letter_id: letter for letter in dead_letters.list_letters(conn, sink.sink_id)}
+    for one in ids:
+        if one not in there:
+            raise NotFound(f"there is no open dead letter {one!r}", hint=nearest(one, there))
+    return [there[one] for one in ids] if ids else list(there.values())
+
+
+def remove(ledger: Ledger, sink: Sink, *, force: bool) -> None:
+    """Forget a sink with its marks; refused while it has dead letters, because they would be gone with it."""
+    from strandline.ledger.sinks import remove_sink
+
+    with ledger.write() as txn:
+        letters = len(dead_letters.list_letters(txn.conn, sink.sink_id))
+        if letters and not force:
+            raise Conflict(
+                f"sink {sink.name!r} has {letters} dead letters",
+                kind="dead_letters",
+                hint="Replay or discard them first (`strand sink dead`), or remove it with --force.",
+                expected=0,
+                actual=letters,
+            )
+        remove_sink(txn, sink.sink_id)
+
+
+def preview(ctx: Context, sink: Sink) -> list[dict[str, Any]]:
+    """What the next unit of every due stream would be: its rows, its size, and the first of them. Nothing is sent."""
+    with ctx.ledger.read() as conn:
+        due = deliveries.read_streams(conn, sink, due=True)
+    return [found for state in due if (found := _preview(ctx.ledger, sink, state)) is not None]
+
+
+def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] | None:
+    settings = resolved(sink.type, sink.settings)
+    stream = state.stream
+    with ledger.read() as conn:
+        delivery = state.delivery
+        if delivery is None:
+            (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
+            mark = state.mark or Mark(1, sink.start_seq)
+            plan = plan_unit(
+                conn,
+                table,
+                stream,
+                since=mark.seq,
+                head_seq=state.head_seq,
+                rows=settings["unit_rows"],
+                size_bytes=settings["unit_bytes"],
+            )
+            if plan is None:
+                return None
+            delivery = _as_if(sink, state, mark, plan, settings)
+        wanted, _ = read_unit(conn, delivery)
+    rows = withheld = size_bytes = 0
+    samples: list[dict[str, Any]] = []
+    for piece in read_range(wanted):
+        rows += piece.rows.num_rows
+        withheld += piece.withheld
+        size_bytes += piece.rows.nbytes
+        missing = SAMPLES - len(samples)
+        if missing > 0:
+            samples.extend(_rows(piece.rows.slice(0, missing)))
+    return {
+        "table": state.table,
+        "partition": stream.partition,
+        "since": delivery.since,
+        "until": delivery.until,
+        "rows": rows,
+        "withheld": withheld,
+        "bytes": size_bytes,
+        "samples": samples,
+    }
+
+
+def _as_if(sink: Sink, state: StreamState, mark: Mark, plan: Any, settings: dict[str, Any]) -> Delivery:
+    return Delivery(
+        delivery_id="preview",
+        sink_id=sink.sink_id,
+        stream=state.stream,
+        table=state.table,
+        epoch=mark.epoch,
+        since=mark.seq,
+        until=plan.until,
+        version=plan.version,
+        snapshot=plan.snapshot,
+        schema_version=plan.schema_version,
+        settings=settings,
+        opened_at_us=0,
+        attempts=0,
+        not_before_us=0,
+        last_error=None,
+        parked=None,
+    )
+
+
+def _rows(batch: Any) -> list[dict[str, Any]]:
+    columns = {name: jsonable(batch.column(name)) for name in batch.schema.names}
+    return [{name: values[place] for name, values in columns.items()} for place in range(batch.num_rows)]

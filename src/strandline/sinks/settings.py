@@ -1,0 +1,207 @@
+"""A sink's settings: which there are, what they may be, and what they are when nobody says.
+
+They come as text from the command line or as values from `strand.toml`, and leave here as plain values that JSON can
+hold: sizes in bytes, durations in seconds, lists as lists. An unknown key names its nearest neighbour, because a
+setting that is silently ignored sends rows to the wrong place.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from strandline.config import parse_duration, parse_size
+from strandline.errors import BadRequest, nearest
+
+TYPES = ("forward", "blob", "iceberg")
+
+
+@dataclass(frozen=True)
+class _Key:
+    default: Any
+    read: Callable[[object], Any]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+def _names(value: object) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) and part.strip() for part in parts) or not parts:
+        raise ValueError("names with commas between them")
+    return [part.strip() for part in parts]
+
+
+def _redactions(value: object) -> dict[str, str]:
+    """`email:hash,body:blank`, or a TOML table; a name alone is hashed."""
+    if isinstance(value, str):
+        pairs = (part.partition(":") for part in _names(value))
+        value = {name.strip(): how.strip() or "hash" for name, _, how in pairs}
+    if not isinstance(value, dict) or not all(how in ("hash", "blank") for how in value.values()):
+        raise ValueError('columns with hash or blank, such as "email:hash,body:blank"')
+    return {str(name): str(how) for name, how in value.items()}
+
+
+def _count(value: object) -> int:
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("a whole number from 1 on")
+    return int(text)
+
+
+def _size(value: object) -> int:
+    found = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(str(value))
+    if found < 1:
+        raise ValueError('a size such as "64MiB", "1GB" or "512k"')
+    return found
+
+
+def _duration(value: object) -> float:
+    seconds = float(value) if isinstance(value, float) else parse_duration(str(value))
+    if seconds <= 0:
+        raise ValueError('a duration such as "60s", "5m" or "2h"')
+    return seconds
+
+
+def _flag(value: object) -> bool:
+    said = str(value).lower()
+    if said not in ("true", "false"):
+        raise ValueError("true or false")
+    return said == "true"
+
+
+def _moment(value: object) -> str:
+    if isinstance(value, dt.datetime):
+        value = value.isoformat()
+    try:
+        moment = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("a time with its zone, such as 2026-01-31T08:00:00Z")
+    return moment.astimezone(dt.UTC).isoformat()
+
+
+def _cron(value: object) -> str:
+    from cronsim import CronSim, CronSimError
+
+    try:
+        CronSim(_text(value), dt.datetime.now(dt.UTC))
+    except CronSimError as error:
+        raise ValueError(f"a cron line of five fields ({error})") from error
+    return _text(value)
+
+
+def _url(*schemes: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        parts = urlsplit(text)
+        if parts.scheme not in schemes or not (parts.netloc or parts.path.strip("/")):
+            raise ValueError(f"an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        return text.rstrip("/")
+
+    return read
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return str(value)
+
+    return read
+
+
+_ALL: dict[str, _Key] = {
+    "tables": _Key(None, _names),
+    "branch": _Key("main", _text),
+    "where": _Key(None, _text),
+    "drop_columns": _Key(None, _names),
+    "redact": _Key(None, _redactions),
+    "every": _Key(60.0, _duration),
+    "cron": _Key(None, _cron),
+    "unit_rows": _Key(1_000_000, _count),
+    "unit_bytes": _Key(256 << 20, _size),
+    "hold_until": _Key(None, _moment),
+    "max_attempts": _Key(8, _count),
+}
+_OF_TYPE: dict[str, dict[str, _Key]] = {
+    "forward": {
+        "url": _Key(None, _url("http", "https")),
+        "gateway": _Key(None, _text),
+        "token": _Key(None, _text),
+        "token_env": _Key(None, _text),
+        "token_file": _Key(None, _text),
+        "format": _Key("arrow", _one_of("arrow", "ndjson")),
+        "compression": _Key("zstd", _one_of("zstd", "gzip", "none")),
+        "chunk_rows": _Key(5000, _count),
+        "chunk_bytes": _Key(4 << 20, _size),
+        "timeout": _Key(30.0, _duration),
+    },
+    "blob": {
+        "uri": _Key(None, _url("file", "s3")),
+        "format": _Key("parquet", _one_of("parquet", "jsonl")),
+        "compression": _Key("zstd", _one_of("zstd", "gzip")),
+        "endpoint": _Key(None, _url("http", "https")),
+        "region": _Key(None, _text),
+        "manifest": _Key(False, _flag),
+    },
+    "iceberg": {
+        "catalog": _Key("jdbc", _one_of("jdbc", "rest")),
+        "uri": _Key(None, _text),
+        "warehouse": _Key(None, _text),
+        "namespace": _Key("lake", _text),
+    },
+}
+_REQUIRED = {"forward": ("url",), "blob": ("uri",), "iceberg": ("uri", "warehouse")}
+
+
+def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]:
+    """The settings that were given, checked and in plain units; `where` says in errors who gave them."""
+    if type_ not in TYPES:
+        raise BadRequest(f"{where}: there is no sink of type {type_!r}", hint=nearest(type_, TYPES))
+    keys = {**_ALL, **_OF_TYPE[type_]}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if type_ == "iceberg" and name.startswith("catalog."):
+            found[name] = str(value)
+            continue
+        if name not in keys:
+            raise BadRequest(f"{where}: a {type_} sink has no setting {name!r}", hint=nearest(name, keys))
+        try:
+            found[name] = keys[name].read(value)
+        except ValueError as error:
+            raise BadRequest(f"{where}: {name} is {_shown(name, value)}, expected {error}") from error
+    _check(type_, found, where)
+    return found
+
+
+def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
+    for name in _REQUIRED[type_]:
+        if name not in found:
+            raise BadRequest(f"{where}: a {type_} sink needs {name!r}", hint=f"Add --set {name}=…")
+    if "every" in found and "cron" in found:
+        raise BadRequest(f"{where}: both every and cron", hint="Give one of them.")
+    if type_ == "forward":
+        if sum(name in found for name in ("token", "token_env", "token_file")) > 1:
+            raise BadRequest(f"{where}: more than one token", hint="Give one of token, token_env and token_file.")
+        if "_seq" in found.get("drop_columns", []):
+            raise BadRequest(f"{where}: a forward sink can't drop _seq", hint="The receiver knows rows by it.")
+    if type_ == "blob" and found.get("format", "parquet") == "parquet" and found.get("compression") == "gzip":
+        raise BadRequest(f"{where}: Parquet is written with zstd", hint="Leave compression out, or use format=jsonl.")
+
+
+def _shown(name: str, value: object) -> str:
+    return "…" if name == "token" else repr(value)
+
+
+def resolved(type_: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a sink: those given, and the defaults of the rest. This is what a delivery is opened under."""
+    defaults = {name: key.default for name, key in {**_ALL, **_OF_TYPE[type_]}.items()}
+    return {**defaults, **given}

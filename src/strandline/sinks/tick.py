@@ -1,0 +1,326 @@
+"""A tick: everything that is due of one sink, once each.
+
+For every stream the same steps: open a delivery (or find the one that is open), ship it, close it. The delivery says
+exactly what is sent, and is written before anything is; the watermark moves in the transaction that closes it. So a
+crash anywhere repeats the same unit, and a destination that has seen it changes nothing.
+
+A stream that must wait (the destination is down, or asks for patience) lets the others go first.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strandline import logs
+from strandline.errors import Busy, CallerError, LeaseLost, PersonError, StrandError
+from strandline.failpoints import fail
+from strandline.ledger import deliveries
+from strandline.ledger.dead_letters import Refused, bury, dead_seqs
+from strandline.ledger.leases import Hold
+from strandline.ledger.sinks import note_tick
+from strandline.ledger.tables import branch_name, find_table, read_states
+from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState
+from strandline.operations.beats import holding
+from strandline.operations.context import Context
+from strandline.operations.flush import flush
+from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
+from strandline.sinks.reading import check_routing, plan_unit, read_unit
+from strandline.sinks.settings import resolved
+
+log = logs.Logger("strandline.sinks")
+
+BACKOFF_S = 0.5
+BACKOFF_MAX_S = 60.0
+RESUMES = 3
+"""How often one tick follows a destination's mark before it gives up on the stream."""
+
+
+@dataclass
+class Ticked:
+    """What a tick did in one stream."""
+
+    sink: str
+    table: str
+    partition: str
+    since: int = 0
+    until: int = 0
+    rows: int = 0
+    withheld: int = 0
+    size_bytes: int = 0
+    units: int = 0
+    files_opened: int = 0
+    dead_letters: int = 0
+    outcome: str = "delivered"
+    error: str | None = None
+
+    def add(self, delivery: Delivery, shipped: Shipped) -> None:
+        """One unit more."""
+        self.since = self.since if self.units else delivery.since
+        self.until = delivery.until
+        self.rows += shipped.rows
+        self.withheld += shipped.withheld
+        self.size_bytes += shipped.size_bytes
+        self.files_opened += shipped.files_opened
+        self.dead_letters += shipped.dead
+        self.units += 1
+
+
+@dataclass
+class _Turn:
+    """A stream that is being worked off in this tick."""
+
+    state: StreamState
+    ticked: Ticked
+    due_s: float = 0.0
+    waits: int = 0
+    resumes: int = 0
+
+
+@dataclass(frozen=True)
+class Ticker:
+    """One sink, its destination, and how long this tick waits for other processes (`wait_s`) and its destination.
+
+    Not `patient`, it leaves a stream that has to wait to a later tick; the ledger knows until when.
+    """
+
+    ctx: Context
+    sink: Sink
+    destination: Destination
+    actor: str
+    wait_s: float | None = None
+    patient: bool = True
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def tick(self) -> list[Ticked]:
+        """Flush what the sink follows, then work off every stream that is due."""
+        now_us = time.time_ns() // 1000
+        if self.sink.hold_until_us is not None and now_us < self.sink.hold_until_us:
+            return []
+        failed = self._flush()
+        with self.ctx.ledger.read() as conn:
+            due = deliveries.read_streams(conn, self.sink, due=True)
+        turns = [_Turn(state, Ticked(self.sink.name, state.table, state.stream.partition)) for state in due]
+        self._work_off(turns)
+        if turns:
+            with self.ctx.ledger.write() as txn:
+                note_tick(txn, self.sink.sink_id)
+        return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]
+
+    def _flush(self) -> list[Ticked]:
+        """Move tails into the log. A table that can't be flushed keeps its rows, and the others go on."""
+        with self.ctx.ledger.read() as conn:
+            names = deliveries.tables_with_tails(conn, self.sink)
+            branch = branch_name(conn, self.sink.branch_id)
+        failed: list[Ticked] = []
+        for name in names:
+            if self.stop.is_set():
+                break
+            try:
+                self.ctx.iceberg()  # where there is no Java, say so before anything is begun
+                flush(self.ctx, name, branch, self.actor)
+            except StrandError as error:
+                log.warning("not flushed", sink=self.sink.name, table=name, error=str(error))
+                failed.append(Ticked(self.sink.name, name, "", outcome="not_flushed", error=str(error)))
+        return failed
+
+    def _work_off(self, turns: list[_Turn]) -> None:
+        waiting = list(turns)
+        while waiting and not self.stop.is_set():
+            turn = min(waiting, key=lambda one: one.due_s)
+            pause_s = turn.due_s - time.monotonic()
+            if pause_s > 0:
+                self.ctx.report(f"{self.sink.name} waits for its destination", 0, None)
+                self.stop.wait(pause_s)
+                continue
+            if not (self._take_turn(turn) and self.patient):
+                waiting.remove(turn)
+        for turn in waiting:
+            turn.ticked.outcome = turn.ticked.outcome if turn.ticked.error else "stopped"
+
+    def _take_turn(self, turn: _Turn) -> bool:
+        """Work a stream off as far as it goes; True when it has to be looked at again in this tick."""
+        stream = turn.state.stream
+        try:
+            with holding(self.ctx, lease_of_stream(self.sink.sink_id, stream.text()), wait_s=self.wait_s) as hold:
+                while not self.stop.is_set():
+                    delivery = self._delivery(hold, stream)
+                    if delivery is None:
+                        return False
+                    if not self._deliver(hold, turn, delivery):
+                        return turn.ticked.outcome == "waiting"
+        except Busy as error:
+            turn.ticked.outcome, turn.ticked.error = "busy", str(error)
+        except LeaseLost as error:
+            turn.ticked.outcome, turn.ticked.error = "lost", str(error)
+        except (Later, Park, StrandError) as error:  # before there was a delivery: the destination could not be asked
+            turn.ticked.outcome, turn.ticked.error = "failed", str(error)
+            with self.ctx.ledger.write() as txn:
+                deliveries.note_error(txn, self.sink, stream, str(error))
+        return False
+
+    # -- one delivery --------------------------------------------------------------------------------------------------
+
+    def _delivery(self, hold: Hold, stream: Stream) -> Delivery | None:
+        """The delivery that is open, or a new one; None when the stream has nothing more to send."""
+        ledger = self.ctx.ledger
+        with ledger.read() as conn:
+            state = deliveries.read_stream(conn, self.sink, stream)
+        if state is None:
+            return None
+        if state.delivery is not None:
+            return state.delivery
+        settings = resolved(self.sink.type, self.sink.settings)
+        mark = state.mark or self._first_mark(hold, stream, state.table)
+        with ledger.read() as conn:
+            (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
+            check_routing(settings, [table])
+            plan = plan_unit(
+                conn,
+                table,
+                stream,
+                since=mark.seq,
+                head_seq=state.head_seq,
+                rows=settings["unit_rows"],
+                size_bytes=settings["unit_bytes"],
+            )
+        if plan is None:
+            return None
+        with ledger.write() as txn:
+            delivery = deliveries.open_delivery(
+                txn,
+                hold,
+                self.sink.sink_id,
+                stream,
+                state.table,
+                epoch=mark.epoch,
+                since=mark.seq,
+                until=plan.until,
+                version=plan.version,
+                snapshot=plan.snapshot,
+                schema_version=plan.schema_version,
+                settings=settings,
+            )
+            fail("deliver.before_open")
+        fail("deliver.after_open")
+        log.info("opened", delivery=delivery.delivery_id, sink=self.sink.name, since=delivery.since, until=plan.until)
+        return delivery
+
+    def _first_mark(self, hold: Hold, stream: Stream, name: str) -> Mark:
+        """Where a stream begins that we have no mark of: where its destination says it is, else at the sink's start.
+
+        A sink is without its mark when it is new, or when its ledger was restored or repaired.
+        """
+        with self.ctx.ledger.read() as conn:
+            table = find_table(conn, name)
+        found = self.destination.find_mark(stream, table.name, table.partition_by)
+        mark = found or Mark(1, self.sink.start_seq)
+        with self.ctx.ledger.write() as txn:
+            if mark.seq > txn.last_seq:
+                raise Park(
+                    f"the destination has seqs up to {mark.seq}, and this lake has only come to {txn.last_seq}: "
+                    "it was restored from an older copy, and its next rows would be taken for old ones"
+                )
+            deliveries.set_mark(txn, hold, self.sink.sink_id, stream, mark)
+        return mark
+
+    def _deliver(self, hold: Hold, turn: _Turn, delivery: Delivery) -> bool:
+        """Ship and close one unit; False when the stream can't go on now."""
+        if delivery.parked is not None:
+            turn.ticked.outcome, turn.ticked.error = "parked", delivery.parked
+            return False
+        pause_s = (delivery.not_before_us - time.time_ns() // 1000) / 1e6
+        if pause_s > 0:
+            return self._wait(turn, min(pause_s, BACKOFF_MAX_S), delivery.last_error or "")
+        self.ctx.report(f"{self.sink.name}: {delivery.table}", turn.ticked.rows, None)
+        try:
+            shipped = self.destination.ship(self._unit(hold, delivery))
+        except Resume as found:
+            return self._resume(hold, turn, delivery, found.mark)
+        except LeaseLost:
+            raise
+        except (Park, CallerError, PersonError) as error:
+            return self._park(hold, turn, delivery, str(error))
+        except Exception as error:
+            return self._later(hold, turn, delivery, error)
+        with self.ctx.ledger.write() as txn:
+            deliveries.close_delivery(txn, hold, delivery, shipped)
+            fail("deliver.before_close")
+        fail("deliver.after_close")
+        log.info("delivered", delivery=delivery.delivery_id, sink=self.sink.name, rows=shipped.rows)
+        turn.ticked.add(delivery, shipped)
+        turn.ticked.outcome, turn.ticked.error = "delivered", None
+        return True
+
+    def _unit(self, hold: Hold, delivery: Delivery) -> Unit:
+        with self.ctx.ledger.read() as conn:
+            rows, state = read_unit(conn, delivery)
+            dead = dead_seqs(conn, delivery)
+
+        def write_down(refused: Sequence[Refused]) -> None:
+            with self.ctx.ledger.write() as txn:
+                bury(txn, hold, delivery, refused)
+                fail("dead.before_commit")
+            fail("dead.after_commit")
+
+        return Unit(delivery, rows, state.schema, state.table.partition_by, dead, write_down)
+
+    # -- what went wrong -----------------------------------------------------------------------------------------------
+
+    def _later(self, hold: Hold, turn: _Turn, delivery: Delivery, error: Exception) -> bool:
+        """Try again after a while; park it when it has been tried often enough.
+
+        A wait that the destination asked for is no failed attempt: it is alive. But one tick has only so much patience.
+        """
+        most = int(delivery.settings["max_attempts"])
+        told_s = error.told_s if isinstance(error, Later) else None
+        progressed = isinstance(error, Later) and error.progressed
+        attempts = delivery.attempts if told_s is not None else (0 if progressed else delivery.attempts) + 1
+        wait_s = told_s if told_s is not None else _backoff_s(attempts)
+        parked = told_s is None and attempts >= most
+        said = f"{str(error) or type(error).__name__}"
+        with self.ctx.ledger.write() as txn:
+            deliveries.note_failure(txn, hold, delivery, error=said, attempts=attempts, wait_s=wait_s, parked=parked)
+        log.warning("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=said, parked=parked)
+        if parked:
+            turn.ticked.outcome, turn.ticked.error = "parked", said
+            return False
+        turn.waits += 1
+        if turn.waits >= most:
+            turn.ticked.outcome, turn.ticked.error = "failed", said
+            return False
+        return self._wait(turn, wait_s, said)
+
+    def _wait(self, turn: _Turn, wait_s: float, error: str) -> bool:
+        turn.due_s = time.monotonic() + wait_s
+        turn.ticked.outcome, turn.ticked.error = "waiting", error
+        return False
+
+    def _park(self, hold: Hold, turn: _Turn, delivery: Delivery, reason: str) -> bool:
+        with self.ctx.ledger.write() as txn:
+            deliveries.note_failure(
+                txn, hold, delivery, error=reason, attempts=delivery.attempts + 1, wait_s=0, parked=True
+            )
+        log.warning("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
+        turn.ticked.outcome, turn.ticked.error = "parked", reason
+        return False
+
+    def _resume(self, hold: Hold, turn: _Turn, delivery: Delivery, mark: Mark | None) -> bool:
+        """Go on where the destination is. It may be behind us: it was wiped, or restored from an older copy."""
+        turn.resumes += 1
+        found = mark or Mark(delivery.epoch, self.sink.start_seq)
+        if turn.resumes > RESUMES or found.seq > delivery.until:
+            return self._park(hold, turn, delivery, f"the destination's mark is {found}, and ours {delivery.since}")
+        log.warning("resumed", delivery=delivery.delivery_id, sink=self.sink.name, mark=found.seq, epoch=found.epoch)
+        with self.ctx.ledger.write() as txn:
+            deliveries.set_mark(txn, hold, self.sink.sink_id, delivery.stream, found)
+        return True
+
+
+def _backoff_s(attempts: int) -> float:
+    """Longer each time, and not the same for everybody who was refused at the same moment."""
+    return float(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempts - 1)) * random.uniform(0.5, 1.0))

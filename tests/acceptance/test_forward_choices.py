@@ -1,0 +1,290 @@
+"""Which rows go where, under which settings and in whose name: each sink and each lake has marks of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from strandline import create
+from strandline.lake import Lake
+from tests.delivery import (
+    GATEWAY,
+    LAST,
+    Receiver,
+    assert_once,
+    forward,
+    pause,
+    receiving,
+    refuse_part,
+    resume,
+    start_tick,
+    streams,
+    tick_process,
+    watermark,
+)
+from tests.kit import environment, make_table, messages, part_ids, strand, strand_json, wait_until
+from tests.proxy import PASS, Proxy, drop_answer
+
+
+def test_f42_two_sinks_of_one_type_have_nothing_in_common(source: Lake, receiver: Receiver, tmp_path: Path) -> None:
+    """Two receivers: marks and dead letters are each sink's own, and removing one leaves the other alone."""
+    with receiving(tmp_path / "second") as second:
+        forward(source, receiver, "one", where="n < 5")
+        forward(source, second, "two")
+        done = {one.sink: one for one in source.tick()}
+        assert (done["one"].rows, done["one"].withheld, done["two"].rows) == (5, 5, 10)
+        strand_json(source, "sink", "remove", "one")
+        source.append("messages", messages(10, 12))
+        (left,) = source.tick()
+        assert (left.sink, left.rows) == ("two", 2)
+        assert_once([f"p{n}" for n in range(5)], receiver.rows())
+        assert_once([f"p{n}" for n in range(12)], second.rows())
+
+
+def test_f42_two_sinks_with_different_predicates_share_a_receiver(source: Lake, receiver: Receiver) -> None:
+    """The same rows' halves by two sinks: the receiver keeps a mark for each."""
+    forward(source, receiver, "low", where="n < 5")
+    forward(source, receiver, "high", where="n >= 5")
+    assert {one.rows for one in source.tick()} == {5}
+    assert_once([f"p{n}" for n in range(10)], receiver.rows())
+    assert [state.mark.seq for name in ("low", "high") for state in streams(source, name) if state.mark] == [LAST, LAST]
+
+
+def test_f52_changed_settings_apply_from_the_next_unit_on(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
+    """Killed with a delivery open; predicate, format and chunk size are changed: the same unit first."""
+    forward(source, receiver, url=proxy.url, where="n <> 3")
+    assert tick_process(source, STRAND_FAILPOINTS="deliver.after_open=exit").returncode == 137
+    changes = ["where=n > 100", "format=ndjson", "chunk_rows=100", "redact=body:hash"]
+    strand_json(source, "sink", "set", "central", *[part for one in changes for part in ("--set", one)])
+    source.append("messages", [*messages(10, 12), *messages(200, 202)])
+    source.flush("messages")
+    done = strand_json(source, "sink", "tick")
+    assert sum(one["rows"] for one in done) == 9 + 2
+    arrow = [post for post in proxy.posts if "arrow" in post.headers["Content-Type"]]
+    assert [int(post.headers["Strand-Rows"]) for post in arrow] == [3, 3, 3], "the open unit was cut anew"
+    found = dict(receiver.rows("select part_id, body from messages"))
+    assert sorted(found) == sorted([*(f"p{n}" for n in range(10) if n != 3), "p200", "p201"])
+    assert found["p1"] == "body of p1" and found["p200"] != "body of p200" and len(found["p200"]) == 64
+
+
+PARTITIONS = [None, "", "..", "/", "a=b", "ü☃", "x" * 300, "Case", "case", "null", "all", "a/b", "%2F", " ", "a:b"]
+
+
+def test_f58_every_partition_value_is_one_stream(lake: Lake, receiver: Receiver) -> None:
+    """Null, empty, dots, slashes, case, length: each value has one mark, and its rows arrive once."""
+    columns = {"part_id": "string", "source": "string?"}
+    with Lake(receiver.root) as there:
+        there.create_table("parts", columns)
+    lake.create_table("parts", columns, partition_by=["source"])
+    for n in range(2):
+        lake.append("parts", [{"part_id": f"{n}-{i}", "source": value} for i, value in enumerate(PARTITIONS)])
+        lake.flush("parts")
+        if n == 0:
+            forward(lake, receiver)
+        done = lake.tick("central")
+        assert [one.rows for one in done] == [1] * len(PARTITIONS)
+    assert len(streams(lake)) == len(PARTITIONS)
+    assert_once(
+        [f"{n}-{i}" for n in range(2) for i in range(len(PARTITIONS))], receiver.rows("select part_id from parts")
+    )
+
+
+def test_f63_a_dead_letter_that_is_replayed_twice_is_stored_once(
+    source: Lake, receiver: Receiver, proxy: Proxy
+) -> None:
+    """It lies below the mark, and is stored all the same; the answer is lost, it is replayed again: once."""
+    forward(source, receiver, url=proxy.url)
+    proxy.rule = refuse_part("p4")
+    source.tick("central")
+    proxy.rule = lambda _n, _seen: drop_answer()
+    refused = strand(source, "--json", "sink", "dead", "central", "--replay")
+    assert refused.returncode == 6
+    assert receiver.rows().count("p4") == 1
+    proxy.rule = lambda _n, _seen: PASS
+    strand_json(source, "sink", "dead", "central", "--replay")
+    assert_once([f"p{n}" for n in range(10)], receiver.rows())
+
+
+def test_f64_a_sink_that_is_made_again_is_another_one(source: Lake, receiver: Receiver) -> None:
+    """Removed and added again under the same name: another id, so it delivers everything anew, from its start."""
+    forward(source, receiver)
+    source.tick("central")
+    strand_json(source, "sink", "remove", "central")
+    forward(source, receiver, start="now")
+    source.append("messages", messages(10, 13))
+    (done,) = source.tick("central")
+    assert done.rows == 3
+    assert_once([f"p{n}" for n in range(13)], receiver.rows())
+
+
+def test_f64_a_receiver_that_was_wiped_gets_everything_again(source: Lake, receiver: Receiver, tmp_path: Path) -> None:
+    """It has no mark any more: the sender is told, and begins at its start."""
+    forward(source, receiver)
+    source.tick("central")
+    receiver.stop()
+    (tmp_path / "receiver").rename(tmp_path / "gone")
+    fresh = Receiver(tmp_path / "receiver")
+    fresh.make_table()
+    fresh.port = receiver.port
+    fresh.start()
+    try:
+        strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
+        source.append("messages", messages(10, 12))
+        source.tick("central")
+        assert_once([f"p{n}" for n in range(12)], fresh.rows())
+    finally:
+        fresh.stop()
+
+
+def test_f64_a_lake_made_anew_under_the_same_token_is_another_lake(
+    source: Lake, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Its seqs begin at 1 again, and its rows are not taken for old ones."""
+    forward(source, receiver)
+    source.tick("central")
+    with create.create(tmp_path / "anew") as anew:
+        make_table(anew)
+        anew.append("messages", messages(100, 105))
+        forward(anew, receiver)
+        anew.tick("central")
+    assert_once([f"p{n}" for n in [*range(10), *range(100, 105)]], receiver.rows())
+
+
+def test_f65_a_ticker_that_wakes_up_late_moves_no_mark(source: Lake, receiver: Receiver) -> None:
+    """Paused after sending, past its lease; another goes on; awake again it changes nothing, and says so."""
+    forward(source, receiver)
+    sleeper = start_tick(source, STRAND_FAILPOINTS="deliver.before_close=sleep(3000)")
+    try:
+        wait_until(lambda: len(receiver.rows()) == 10)
+        time.sleep(0.5)
+        pause(sleeper)
+        source.append("messages", messages(10, 15))
+        source.flush("messages")
+        wait_until(lambda: bool(source.tick("central", wait_s=0)) and watermark(source) == LAST + 5)
+    finally:
+        resume(sleeper)
+    out, err = sleeper.communicate(timeout=60)
+    assert sleeper.returncode == 5, out + err
+    assert watermark(source) == LAST + 5
+    source.tick("central")
+    assert_once([f"p{n}" for n in range(15)], receiver.rows())
+
+
+def test_a_rewind_sends_again_in_a_new_epoch(source: Lake, receiver: Receiver) -> None:
+    """It is a person's word: the rows are sent again, and the receiver takes them again."""
+    forward(source, receiver)
+    source.tick("central")
+    refused = strand(source, "--json", "sink", "rewind", "central", "--stream", "messages", "--to", "8")
+    assert refused.returncode == 3 and "(8, 11]" in refused.stdout
+    done = strand_json(source, "sink", "rewind", "central", "--stream", "messages", "--to", "8", "--yes")
+    assert (done["was"], done["to"], done["epoch"]) == (LAST, 8, 2)
+    (ticked,) = source.tick("central")
+    assert ticked.rows == 3
+    assert sorted(receiver.rows()) == sorted([f"p{n}" for n in range(10)] + ["p7", "p8", "p9"])
+    for bad in ("-1", "99"):
+        wrong = strand(source, "--json", "sink", "rewind", "central", "--stream", "messages", "--to", bad, "--yes")
+        assert wrong.returncode == 3
+
+
+def test_a_token_is_read_again_when_it_is_not_accepted(source: Lake, receiver: Receiver, tmp_path: Path) -> None:
+    """Rotated while the sink runs: the file is read once more; a wrong one parks the stream."""
+    file = tmp_path / "token"
+    file.write_text("strand_wrong")
+    source.add_sink(
+        "central",
+        "forward",
+        {"url": receiver.url, "gateway": GATEWAY, "token_file": str(file), "max_attempts": 1},
+        check=False,
+    )
+    (done,) = source.tick("central")
+    assert done.outcome in ("parked", "failed") and "401" in (done.error or "")
+    file.write_text(receiver.token)
+    strand_json(source, "sink", "retry", "central")
+    source.tick("central")
+    assert_once([f"p{n}" for n in range(10)], receiver.rows())
+
+
+def test_no_token_is_ever_written_to_the_ledger(source: Lake, receiver: Receiver) -> None:
+    """It goes into a file that only its owner can read."""
+    forward(source, receiver)
+    path = source.config.ledger_path
+    assert path is not None
+    for file in path.parent.glob("ledger.db*"):
+        assert receiver.token.encode() not in file.read_bytes()
+    (secret,) = (source.root / "secrets").iterdir()
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_units_are_bounded_and_worked_off_in_order(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
+    """A backlog goes unit by unit, oldest first, each closed before the next."""
+    forward(source, receiver, url=proxy.url, unit_rows=4)
+    (done,) = source.tick("central")
+    assert (done.units, done.rows, done.since, done.until) == (3, 10, 0, LAST)
+    ranges = [(int(post.headers["Strand-Since"]), int(post.headers["Strand-Until"])) for post in proxy.posts]
+    assert ranges == [(0, 4), (4, 5), (5, 8), (8, 9), (9, LAST)]
+
+
+@pytest.mark.parametrize("format_", ["arrow", "ndjson"])
+@pytest.mark.parametrize("compression", ["zstd", "gzip", "none"])
+def test_every_format_and_compression_arrives_the_same(
+    lake: Lake, receiver: Receiver, format_: str, compression: str
+) -> None:
+    """Types survive the way: decimals, times, lists, maps, binary, json, nulls."""
+    import datetime as dt
+    import decimal
+
+    columns = {
+        "id": "string",
+        "d": "decimal(10,2)?",
+        "t": "timestamp?",
+        "l": "list<long>?",
+        "m": "map<string,long>?",
+        "b": "binary?",
+        "j": "json?",
+        "s": "struct<a:long,b:string?>?",
+    }
+    row = {
+        "id": "1",
+        "d": decimal.Decimal("1.50"),
+        "t": dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC),
+        "l": [1, 2],
+        "m": {"k": 1},
+        "b": b"\x00\xff",
+        "j": {"x": [1, None]},
+        "s": {"a": 1, "b": None},
+    }
+    lake.create_table("kinds", columns)
+    receiver.make_table("kinds", columns)
+    lake.append("kinds", [row, {"id": "2"}])
+    forward(lake, receiver, format=format_, compression=compression)
+    lake.tick("central")
+    query = "select * from kinds order by id"
+    assert receiver.rows(query) == lake.view().sql(query).rows()
+
+
+def test_a_worker_flushes_and_ticks_and_ends_when_it_is_told_to(source: Lake, receiver: Receiver) -> None:
+    """A worker flushes and ticks by itself, and ends cleanly when it is told to."""
+    import signal
+    import subprocess
+    import sys
+
+    forward(source, receiver, every="1s")
+    source.append("messages", messages(10, 30))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "strandline", "--lake", str(source.root), "--json", "worker"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: len(receiver.rows()) == 30)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    out, err = worker.communicate(timeout=60)
+    assert worker.returncode == 0, out + err
+    assert json.loads(out)["stopped"]
+    assert time.monotonic() - began < 30
+    assert_once(part_ids(source), receiver.rows())

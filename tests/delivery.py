@@ -1,0 +1,198 @@
+"""Helpers for tests of delivery: a real receiver, a lake that forwards to it, and the oracle that compares the two."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from strandline import create
+from strandline.lake import Lake
+from strandline.ledger.deliveries import read_streams
+from strandline.ledger.sinks import find_sink
+from strandline.model.sinks import StreamState
+from tests.kit import COLUMNS, environment, kill, strand, strand_json
+from tests.proxy import PASS, Hurt, Seen, answer
+
+GATEWAY = "laptop"
+
+
+class Receiver:
+    """A lake of its own with a `strand serve` before it, as a real process that can be killed and started again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        create.create(root).close()
+        self.token = self.new_token(GATEWAY)
+        self.port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def new_token(self, actor: str) -> str:
+        """A token for a gateway."""
+        return str(strand_json(self.root, "token", "create", actor)["token"])
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, **env: str) -> None:
+        """Serve; on the same port as before, if there was one."""
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "strandline",
+                "--lake",
+                str(self.root),
+                "--json",
+                "serve",
+                "--listen",
+                f"127.0.0.1:{self.port}",
+            ],
+            env=environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(json.loads(self._process.stdout.readline())["listen"].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            kill(self._process)
+            self._process = None
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout=30)
+            finally:
+                self.kill()
+
+    def make_table(self, name: str = "messages", columns: dict[str, str] | None = None, **options: Any) -> None:
+        """The same table as the sender's, unless told otherwise."""
+        with Lake(self.root) as lake:
+            lake.create_table(name, columns or COLUMNS, **options)
+
+    def rows(self, query: str = "select part_id from messages order by _seq") -> list[Any]:
+        """What it holds."""
+        with Lake(self.root, read_only=True) as lake:
+            found = lake.view().sql(query).rows()
+        return [row[0] if len(row) == 1 else row for row in found]
+
+
+@contextmanager
+def receiving(folder: Path, *tables: str) -> Iterator[Receiver]:
+    """A receiver that serves, with these tables."""
+    receiver = Receiver(folder)
+    try:
+        for table in tables or ("messages",):
+            receiver.make_table(table)
+        receiver.start()
+        yield receiver
+    finally:
+        receiver.stop()
+
+
+def forward(lake: Lake, receiver: Receiver, name: str = "central", *, url: str | None = None, **settings: Any) -> None:
+    """Let a lake forward to a receiver, in small chunks, without retries unless told otherwise."""
+    given = {
+        "url": url or receiver.url,
+        "gateway": GATEWAY,
+        "token": receiver.token,
+        "chunk_rows": 3,
+        "max_attempts": 1,
+        **settings,
+    }
+    start = given.pop("start", 0)
+    lake.add_sink(name, "forward", given, start=start, check=False)
+
+
+def streams(lake: Lake, sink: str = "central") -> list[StreamState]:
+    """How far a sink is."""
+    with lake.ledger.read() as conn:
+        return read_streams(conn, find_sink(conn, sink))
+
+
+def watermark(lake: Lake, sink: str = "central") -> int:
+    """The watermark of a sink's only stream."""
+    (state,) = streams(lake, sink)
+    assert state.mark is not None
+    return state.mark.seq
+
+
+def assert_once(expected: list[str], found: list[str]) -> None:
+    """The oracle: everything that was acked is there, and nothing is there twice."""
+    counted = Counter(found)
+    assert sorted(set(expected) - set(found)) == [], "lost"
+    assert sorted(one for one, times in counted.items() if times > 1) == [], "repeated"
+    assert sorted(set(found) - set(expected)) == [], "from nowhere"
+
+
+def tick_process(lake: Lake, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A real `strand sink tick` to its end."""
+    return strand(lake, "--json", "sink", "tick", *arguments, env=environment(**env))
+
+
+def start_tick(lake: Lake, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    """A real `strand sink tick` that goes on by itself."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "strandline", "--lake", str(lake.root), "--json", "sink", "tick", *arguments],
+        env=environment(**env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wipe_marks(lake: Lake) -> None:
+    """Lose a sender's state, as a bad restore does."""
+    path = lake.config.ledger_path
+    assert path is not None
+    with sqlite3.connect(path, timeout=30) as connection:
+        connection.execute("DELETE FROM deliveries")
+        connection.execute("DELETE FROM watermarks")
+    connection.close()
+
+
+def pause(process: subprocess.Popen[str]) -> None:
+    """SIGSTOP."""
+    os.kill(process.pid, signal.SIGSTOP)
+
+
+def resume(process: subprocess.Popen[str]) -> None:
+    """SIGCONT."""
+    os.kill(process.pid, signal.SIGCONT)
+
+
+LAST = 11
+"""The seq of the last of the ten messages: making the table took the first seq."""
+
+
+def refuse_part(part_id: str, *, named: bool = True) -> Any:
+    """A rule: 422 for every chunk that holds this row."""
+    import pyarrow as pa
+    import zstandard
+
+    def rule(_n: int, seen: Seen) -> Hurt:
+        raw = zstandard.ZstdDecompressor().decompressobj().decompress(seen.body)
+        parts = pa.ipc.open_stream(raw).read_all().column("part_id").to_pylist()
+        if part_id not in parts:
+            return PASS
+        row = {"index": parts.index(part_id), "field": "body", "value": "?", "reason": "I don't like it"}
+        said = {"error": {"code": "invalid_rows", "message": "bad rows", "hint": "", "detail": {"rows": [row]}}}
+        return answer(422, json.dumps(said).encode() if named else b"no")
+
+    return rule

