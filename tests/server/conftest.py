@@ -16,6 +16,7 @@ from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
 from strandline.model.inbound import Chunk
 from strandline.server.app import create_app
+from strandline.server.run import configured
 from strandline.server.service import Service
 from tests.kit import make_table, wait_until
 from tests.server.chunks import Sender, ndjson, rows
@@ -65,7 +66,9 @@ def _named(headers: dict[str, str]) -> dict[str, str]:
 def running(lake: Lake, **options: Any) -> Iterator[Running]:
     """Serve a lake until the block ends."""
     app = create_app(lake, **options)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    config = configured(app)
+    config.port = 0
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -17,6 +17,7 @@ import zstandard
 
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token, list_tokens, revoke_token
+from strandline.server import protocol
 from tests.kit import make_table, messages
 from tests.server.chunks import Sender, arrow, ndjson, origin, rows
 from tests.server.conftest import NDJSON, Running, error
@@ -269,3 +270,17 @@ def test_a_client_that_vanishes_leaves_its_place(small: Running) -> None:
     while small.service.gate.in_flight:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/tables/mess", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\0\0\0"])
+def test_a_client_that_never_finishes_its_headers_is_hung_up_on(
+    server: Running, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Nothing, half a line, silence after a first request, nonsense: the connection does not stay."""
+    monkeypatch.setattr(protocol, "HEADERS_S", 0.5)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(said)
+        while line.recv(4096):
+            pass
+    assert httpx.get(f"{server.url}/healthz").status_code == 200

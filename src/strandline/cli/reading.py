@@ -162,6 +162,8 @@ def tail(
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
+        if since is not None:
+            _refuse_future(lake, since)
         seq = view.before_last(table, LAST_ROWS) if since is None else since
         try:
             seq = _print_since(view, table, seq)
@@ -170,6 +172,14 @@ def tail(
                 seq = _print_since(lake.view(branch), table, seq)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def _refuse_future(lake: Lake, since: int) -> None:
+    """A seq that was never given is another lake's, or a slip: following from there would silently skip rows."""
+    with lake.ledger.read() as conn:
+        last = lake.ledger.last_seq(conn)
+    if since > last:
+        raise BadRequest(f"this lake has no seq {since} yet", hint=f"Its last one is {last}.")
 
 
 def _print_since(view: View, table: str, since: int) -> int:

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from strandline.errors import Environment
 from strandline.lake import Lake
 from strandline.reports.sinks import figures
 from strandline.server.app import create_app
+from strandline.server.protocol import MAX_HEADERS, ImpatientProtocol
 
 GRACE_S = 20
 
@@ -25,16 +27,24 @@ GRACE_S = 20
 def serve(lake: Lake, listen: str, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal; `on_ready` is told the address once requests are answered."""
     bound = _bind(listen)
-    config = uvicorn.Config(
-        create_app(lake, more_metrics=lambda: figures(lake.ledger)),
+    config = configured(create_app(lake, more_metrics=lambda: figures(lake.ledger)))
+    with _signals_end_quietly(), bound:
+        _Server(config, lambda: on_ready(_address(bound))).run(sockets=[bound])
+
+
+def configured(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn runs the application."""
+    return uvicorn.Config(
+        app,
+        http=ImpatientProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADERS,
         log_config=None,
         access_log=False,
         lifespan="on",
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    with _signals_end_quietly(), bound:
-        _Server(config, lambda: on_ready(_address(bound))).run(sockets=[bound])
 
 
 class _Server(uvicorn.Server):

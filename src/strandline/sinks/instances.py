@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import BadRequest, nearest
+from strandline.errors import BadRequest, Busy, nearest
 from strandline.ledger import sinks
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_states
 from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
-from strandline.sinks.destination import Destination
+from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
 from strandline.sinks.settings import parse, resolved
 
@@ -179,6 +179,12 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
     place = destination(around, sink, take_over=take_over)
     try:
         place.probe()
+    except (Later, Park) as error:
+        raise Busy(
+            str(error),
+            hint="Check the address and whether it is up; --no-check adds the sink without asking.",
+            reason="destination",
+        ) from error
     finally:
         place.close()
 

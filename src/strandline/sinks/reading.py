@@ -26,6 +26,9 @@ from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ, Column, Primitive
 from strandline.views.view import disjoint_runs, stored_columns
 
+INBOUND = "inbound"
+"""Among a delivery's settings: whether its table had the columns of forwarded rows when it was opened."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -83,7 +86,8 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
     stream = delivery.stream
     (now,) = read_states(conn, branch_name(conn, stream.branch_id), [delivery.table])
     schema = read_schema(conn, stream.branch_id, stream.table_id, delivery.schema_version)
-    state = replace(now, schema=schema)
+    table = replace(now.table, inbound=bool(delivery.settings.get(INBOUND)))
+    state = replace(now, table=table, schema=schema)
     files = read_files(
         conn,
         stream.branch_id,

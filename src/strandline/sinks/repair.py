@@ -18,7 +18,7 @@ from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.forward import Forward
-from strandline.sinks.reading import plan_unit, read_unit
+from strandline.sinks.reading import INBOUND, plan_unit, read_unit
 from strandline.sinks.settings import resolved
 
 SAMPLES = 5
@@ -145,7 +145,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
             )
             if plan is None:
                 return None
-            delivery = _as_if(sink, state, mark, plan, settings)
+            delivery = _as_if(sink, state, mark, plan, {**settings, INBOUND: table.table.inbound})
         wanted, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
     samples: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
-from strandline.sinks.reading import check_routing, plan_unit, read_unit
+from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
 from strandline.sinks.settings import resolved
 
 log = logs.Logger("strandline.sinks")
@@ -203,7 +203,7 @@ class Ticker:
                 version=plan.version,
                 snapshot=plan.snapshot,
                 schema_version=plan.schema_version,
-                settings=settings,
+                settings={**settings, INBOUND: table.table.inbound},
             )
             fail("deliver.before_open")
         fail("deliver.after_open")
