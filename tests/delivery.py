@@ -19,7 +19,8 @@ from strandline.lake import Lake
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
 from strandline.model.sinks import StreamState
-from tests.kit import COLUMNS, environment, kill, strand, strand_json
+from tests.cli.conftest import call
+from tests.kit import COLUMNS, environment, kill, strand
 from tests.proxy import PASS, Hurt, Seen, answer
 
 GATEWAY = "laptop"
@@ -37,7 +38,7 @@ class Receiver:
 
     def new_token(self, actor: str) -> str:
         """A token for a gateway."""
-        return str(strand_json(self.root, "token", "create", actor)["token"])
+        return str(told(self.root, "token", "create", actor)["token"])
 
     @property
     def url(self) -> str:
@@ -131,6 +132,14 @@ def watermark(lake: Lake, sink: str = "central") -> int:
     (state,) = streams(lake, sink)
     assert state.mark is not None
     return state.mark.seq
+
+
+def told(lake: Lake | Path, *arguments: str) -> Any:
+    """The JSON document of a command that must work, run in this process, which is quick."""
+    root = lake.root if isinstance(lake, Lake) else lake
+    done = call("--lake", root, "--json", *arguments)
+    assert done.code == 0, done.out + done.err
+    return done.json
 
 
 def assert_once(expected: list[str], found: list[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from tests.delivery import assert_once, streams, tick_process, watermark, wipe_marks
-from tests.kit import environment, kill, make_table, messages, strand_json, wait_until
+from tests.delivery import assert_once, streams, tick_process, told, watermark, wipe_marks
+from tests.kit import environment, kill, make_table, messages, wait_until
 
 
 class Blobs:
@@ -222,7 +222,7 @@ def test_f64_a_prefix_that_belongs_to_another_sink_is_refused(source: Lake, blob
     source.tick("archive")
     with pytest.raises(Conflict, match="belongs"):
         blobs.add(source, "second")
-    assert strand_json(source, "sink", "list")[0]["sink"] == "archive"
+    assert told(source, "sink", "list")[0]["sink"] == "archive"
 
 
 def test_a_sink_of_strand_toml_works_like_any_other(source: Lake, tmp_path: Path) -> None:
@@ -256,10 +256,10 @@ def test_a_sink_that_is_held_sends_nothing_and_preview_shows_what_it_would(sourc
     done = tick_process(source)
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert blobs.objects() == []
-    (seen,) = strand_json(source, "sink", "preview", "archive")
+    (seen,) = told(source, "sink", "preview", "archive")
     assert (seen["rows"], seen["withheld"]) == (4, 6)
     assert seen["samples"][0]["body"] is None and "_actor" not in seen["samples"][0]
-    strand_json(source, "sink", "set", "archive", "--set", "hold_until=")
+    told(source, "sink", "set", "archive", "--set", "hold_until=")
     (ticked,) = source.tick("archive")
     assert (ticked.rows, ticked.withheld) == (4, 6)
     assert watermark(source, "archive") == 11, "the watermark did not pass what was withheld"

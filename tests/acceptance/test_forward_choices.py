@@ -23,6 +23,7 @@ from tests.delivery import (
     start_tick,
     streams,
     tick_process,
+    told,
     watermark,
 )
 from tests.kit import environment, make_table, messages, part_ids, strand, strand_json, wait_until
@@ -36,7 +37,7 @@ def test_f42_two_sinks_of_one_type_have_nothing_in_common(source: Lake, receiver
         forward(source, second, "two")
         done = {one.sink: one for one in source.tick()}
         assert (done["one"].rows, done["one"].withheld, done["two"].rows) == (5, 5, 10)
-        strand_json(source, "sink", "remove", "one")
+        told(source, "sink", "remove", "one")
         source.append("messages", messages(10, 12))
         (left,) = source.tick()
         assert (left.sink, left.rows) == ("two", 2)
@@ -58,7 +59,7 @@ def test_f52_changed_settings_apply_from_the_next_unit_on(source: Lake, receiver
     forward(source, receiver, url=proxy.url, where="n <> 3")
     assert tick_process(source, STRAND_FAILPOINTS="deliver.after_open=exit").returncode == 137
     changes = ["where=n > 100", "format=ndjson", "chunk_rows=100", "redact=body:hash"]
-    strand_json(source, "sink", "set", "central", *[part for one in changes for part in ("--set", one)])
+    told(source, "sink", "set", "central", *[part for one in changes for part in ("--set", one)])
     source.append("messages", [*messages(10, 12), *messages(200, 202)])
     source.flush("messages")
     done = strand_json(source, "sink", "tick")
@@ -104,7 +105,7 @@ def test_f63_a_dead_letter_that_is_replayed_twice_is_stored_once(
     assert refused.returncode == 6
     assert receiver.rows().count("p4") == 1
     proxy.rule = lambda _n, _seen: PASS
-    strand_json(source, "sink", "dead", "central", "--replay")
+    told(source, "sink", "dead", "central", "--replay")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
 
@@ -112,7 +113,7 @@ def test_f64_a_sink_that_is_made_again_is_another_one(source: Lake, receiver: Re
     """Removed and added again under the same name: another id, so it delivers everything anew, from its start."""
     forward(source, receiver)
     source.tick("central")
-    strand_json(source, "sink", "remove", "central")
+    told(source, "sink", "remove", "central")
     forward(source, receiver, start="now")
     source.append("messages", messages(10, 13))
     (done,) = source.tick("central")
@@ -131,7 +132,7 @@ def test_f64_a_receiver_that_was_wiped_gets_everything_again(source: Lake, recei
     fresh.port = receiver.port
     fresh.start()
     try:
-        strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
+        told(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
@@ -179,7 +180,7 @@ def test_a_rewind_sends_again_in_a_new_epoch(source: Lake, receiver: Receiver) -
     source.tick("central")
     refused = strand(source, "--json", "sink", "rewind", "central", "--stream", "messages", "--to", "8")
     assert refused.returncode == 3 and "(8, 11]" in refused.stdout
-    done = strand_json(source, "sink", "rewind", "central", "--stream", "messages", "--to", "8", "--yes")
+    done = told(source, "sink", "rewind", "central", "--stream", "messages", "--to", "8", "--yes")
     assert (done["was"], done["to"], done["epoch"]) == (LAST, 8, 2)
     (ticked,) = source.tick("central")
     assert ticked.rows == 3
@@ -202,7 +203,7 @@ def test_a_token_is_read_again_when_it_is_not_accepted(source: Lake, receiver: R
     (done,) = source.tick("central")
     assert done.outcome in ("parked", "failed") and "401" in (done.error or "")
     file.write_text(receiver.token)
-    strand_json(source, "sink", "retry", "central")
+    told(source, "sink", "retry", "central")
     source.tick("central")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from strandline.lake import Lake
-from tests.kit import free_port, make_table, messages, strand, strand_json
+from tests.cli.conftest import call
+from tests.delivery import told
+from tests.kit import free_port, make_table, messages
 
 
 @pytest.fixture
@@ -46,47 +47,49 @@ def test_a_sink_that_can_not_be_made_is_refused(
     """Nothing is written down, and nothing is left at the destination."""
     folder = tmp_path / "out"
     given = [part.replace("FOLDER", f"file://{folder}").replace("PORT", str(free_port())) for part in arguments]
-    done = strand(filled, "--json", "sink", "add", "x", *given)
-    said = json.loads(done.stdout)["error"]
-    assert done.returncode == code, said
+    done = call("--lake", filled.root, "--json", "sink", "add", "x", *given)
+    said = done.error
+    assert done.code == code, said
     assert says in said["message"] + said["hint"]
-    assert strand_json(filled, "sink", "list") == []
+    assert told(filled, "sink", "list") == []
 
 
 def test_no_check_adds_a_sink_without_asking(filled: Lake) -> None:
     """For a destination that comes up later; its first tick says that it is not there, and loses nothing."""
     url = f"http://127.0.0.1:{free_port()}"
-    made = strand_json(filled, "sink", "add", "x", "--type", "forward", "--set", f"url={url}", "--no-check")
+    made = told(filled, "sink", "add", "x", "--type", "forward", "--set", f"url={url}", "--no-check")
     assert made["sink"] == "x" and made["start_seq"] == 0
     filled.flush("messages")
-    done = strand(filled, "--json", "sink", "tick")
-    (ticked,) = json.loads(done.stdout)
-    assert (done.returncode, ticked["outcome"]) == (5, "failed")
-    (stream,) = strand_json(filled, "sink", "show", "x")["streams"]
+    done = call("--lake", filled.root, "--json", "sink", "tick")
+    (ticked,) = done.json
+    assert (done.code, ticked["outcome"]) == (5, "failed")
+    (stream,) = told(filled, "sink", "show", "x")["streams"]
     assert "can't be reached" in stream["last_error"] and stream["lag"]["rows"] == 3
 
 
 def test_unknown_sinks_and_streams_name_their_neighbours(filled: Lake, tmp_path: Path) -> None:
-    strand_json(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
+    told(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
     for command in (["show", "archiv"], ["tick", "archiv"], ["remove", "archiv"], ["retry", "archiv"]):
-        done = strand(filled, "--json", "sink", *command)
-        assert done.returncode == 3
-        assert "'archive'" in json.loads(done.stdout)["error"]["hint"]
-    again = strand(filled, "--json", "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/b")
-    assert (again.returncode, json.loads(again.stdout)["error"]["detail"]["kind"]) == (4, "sink_exists")
+        done = call("--lake", filled.root, "--json", "sink", *command)
+        assert done.code == 3
+        assert "'archive'" in done.error["hint"]
+    again = call(
+        "--lake", filled.root, "--json", "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/b"
+    )
+    assert (again.code, again.error["detail"]["kind"]) == (4, "sink_exists")
 
 
 def test_a_sink_is_renamed_and_removed(filled: Lake, tmp_path: Path) -> None:
-    made = strand_json(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
-    renamed = strand_json(filled, "sink", "rename", "archive", "cold")
+    made = told(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
+    renamed = told(filled, "sink", "rename", "archive", "cold")
     assert renamed["sink_id"] == made["sink_id"]
-    assert strand_json(filled, "sink", "remove", "cold")["removed"] == "cold"
-    assert strand_json(filled, "sink", "list") == []
+    assert told(filled, "sink", "remove", "cold")["removed"] == "cold"
+    assert told(filled, "sink", "list") == []
 
 
 def test_tail_since_a_seq_that_was_never_given_is_an_error(filled: Lake) -> None:
     """It is another lake's, or a slip; following from there would silently skip rows."""
-    assert strand(filled, "--json", "tail", "messages", "--since", "4").returncode == 0
-    done = strand(filled, "--json", "tail", "messages", "--since", "5000")
-    assert done.returncode == 3
-    assert strand(filled, "--json", "tail", "messages", "--since", "-1").returncode == 2
+    assert call("--lake", filled.root, "--json", "tail", "messages", "--since", "4").code == 0
+    done = call("--lake", filled.root, "--json", "tail", "messages", "--since", "5000")
+    assert done.code == 3
+    assert call("--lake", filled.root, "--json", "tail", "messages", "--since", "-1").code == 2
