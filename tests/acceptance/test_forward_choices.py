@@ -155,8 +155,8 @@ def test_f64_a_lake_made_anew_under_the_same_token_is_another_lake(
 
 def test_f65_a_ticker_that_wakes_up_late_moves_no_mark(source: Lake, receiver: Receiver) -> None:
     """Paused after sending, past its lease; another goes on; awake again it changes nothing, and says so."""
-    forward(source, receiver)
-    sleeper = start_tick(source, STRAND_FAILPOINTS="deliver.before_close=sleep(3000)")
+    forward(source, receiver, chunk_rows=100)
+    sleeper = start_tick(source, STRAND_FAILPOINTS="forward.after_send=sleep(4000)")
     try:
         wait_until(lambda: len(receiver.rows()) == 10)
         time.sleep(0.5)

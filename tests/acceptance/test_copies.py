@@ -1,0 +1,265 @@
+"""Every row to a folder of blobs and to a copy in another Iceberg catalog, once, whatever crashes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from strandline.errors import Conflict
+from strandline.lake import Lake
+from tests.delivery import assert_once, streams, tick_process, watermark, wipe_marks
+from tests.kit import environment, kill, make_table, messages, strand_json, wait_until
+
+
+class Blobs:
+    """A folder that a sink writes to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, lake: Lake, name: str = "archive", **settings: Any) -> None:
+        """Let a lake write here."""
+        start = settings.pop("start", 0)
+        given = {"uri": f"file://{self.folder}", "max_attempts": 1, **settings}
+        lake.add_sink(name, "blob", given, start=start)
+
+    def objects(self) -> list[Path]:
+        """What is visible under a final name."""
+        return sorted(path for path in self.folder.rglob("*.parquet") if not path.name.startswith("."))
+
+    def rows(self) -> list[str]:
+        """Every row of every object."""
+        return [row for path in self.objects() for row in pq.read_table(path).column("part_id").to_pylist()]
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """What the names say."""
+        return [(int(path.stem.split("-")[0]), int(path.stem.split("-")[1])) for path in self.objects()]
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "archive")
+
+
+class Copies:
+    """Another Iceberg catalog that a sink appends to."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.uri = f"jdbc:sqlite:{folder}/catalog.db"
+        self.warehouse = f"file://{folder}/warehouse"
+        self.file = folder / "catalog.db"
+
+    def add(self, lake: Lake, name: str = "archive", **settings: Any) -> None:
+        """Let a lake append here."""
+        given = {"catalog": "jdbc", "uri": self.uri, "warehouse": self.warehouse, "max_attempts": 1, **settings}
+        lake.add_sink(name, "iceberg", given)
+
+    def table(self) -> Any:
+        """The copy, as anybody sees it."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        properties = {"uri": f"sqlite:///{self.file}", "warehouse": self.warehouse}
+        for name in ("strand", "copy", "iceberg"):
+            catalog = SqlCatalog(name, **properties)
+            if catalog.list_namespaces():
+                return catalog.load_table("lake.messages")
+        raise AssertionError("there is no catalog")
+
+    def rows(self) -> list[str]:
+        """Every row of it."""
+        return list(self.table().scan().to_arrow().column("part_id").to_pylist())
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    return Copies(tmp_path / "copies")
+
+
+@pytest.mark.parametrize("place", ["deliver.after_open", "blob.after_write", "deliver.before_close"])
+def test_f13_blobs_never_overlap_after_a_crash(source: Lake, blobs: Blobs, place: str) -> None:
+    """Killed on the way; more rows arrive: the same object again, with the same bytes, then another behind it."""
+    from strandline import failpoints
+    from tests.kit import crash, reopened
+
+    blobs.add(source)
+    failpoints.arm(f"{place}=raise")
+    with crash(source):
+        source.tick("archive")
+    before = {path: path.read_bytes() for path in blobs.objects()}
+    with reopened(source) as again:
+        again.append("messages", messages(10, 16))
+        again.tick("archive")
+        assert blobs.ranges() == [(0, 11), (11, 17)]
+        assert all(path.read_bytes() == content for path, content in before.items())
+        assert_once([f"p{n}" for n in range(16)], blobs.rows())
+        assert again.tick("archive") == []
+
+
+@pytest.mark.parametrize("kind", ["blobs", "copies"])
+def test_f16_a_sink_without_its_marks_finds_what_it_already_wrote(
+    source: Lake, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """The watermark is gone: the destination is asked, and delivery goes on behind what is there."""
+    place: Blobs | Copies = request.getfixturevalue(kind)
+    place.add(source)
+    source.tick("archive")
+    wipe_marks(source)
+    source.append("messages", messages(10, 14))
+    (done,) = source.tick("archive")
+    assert done.rows == 4
+    assert_once([f"p{n}" for n in range(14)], place.rows())
+
+
+def test_f21_a_killed_tick_leaves_no_half_blob_under_its_final_name(lake: Lake, blobs: Blobs) -> None:
+    """kill -9 while the object is being written: nothing is visible, and the next tick writes it whole."""
+    make_table(lake)
+    lake.append("messages", messages(0, 2000))
+    lake.flush("messages")
+    blobs.add(lake)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strandline", "--lake", str(lake.root), "sink", "tick"],
+        env=environment(STRAND_FAILPOINTS="blob.before_rename=hang"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_until(lambda: any(path.is_file() for path in blobs.folder.rglob(".*")))
+    assert blobs.objects() == []
+    kill(process)
+    assert blobs.objects() == []
+    lake.tick("archive")
+    assert_once([f"p{n}" for n in range(2000)], blobs.rows())
+    assert [path for path in blobs.folder.rglob(".*") if path.is_file()] == [], "a temporary file is left"
+
+
+def test_f24_idle_ticks_make_no_snapshot_and_a_crash_after_the_commit_appends_once(
+    source: Lake, copies: Copies
+) -> None:
+    """Three idle ticks change nothing; a tick that dies behind its commit has delivered, and is not repeated."""
+    from strandline import failpoints
+    from tests.kit import crash, reopened
+
+    copies.add(source)
+    source.tick("archive")
+    before = len(copies.table().history())
+    for _ in range(3):
+        assert source.tick("archive") == []
+    assert len(copies.table().history()) == before
+    source.append("messages", messages(10, 13))
+    failpoints.arm("copy.after_commit=raise")
+    with crash(source):
+        source.tick("archive")
+    with reopened(source) as again:
+        again.tick("archive")
+        assert_once([f"p{n}" for n in range(13)], copies.rows())
+        assert len(copies.table().history()) == before + 1
+        assert again.tick("archive") == []
+
+
+@pytest.mark.parametrize("place", ["copy.before_append", "copy.after_append", "copy.before_commit"])
+def test_f24_a_copy_that_dies_on_the_way_is_finished_by_the_next_tick(source: Lake, copies: Copies, place: str) -> None:
+    """Staged rows that were not committed are nobody's, and the unit arrives once."""
+    from strandline import failpoints
+    from tests.kit import crash, reopened
+
+    copies.add(source)
+    failpoints.arm(f"{place}=raise")
+    with crash(source):
+        source.tick("archive")
+    with reopened(source) as again:
+        again.append("messages", messages(10, 13))
+        again.tick("archive")
+        assert_once([f"p{n}" for n in range(13)], copies.rows())
+        assert set(copies.table().metadata.refs) == {"main"}, "a private branch is left"
+
+
+def test_f25_an_open_delivery_reads_what_it_pinned(source: Lake, blobs: Blobs) -> None:
+    """Flushes between the crash and the retry move the table on; the unit stays what it was."""
+    from strandline import failpoints
+    from tests.kit import crash, reopened
+
+    blobs.add(source)
+    failpoints.arm("deliver.after_open=raise")
+    with crash(source):
+        source.tick("archive")
+    with reopened(source) as again:
+        (state,) = streams(again, "archive")
+        assert state.delivery is not None
+        for n in range(3):
+            again.append("messages", messages(10 + n, 11 + n))
+            again.flush("messages")
+        assert again.view().state("messages").head.log_snapshot != state.delivery.snapshot
+        again.tick("archive")
+        assert blobs.ranges()[0] == (state.delivery.since, state.delivery.until)
+        assert_once([f"p{n}" for n in range(13)], blobs.rows())
+
+
+def test_f58_every_partition_value_is_a_folder_of_its_own_inside_the_prefix(lake: Lake, blobs: Blobs) -> None:
+    """Null, empty, dots, slashes, case, length: reversible names, one mark each, nothing outside the prefix."""
+    values = [None, "", "..", "/", "a=b", "ü☃", "x" * 300, "Case", "case", "null", "a/b", "%2F"]
+    lake.create_table("parts", {"part_id": "string", "source": "string?"}, partition_by=["source"])
+    lake.append("parts", [{"part_id": str(n), "source": value} for n, value in enumerate(values)])
+    blobs.add(lake)
+    assert [one.rows for one in lake.tick("archive")] == [1] * len(values)
+    assert lake.tick("archive") == []
+    assert_once([str(n) for n in range(len(values))], blobs.rows())
+    folders = {str(path.parent.relative_to(blobs.folder)).lower() for path in blobs.objects()}
+    assert len(folders) == len(values), "two values share a folder where names differ only in case"
+    wipe_marks(lake)
+    assert lake.tick("archive") == [], "a value's folder was not found again"
+
+
+def test_f64_a_prefix_that_belongs_to_another_sink_is_refused(source: Lake, blobs: Blobs) -> None:
+    """A shared prefix would mix two sinks' ranges: it is refused, unless somebody says that it is taken over."""
+    blobs.add(source)
+    source.tick("archive")
+    with pytest.raises(Conflict, match="belongs"):
+        blobs.add(source, "second")
+    assert strand_json(source, "sink", "list")[0]["sink"] == "archive"
+
+
+def test_a_sink_of_strand_toml_works_like_any_other(source: Lake, tmp_path: Path) -> None:
+    """Written into the file, it is made by the next tick; changed there, it is changed."""
+    file = source.root / "strand.toml"
+    section = f'\n[sinks.files]\ntype = "blob"\nuri = "file://{tmp_path}/files"\nformat = "jsonl"\n'
+    file.write_text(file.read_text() + section)
+    with Lake(source.root) as again:
+        (done,) = again.tick()
+        assert (done.sink, done.rows) == ("files", 10)
+    file.write_text(file.read_text().replace('"jsonl"', '"parquet"'))
+    with Lake(source.root) as again:
+        again.append("messages", messages(10, 12))
+        (done,) = again.tick()
+        assert done.rows == 2
+    suffixes = sorted("".join(path.suffixes) for path in (tmp_path / "files" / "messages").rglob("*-*"))
+    assert suffixes == [".jsonl.zst", ".parquet"]
+    refused = subprocess.run(
+        [sys.executable, "-m", "strandline", "--lake", str(source.root), "--json", "sink", "remove", "files"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 3 and "strand.toml" in json.loads(refused.stdout)["error"]["message"]
+
+
+def test_a_sink_that_is_held_sends_nothing_and_preview_shows_what_it_would(source: Lake, blobs: Blobs) -> None:
+    """Look first: what would be sent, with what is withheld and redacted, before anything leaves the house."""
+    blobs.add(source, hold_until="2999-01-01T00:00:00Z", where="n < 4", redact="body:blank", drop_columns="_actor")
+    done = tick_process(source)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    assert blobs.objects() == []
+    (seen,) = strand_json(source, "sink", "preview", "archive")
+    assert (seen["rows"], seen["withheld"]) == (4, 6)
+    assert seen["samples"][0]["body"] is None and "_actor" not in seen["samples"][0]
+    strand_json(source, "sink", "set", "archive", "--set", "hold_until=")
+    (ticked,) = source.tick("archive")
+    assert (ticked.rows, ticked.withheld) == (4, 6)
+    assert watermark(source, "archive") == 11, "the watermark did not pass what was withheld"
