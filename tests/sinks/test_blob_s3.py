@@ -169,6 +169,9 @@ def test_a_process_that_ends_in_the_middle_of_an_upload_leaves_no_object(s3: S3)
     finally:
         kill(killed)
     failed = python_process(UPLOAD, place, s3.endpoint, NAME, "raise", env=environment())
-    _, said = failed.communicate(timeout=60)
+    try:
+        _, said = failed.communicate(timeout=60)
+    finally:
+        kill(failed)
     assert failed.returncode == 1 and "the disk failed" in said
     assert objects_in(s3) == []

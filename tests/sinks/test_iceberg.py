@@ -118,10 +118,12 @@ def test_a_unit_that_is_there_is_not_appended_again(
     copy, unit = open_copy(), unit_of(filled, settings, until=31)
     first = copy.ship(unit)
     before = snapshots(copy)
+    metadata = str(java(copy).operations().current().metadataFileLocation())
     for _ in range(3):
         told = open_copy().ship(again(unit, delivery_id="another"))
         assert (told.rows, told.size_bytes) == (first.rows, first.size_bytes)
     assert snapshots(copy) == before
+    assert str(java(copy).operations().current().metadataFileLocation()) == metadata, "something was committed"
     assert part_ids(copy) == expected()
 
 

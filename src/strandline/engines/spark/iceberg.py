@@ -294,11 +294,19 @@ def is_a(error: Py4JJavaError, name: str) -> bool:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Force local files and their folders onto the disk."""
+    """Force local files and their folders onto the disk, up to the folder of the table: any of them may be new."""
     local = {Path(path.removeprefix("file:")) for path in paths if path.startswith(("file:", "/"))}
-    for path in [*local, *{path.parent for path in local}]:
-        handle = os.open(path, os.O_RDONLY)
+    folders = {folder for path in local for folder in _folders(path)}
+    for place in [*local, *folders]:
+        handle = os.open(place, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders above a table's file, up to the one that holds `data` and `metadata`; at least the nearest."""
+    parents = list(path.parents)
+    roots = [place for place, folder in enumerate(parents) if folder.name in ("data", "metadata")]
+    return parents[: roots[0] + 2] if roots else parents[:1]
