@@ -59,8 +59,8 @@ def open_copy(filled: Lake, settings: dict[str, Any], staging: Path) -> Callable
     """A destination as a process would open it: each has a session and a catalog of its own."""
 
     def opened(lake: Lake = filled, **more: Any) -> IcebergCopy:
-        options: dict[str, Any] = {"lake_id": lake.ledger.lake_id(), "sink_id": SINK, "take_over": False, **more}
-        return IcebergCopy(settings, spark=lambda: lake.spark, staging=f"file://{staging}", **options)
+        options = {"lake_id": lake.ledger.lake_id(), "sink_id": SINK, "staging": f"file://{staging}", **more}
+        return IcebergCopy(settings, spark=lambda: lake.spark, **options)
 
     return opened
 
@@ -209,10 +209,14 @@ def test_two_processes_that_ship_one_unit_at_once_append_it_once(
     settings: dict[str, Any],
     open_copy: Callable[..., IcebergCopy],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     point: str,
 ) -> None:
-    """One is paused at each of its steps, the other does all of it and the next unit too; then the first wakes up."""
-    late, other = open_copy(), open_copy()
+    """One is paused at each of its steps, the other does all of it and the next unit too; then the first wakes up.
+
+    They have working folders of their own, so the late one still has its rows and could append them.
+    """
+    late, other = open_copy(), open_copy(staging=f"file://{tmp_path / 'other'}")
     late.ship(unit_of(filled, settings, until=11))
     unit = unit_of(filled, settings, since=11, until=21)
 
