@@ -218,7 +218,8 @@ class Ticker:
         with self.ctx.ledger.read() as conn:
             table = find_table(conn, name)
         found = self.destination.find_mark(stream, table.name, table.partition_by)
-        mark = found or Mark(1, self.sink.start_seq)
+        start = self.sink.start_seq
+        mark = Mark(1, start) if found is None else Mark(found.epoch, max(found.seq, start))
         with self.ctx.ledger.write() as txn:
             if mark.seq > txn.last_seq:
                 raise Park(
