@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from strandline import config as configuration
-from strandline.errors import BadRequest, Conflict
+from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
@@ -303,9 +303,12 @@ class Lake:
 
         def one(sink: Sink) -> list[Ticked]:
             from strandline.sinks.instances import destination
-            from strandline.sinks.tick import Ticker
+            from strandline.sinks.tick import Ticked, Ticker
 
-            place = destination(self.surroundings, sink, take_over=take_over)
+            try:
+                place = destination(self.surroundings, sink, take_over=take_over)
+            except StrandError as error:
+                return [Ticked(sink.name, "", "", outcome="failed", error=str(error))]
             try:
                 who = actor or default_actor()
                 return Ticker(self.context, sink, place, who, wait_s=wait_s, patient=patient, stop=stopped).tick()

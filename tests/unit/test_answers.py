@@ -27,7 +27,11 @@ def body(code: str, **detail: Any) -> dict[str, Any]:
         (413, body("too_large"), answers.TooLarge),
         (422, body("invalid_rows", rows=[{"index": 3}]), answers.BadRows),
         (422, None, answers.BadRows),
-        (400, None, answers.BadRows),
+        (400, None, answers.Refusal),
+        (400, body("invalid_rows", rows=[{"index": 3}]), answers.BadRows),
+        (502, {"error": "Bad Gateway"}, answers.Unknown),
+        (422, {"error": {"code": "invalid_rows", "detail": "?"}}, answers.BadRows),
+        (409, {"error": {"code": "conflict", "detail": []}}, answers.Refusal),
         (400, body("bad_request"), answers.Refusal),
         (403, body("forbidden"), answers.Refusal),
         (404, body("not_found"), answers.Refusal),
@@ -56,7 +60,16 @@ def test_named_rows_are_named_by_their_places() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("7", 7.0), ("0", 0.0), ("-3", 0.0), ("999999", 3600.0), (None, None), ("soon", None)],
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("-3", 0.0),
+        ("999999", 3600.0),
+        (None, None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+    ],
 )
 def test_retry_after(text: str | None, seconds: float | None) -> None:
     assert retry_after_s(text) == seconds

@@ -242,7 +242,7 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
     with session.open() as lake:
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
-            now = instances.as_given(conn, sink)
+            now = instances.as_given(lake.surroundings, conn, sink)
         changes = _settings(settings)
         replaced = TOKENS if TOKENS & changes.keys() else frozenset()
         kept = {key: value for key, value in now.items() if key not in replaced}
@@ -265,6 +265,10 @@ def rename(context: typer.Context, name: Name, new: Annotated[str, typer.Argumen
     check_name(new)
     session = session_of(context)
     with session.open() as lake:
+        if name in lake.config.sinks:
+            raise BadRequest(
+                f"sink {name!r} is written in strand.toml", hint="Rename the section there as well, first."
+            )
         with lake.ledger.write() as txn:
             rename_sink(txn, find_sink(txn.conn, name).sink_id, new)
         document = _describe(lake, new)
@@ -282,6 +286,7 @@ def remove(
     Example: strand sink remove archive
     """
     from strandline.ledger.sinks import find_sink
+    from strandline.sinks.instances import forget_secrets
     from strandline.sinks.repair import remove as forget
 
     session = session_of(context)
@@ -291,6 +296,7 @@ def remove(
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
         forget(lake.ledger, sink, force=force)
+        forget_secrets(lake.root, sink)
     session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
 
 

@@ -119,6 +119,19 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     return answers
 
 
+def find_stored(txn: Txn, append: Append) -> Ack | None:
+    """The ack of an append whose batches are here already; None when they are not."""
+    ids = [batch.batch_id for batch in append.batches]
+    if not ids:
+        return None
+    batch = db.batches.c
+    found = txn.conn.execute(select(batch.first_seq, batch.last_seq).where(batch.batch_id.in_(ids))).all()
+    if not found:
+        return None
+    assert len(found) == len(ids), "an append was stored in part"
+    return Ack(append.rows, min(row.first_seq for row in found), max(row.last_seq for row in found))
+
+
 def _write(txn: Txn, accepted: Sequence[tuple[Append, int]]) -> None:
     batch_rows: list[dict[str, Any]] = []
     tail_rows: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from strandline.errors import NotFound
 from strandline.ledger import schema as db
@@ -36,6 +36,15 @@ def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[Refused]) -> N
     """Write these rows down as dead letters of the delivery's stream."""
     hold.check(txn)
     stream = delivery.stream
+    letter = db.dead_letters.c
+    txn.conn.execute(  # one that was closed, because its row was to be sent again, and is refused again
+        delete(db.dead_letters).where(
+            *_of(delivery.sink_id, stream),
+            letter.epoch == delivery.epoch,
+            letter.seq.in_([row.seq for row in rows]),
+            letter.state == CLOSED,
+        )
+    )
     txn.conn.execute(
         insert(db.dead_letters),
         [
@@ -77,6 +86,7 @@ def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
             letter.epoch == delivery.epoch,
             letter.seq > delivery.since,
             letter.seq <= delivery.until,
+            letter.state != CLOSED,
         )
     )
     return frozenset(int(seq) for seq in found.scalars())
@@ -112,12 +122,15 @@ def settle_letter(txn: Txn, letter_id: str, state: str) -> None:
         raise NotFound(f"there is no dead letter {letter_id}", hint="`strand sink dead NAME` lists those there are.")
 
 
-def close_letters(txn: Txn, sink_id: str, stream: Stream, *, after: int) -> int:
-    """Close the open dead letters above a seq: a rewind sends their rows again."""
+def close_letters(txn: Txn, sink_id: str, stream: Stream, *, after: int, state: str = OPEN) -> int:
+    """Close the dead letters above a seq that are in a state: their rows are sent again, by a rewind (the open ones),
+
+    or because the destination has lost what it had (the replayed ones).
+    """
     letter = db.dead_letters.c
     closed = txn.conn.execute(
         update(db.dead_letters)
-        .where(*_of(sink_id, stream), letter.state == OPEN, letter.seq > after)
+        .where(*_of(sink_id, stream), letter.state == state, letter.seq > after)
         .values(state=CLOSED)
     )
     return int(closed.rowcount)

@@ -7,6 +7,7 @@ another has gone on, changes nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ UNKNOWN = 0
 """The epoch of a stream whose destination could not be asked yet; real ones begin at 1."""
 
 
-def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[StreamState]:
+def read_streams(conn: Connection, sink: Sink, *, due: bool = False, only: Stream | None = None) -> list[StreamState]:
     """The streams that a sink follows, those furthest behind first; with `due`, those alone with something to do.
 
     One query, however many streams there are.
@@ -41,6 +42,8 @@ def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[Str
     )
     if sink.tables is not None:
         query = query.where(head.table_id.in_(list(sink.tables)))
+    if only is not None:
+        query = query.where(head.table_id == only.table_id, head.partition == only.partition)
     if due:
         query = query.where(
             or_(
@@ -54,7 +57,7 @@ def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[Str
 
 def read_stream(conn: Connection, sink: Sink, stream: Stream) -> StreamState | None:
     """One stream of a sink; None when it has no rows in the log."""
-    return next((state for state in read_streams(conn, sink) if state.stream == stream), None)
+    return next(iter(read_streams(conn, sink, only=stream)), None)
 
 
 def tables_with_tails(conn: Connection, sink: Sink) -> list[str]:
@@ -177,7 +180,7 @@ def note_failure(
 ) -> Delivery:
     """A shipment did not work: remember why, how often, and when to try again; parked, it waits for a person."""
     hold.check(txn)
-    not_before_us = txn.at_us + int(wait_s * 1_000_000)
+    not_before_us = time.time_ns() // 1000 + int(wait_s * 1_000_000)  # the ledger's own time may be ahead of the clock
     reason = error if parked else None
     changed = txn.conn.execute(
         update(db.deliveries)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from strandline.errors import StrandError
 from strandline.failpoints import fail
-from strandline.ledger.appends import Append, ack_of, store
+from strandline.ledger.appends import Append, ack_of, find_stored, store
 from strandline.ledger.ledger import Ledger
 from strandline.model.tables import Ack, TableState
 
@@ -77,7 +77,7 @@ class _Joint:
     append: Append
     members: Sequence[_Member]
 
-    def answer(self, answer: Ack | StrandError) -> None:
+    def answer(self, answer: Ack | Exception) -> None:
         """Tell each member its part."""
         if len(self.members) == 1:
             self.members[0].answer = answer
@@ -142,35 +142,46 @@ class Appender:
 
     def _commit_group(self, group: Sequence[_Member]) -> None:
         try:
-            self._commit(group)
-        except Exception as error:
-            if len(group) == 1:
-                group[0].answer = error
-            else:
-                self._commit_each(group)
+            self._commit(_joints(group))
         except BaseException as error:
             for member in group:
-                member.answer = member.answer if isinstance(member.answer, StrandError) else error
+                member.answer = member.answer if isinstance(member.answer, Ack | StrandError) else error
         finally:
             for member in group:
                 member.wake()
 
-    def _commit_each(self, group: Sequence[_Member]) -> None:
-        for member in group:
-            try:
-                self._commit([member])
-            except Exception as error:
-                member.answer = error
+    def _commit(self, joints: Sequence[_Joint]) -> None:
+        """All in one transaction; if that fails each by itself, under the batch ids it has.
 
-    def _commit(self, group: Sequence[_Member]) -> None:
-        joints = _joints(group)
+        The answer to a commit may be lost though it was stored. Then the ids are there already, and that is the ack.
+        """
         if not joints:
             return
-        with self._ledger.write() as txn:
-            answers = store(txn, [joint.append for joint in joints])
-            fail("append.before_commit")
+        try:
+            answers = self._store([joint.append for joint in joints])
+        except Exception as error:
+            if len(joints) == 1:
+                joints[0].answer(error)
+                return
+            for joint in joints:
+                joint.answer(self._store_alone(joint.append))
+            return
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)
+
+    def _store(self, appends: Sequence[Append]) -> list[Ack | StrandError]:
+        with self._ledger.write() as txn:
+            answers = store(txn, appends)
+            fail("append.before_commit")
+        return answers
+
+    def _store_alone(self, append: Append) -> Ack | Exception:
+        try:
+            with self._ledger.write() as txn:
+                # Under the counter's lock, so no earlier try can still be on its way.
+                return find_stored(txn, append) or store(txn, [append])[0]
+        except Exception as error:
+            return error
 
 
 def _joints(group: Sequence[_Member]) -> list[_Joint]:

@@ -104,6 +104,12 @@ def find_sink(conn: Connection, name: str) -> Sink:
     return _sink(row)
 
 
+def sink_by_id(conn: Connection, sink_id: str) -> Sink | None:
+    """A sink as it is now; None when it was removed."""
+    row = conn.execute(select(db.sinks).where(db.sinks.c.sink_id == sink_id)).one_or_none()
+    return None if row is None else _sink(row)
+
+
 def list_sinks(conn: Connection) -> list[Sink]:
     """Every sink, by name."""
     return [_sink(row) for row in conn.execute(select(db.sinks).order_by(db.sinks.c.name))]

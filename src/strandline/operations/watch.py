@@ -19,6 +19,7 @@ from strandline.ledger.owner import certainly_dead
 class _Seen:
     fence: int
     beat: int
+    op_id: str | None
     at_s: float
     quiet_s: float = 0.0
 
@@ -43,8 +44,8 @@ class Watch:
         now_s = time.monotonic()
         with self._lock:
             seen = self._seen.get(lease.name)
-            if seen is None or (seen.fence, seen.beat) != (lease.fence, lease.beat):
-                self._seen[lease.name] = _Seen(lease.fence, lease.beat, now_s)
+            if seen is None or (seen.fence, seen.beat, seen.op_id) != (lease.fence, lease.beat, lease.op_id):
+                self._seen[lease.name] = _Seen(lease.fence, lease.beat, lease.op_id, now_s)
                 return False
             seen.quiet_s += min(now_s - seen.at_s, self._ttl_s / 4)
             seen.at_s = now_s

@@ -115,14 +115,25 @@ def figures(ledger: Ledger) -> Iterator[Figure]:
     with ledger.read() as conn:
         following = sinks(conn)
     for sink in following:
-        for stream in sink["streams"]:
-            label = {"sink": sink["sink"], "table": stream["table"], "partition": stream["partition"]}
-            parked = stream["delivery"] is not None and stream["delivery"]["parked"] is not None
-            done = stream["delivered"]
-            yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, stream["lag"]["rows"]
-            yield "strand_sink_lag_seconds", "How long the oldest of them waits.", label, stream["lag"]["age_s"] or 0.0
-            yield "strand_sink_delivered_rows", "Rows delivered.", label, done["rows"]
-            yield "strand_sink_delivered_bytes", "Bytes delivered.", label, done["bytes"]
-            yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, done["withheld"]
-            yield "strand_sink_parked", "1 where a delivery waits for a person.", label, float(parked)
-            yield "strand_sink_dead_letters", "Rows that the destination refused.", label, stream["dead_letters"]
+        for table in sorted({stream["table"] for stream in sink["streams"]}):
+            yield from _of_table(sink, table)
+
+
+def _of_table(sink: dict[str, Any], table: str) -> Iterator[Figure]:
+    """A table's streams together: the values of partitions may be nobody's business who only watches."""
+    label = {"sink": sink["sink"], "table": table}
+    streams = [stream for stream in sink["streams"] if stream["table"] == table]
+    done = [stream["delivered"] for stream in streams]
+    parked = sum((stream["delivery"] or {"parked": None})["parked"] is not None for stream in streams)
+    age_s = max(stream["lag"]["age_s"] or 0.0 for stream in streams)
+    yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, _sum(streams, "lag", "rows")
+    yield "strand_sink_lag_seconds", "How long the oldest of them waits.", label, age_s
+    yield "strand_sink_delivered_rows", "Rows delivered.", label, sum(one["rows"] for one in done)
+    yield "strand_sink_delivered_bytes", "Bytes delivered.", label, sum(one["bytes"] for one in done)
+    yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, sum(one["withheld"] for one in done)
+    yield "strand_sink_parked", "Deliveries that wait for a person.", label, parked
+    yield "strand_sink_dead_letters", "Rows refused.", label, sum(stream["dead_letters"] for stream in streams)
+
+
+def _sum(streams: list[dict[str, Any]], group: str, name: str) -> float:
+    return float(sum(stream[group][name] for stream in streams))

@@ -41,4 +41,4 @@ async def readyz(request: Request) -> Any:
 async def metrics(request: Request) -> Response:
     """Everything that is counted."""
     service = service_of(request)
-    return Response(await service.look(service.metrics.text), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await service.count(), media_type="text/plain; version=0.0.4; charset=utf-8")

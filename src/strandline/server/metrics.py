@@ -20,6 +20,9 @@ from strandline.ledger.tables import branch_id, tail_sizes
 Figure = tuple[str, str, Mapping[str, str], float]
 """A number that another room reports: its name, its help, its labels, its value."""
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""A method is whatever a client makes up, and every label is kept for good."""
+
 LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -106,4 +109,5 @@ class CountRequests:
             await self._app(scope, receive, counted)
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._metrics.requests.labels(scope["method"], route, str(status)).inc()
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.requests.labels(method, route, str(status)).inc()

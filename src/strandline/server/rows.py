@@ -9,9 +9,10 @@ from fastapi import APIRouter, Depends, Header
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from strandline.errors import Unsupported
+from strandline.errors import Conflict, Unsupported
 from strandline.lake import Lake
 from strandline.model.arrow_stream import read_stream
+from strandline.model.chunk_rows import lines_of
 from strandline.model.rows import read_array
 from strandline.model.tables import Ack
 from strandline.server.bodies import content_type
@@ -66,7 +67,12 @@ def _way(media: str) -> Callable[[Lake, str, bytes, str, str | None], Ack]:
 
 
 def _lines(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
-    return lake.append_json_lines(table, body.split(b"\n"), actor=actor, idempotency_key=key)
+    try:
+        return lake.append_json_lines(table, lines_of(body), actor=actor, idempotency_key=key)
+    except Conflict as error:
+        if error.detail["kind"] != "schema_moved":
+            raise
+        return lake.append_json_lines(table, lines_of(body), actor=actor, idempotency_key=key)
 
 
 def _array(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:

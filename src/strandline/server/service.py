@@ -24,7 +24,10 @@ from strandline.server.metrics import Figure, Metrics
 T = TypeVar("T")
 
 LOOKING_THREADS = 2
-"""For tokens, health and metrics: a stuck writer must not keep anybody from seeing that it is stuck."""
+"""For tokens, health and marks: a stuck writer must not keep anybody from seeing that it is stuck.
+
+Metrics have a thread of their own: nobody needs a token for them, so nobody's token may wait for them.
+"""
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Service:
     metrics: Metrics
     workers: ThreadPoolExecutor
     lookers: ThreadPoolExecutor
+    counters: ThreadPoolExecutor
     ready: bool = False
 
     async def actor(self, request: Request) -> str:
@@ -46,6 +50,10 @@ class Service:
     async def look(self, read: Callable[[], T]) -> T:
         """Read the ledger in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.lookers, read)
+
+    async def count(self) -> bytes:
+        """The metrics, one collection at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self.counters, self.metrics.text)
 
     async def take(self, request: Request, actor: str, store: Callable[[bytes], T]) -> T:
         """Admit a request, read its body, and let a thread decompress and store it."""
@@ -70,6 +78,7 @@ class Service:
         """Finish what the threads are doing."""
         self.workers.shutdown(wait=True)
         self.lookers.shutdown(wait=True)
+        self.counters.shutdown(wait=True)
 
 
 def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None) -> Service:
@@ -86,6 +95,7 @@ def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None
         metrics=metrics,
         workers=pool(max_workers=settings.threads),
         lookers=pool(max_workers=LOOKING_THREADS),
+        counters=pool(max_workers=1),
     )
 
 

@@ -7,6 +7,7 @@ the same chunk again, because the receiver knows what it has; and never towards 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -79,27 +80,38 @@ Verdict = Acked | Renew | Gap | Wait | Unknown | TooLarge | BadRows | Refusal
 
 def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
     """What an HTTP answer to a chunk means; `body` is its JSON, or None when it is none."""
-    error: Mapping[str, Any] = body.get("error") or {} if isinstance(body, dict) else {}
+    found = body.get("error") if isinstance(body, dict) else None
+    error: Mapping[str, Any] = found if isinstance(found, dict) else {}
     said = f"{status} {error.get('code', '')}: {error.get('message', '')}".rstrip(": ")
-    detail: Mapping[str, Any] = error.get("detail") or {}
+    told = error.get("detail")
+    detail: Mapping[str, Any] = told if isinstance(told, dict) else {}
     if 200 <= status < 300:
         return Acked()
     if status == 401:
         return Renew(said)
     if status == 409 and detail.get("kind") == "gap":
-        seq = detail.get("mark")
-        return Gap(None if seq is None else Mark(int(detail.get("epoch") or 1), int(seq)))
+        return Gap(mark_of(detail))
     if status in (429, 503):
         return Wait(said, retry_after_s(headers.get("retry-after")))
     if status == 408 or status >= 500:
         return Unknown(said)
     if status == 413:
         return TooLarge(said)
-    if status in (400, 422) and error.get("code", "invalid_rows") == "invalid_rows":
-        rows = detail.get("rows") or []
-        places = {int(row["index"]): row for row in rows if isinstance(row, dict) and "index" in row}
-        return BadRows(said, places, detail.get("bad"))
+    if status in (400, 422) and error.get("code", "invalid_rows" if status == 422 else None) == "invalid_rows":
+        rows = detail.get("rows")
+        listed = rows if isinstance(rows, list) else []
+        places = {row["index"]: row for row in listed if isinstance(row, dict) and isinstance(row.get("index"), int)}
+        count = detail.get("bad")
+        return BadRows(said, places, count if isinstance(count, int) else None)
     return Refusal(said)
+
+
+def mark_of(body: Any) -> Mark | None:
+    """The mark that an answer carries; None when it carries none."""
+    if not isinstance(body, dict) or not isinstance(body.get("mark"), int):
+        return None
+    epoch = body.get("epoch")
+    return Mark(epoch if isinstance(epoch, int) else 1, body["mark"])
 
 
 def retry_after_s(text: str | None) -> float | None:
@@ -113,4 +125,4 @@ def retry_after_s(text: str | None) -> float | None:
             seconds = (parsedate_to_datetime(text) - dt.datetime.now(dt.UTC)).total_seconds()
         except (ValueError, TypeError):
             return None
-    return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+    return min(max(seconds, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(seconds) else None

@@ -73,6 +73,9 @@ class Blob:
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """The end of the last object of the highest epoch. In a prefix taken over from another lake, a new epoch."""
         owner = self._owner()
+        if owner is not None and not self._is_ours(owner):
+            self._claim(self._place)  # before its objects are read: the seqs in their names are another lake's
+            owner = self._owner()
         first = names.FIRST_EPOCH if owner is None else owner.epoch
         folder = names.stream_path(table, partition_by, stream.partition)
         entries = objects.listing(self._place, folder)

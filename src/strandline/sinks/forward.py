@@ -8,6 +8,7 @@ where it is.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,18 @@ from strandline.sinks.destination import Later, Park, Resume, Unit
 from strandline.sinks.prefetch import prefetched
 
 MAX_DEAD = 100
+ANSWER_BYTES = 1 << 20
 WHOLE_CHUNK = 10
 """A chunk of this many rows, all of them refused, says more about the receiver than about the rows."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came back; `body` is its JSON, or None when it is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
 
 
 @dataclass(frozen=True)
@@ -70,40 +81,39 @@ class Forward:
     def probe(self) -> None:
         """One question that needs the token and changes nothing."""
         answer = self._ask(Stream("probe", "probe", "probe"), "probe")
-        if answer.status_code == 401:
+        if answer.status == 401:
             raise Unauthorized(f"{self._settings['url']} does not accept the token", hint="Check token, token_env, …")
-        if answer.status_code == 403:
+        if answer.status == 403:
             raise Forbidden(
                 f"the token is not one for the gateway {self._gateway!r}",
                 hint="The receiver makes it with `strand token create GATEWAY`; set gateway=… to the same name.",
             )
-        if answer.status_code not in (200, 404):
-            raise Environment(f"{self._settings['url']} answers {answer.status_code}", hint="Is it a strand server?")
+        if answer.status not in (200, 404):
+            raise Environment(f"{self._settings['url']} answers {answer.status}", hint="Is it a strand server?")
 
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Mark | None:
         """Where the receiver is in a stream."""
         answer = self._ask(stream, table)
-        if answer.status_code == 401 and self._renewed():
+        if answer.status == 401 and self._renewed():
             answer = self._ask(stream, table)
-        if answer.status_code == 404:
+        if answer.status == 404:
             return None
-        verdict = answers.judge(answer.status_code, answer.headers, _json(answer))
+        verdict = answers.judge(answer.status, answer.headers, answer.body)
         if isinstance(verdict, answers.Acked):
-            found = _json(answer)
-            return Mark(int(found["epoch"]), int(found["mark"]))
+            mark = answers.mark_of(answer.body)
+            if mark is None:
+                raise Later(f"{self._settings['url']} answers {answer.status} without a mark")
+            return mark
         if isinstance(verdict, answers.Wait):
             raise Later(verdict.said, told_s=verdict.told_s)
         if isinstance(verdict, answers.Unknown):
             raise Later(verdict.said)
         raise Park(getattr(verdict, "said", str(verdict)))
 
-    def _ask(self, stream: Stream, table: str) -> httpx.Response:
+    def _ask(self, stream: Stream, table: str) -> _Answer:
+        source = {"lake": self._lake_id, "sink": self._sink_id, "stream": stream.text()}
         try:
-            return self._client.get(
-                f"/v1/inbound/{self._gateway}/{table}",
-                params={"lake": self._lake_id, "sink": self._sink_id, "stream": stream.text()},
-                headers=self._authorization(),
-            )
+            return self._request("GET", table, params=source)
         except httpx.HTTPError as error:
             raise Later(f"{self._settings['url']} can't be reached: {_said(error)}") from error
 
@@ -145,6 +155,11 @@ class Forward:
             return delivery.since
         if found.epoch > delivery.epoch or found.seq < delivery.since:
             raise Resume(found)
+        if found.seq > delivery.until:
+            raise Park(
+                f"the receiver has seqs up to {found.seq}, and this delivery ends at {delivery.until}: "
+                "this lake was restored from an older copy, and its rows would be taken for old ones"
+            )
         return found.seq
 
     def acked(self, unit: Unit) -> int:
@@ -160,7 +175,7 @@ class Forward:
         delivery = unit.delivery
         opens = body.chunk.since == self._start_seq
         told = self._told(body, delivery.stream, delivery.epoch, opens=opens)
-        return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data)
+        return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data, told)
 
     def _told(
         self, body: _Body, stream: Stream, epoch: int, *, opens: bool = False, dead: int | None = None
@@ -172,22 +187,36 @@ class Forward:
             source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, opens=opens, dead=dead
         )
 
-    def _post(self, table: str, headers: Mapping[str, str], data: bytes) -> answers.Verdict:
-        verdict = self._post_once(table, headers, data)
+    def _post(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
+        verdict = self._post_once(table, headers, data, told)
         if isinstance(verdict, answers.Renew) and self._renewed():
-            return self._post_once(table, headers, data)
+            return self._post_once(table, headers, data, told)
         return verdict
 
-    def _post_once(self, table: str, headers: Mapping[str, str], data: bytes) -> answers.Verdict:
+    def _post_once(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
         fail("forward.before_send")
         try:
-            answer = self._client.post(
-                f"/v1/inbound/{self._gateway}/{table}", content=data, headers={**headers, **self._authorization()}
-            )
+            answer = self._request("POST", table, headers=headers, content=data)
         except httpx.HTTPError as error:
             return answers.Unknown(f"{self._settings['url']} can't be reached: {_said(error)}")
         fail("forward.after_send")
-        return answers.judge(answer.status_code, answer.headers, _json(answer))
+        verdict = answers.judge(answer.status, answer.headers, answer.body)
+        if isinstance(verdict, answers.Acked) and not _acknowledges(answer.body, told):
+            return answers.Unknown(f"{answer.status} without the mark that an acknowledgement carries")
+        return verdict
+
+    def _request(self, method: str, table: str, **rest: Any) -> _Answer:
+        """One request, whose answer may take only so long and be only so large: it may be anybody's."""
+        headers = {**rest.pop("headers", {}), **self._authorization()}
+        deadline_s = time.monotonic() + 2 * self._settings["timeout"]
+        path = f"/v1/inbound/{self._gateway}/{table}"
+        with self._client.stream(method, path, headers=headers, **rest) as answer:
+            content = b""
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > ANSWER_BYTES or time.monotonic() > deadline_s:
+                    raise httpx.ReadError("its answer does not end")
+            return _Answer(answer.status_code, answer.headers, _json(content))
 
     def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
         """Send a dead letter again, once however often: the receiver remembers those it has stored."""
@@ -195,7 +224,7 @@ class Forward:
         settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
         body = self.encoded(chunk, letter.stream, letter.epoch, settings, None)
         told = self._told(body, letter.stream, letter.epoch, dead=letter.seq)
-        verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data)
+        verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data, told)
         if not isinstance(verdict, answers.Acked):
             raise Park(getattr(verdict, "said", str(verdict)))
 
@@ -317,6 +346,11 @@ class _Sending:
         """Make dead letters of these rows, then send the same range without them."""
         if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
             raise Park(f"{said}. More than {MAX_DEAD} rows of this unit were refused.")
+        found = self._forward.find_mark(self._unit.delivery.stream, self._unit.delivery.table)
+        if found is not None and found.epoch == self._unit.delivery.epoch and found.seq >= chunk.until:
+            # It was stored, and only the answer was lost: a dead letter of it would be stored a second time.
+            self._forward.note_acked(self._unit, chunk)
+            return
         seqs = chunk.seqs()
         self._unit.bury(
             [
@@ -335,9 +369,17 @@ def _content(settings: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _json(answer: httpx.Response) -> Any:
+def _acknowledges(body: Any, told: inbound.Chunk) -> bool:
+    """Whether an answer says that this chunk is there: a page of somebody in between does not."""
+    if told.dead is not None:
+        return isinstance(body, dict) and isinstance(body.get("stored"), int)
+    mark = answers.mark_of(body)
+    return mark is not None and mark.epoch == told.epoch and mark.seq >= told.until
+
+
+def _json(content: bytes) -> Any:
     try:
-        return orjson.loads(answer.content)
+        return orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
 

@@ -26,8 +26,8 @@ from strandline.engines import objects
 from strandline.engines.objects import Place
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
-from strandline.model.sinks import Mark, Shipped, Stream
-from strandline.sinks.destination import Unit, refusal
+from strandline.model.sinks import Delivery, Mark, Shipped, Stream
+from strandline.sinks.destination import Resume, Unit, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,7 @@ class IcebergCopy:
         sink_id: str,
         spark: Callable[[], SparkSession],
         staging: str,
+        start_seq: int = 0,
         take_over: bool = False,
     ) -> None:
         """`staging` is a folder, as a URI, that this process and Spark's workers can write to."""
@@ -61,6 +62,7 @@ class IcebergCopy:
         self._sink_id = sink_id
         self._spark = spark
         self._staging = Place(staging)
+        self._start_seq = start_seq
         self._take_over = take_over
         self._lock = threading.Lock()
         self._copy: Copy | None = None
@@ -92,6 +94,7 @@ class IcebergCopy:
         found = self._prepare(target, table, unit)
         if found is not None and _covers(found, unit):
             return _shipped_before(found, unit, table)
+        self._refuse_hole(found, delivery)
         rows = unit.rows
         if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > rows.since:
             rows = replace(rows, since=found.mark.seq)
@@ -101,6 +104,13 @@ class IcebergCopy:
             return self._ship(target, table, replace(unit, rows=rows), f"{folder}/{uuid4().hex}.parquet")
         finally:
             objects.remove_folder(self._staging, folder)
+
+    def _refuse_hole(self, found: Found | None, delivery: Delivery) -> None:
+        """Go back to where the copy is, when it is behind us: it was restored from an older one, or made anew."""
+        if found is None and delivery.since > self._start_seq:
+            raise Resume(None)
+        if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq < delivery.since:
+            raise Resume(found.mark)
 
     def close(self) -> None:
         """Nothing is kept open but Spark, which is not ours."""

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import BadRequest, Busy, nearest
+import orjson
+
+from strandline import logs
+from strandline.errors import BadRequest, Busy, CallerError, Environment, nearest
 from strandline.ledger import sinks
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_states
@@ -21,10 +24,12 @@ from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
-from strandline.sinks.settings import parse, resolved
+from strandline.sinks.settings import SECRET_FILE, is_secret, parse, resolved
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
+
+log = logs.Logger("strandline.sinks")
 
 SECRETS = "secrets"
 COPIES = "_copies"
@@ -100,7 +105,7 @@ def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: 
         asked.type,
         branch_id=branch_id(txn.conn, asked.branch),
         tables=_table_ids(txn.conn, asked),
-        settings=_put_away(around.root, asked.name, asked.settings),
+        settings=put_away(around.root, sink_id, asked.settings),
         start_seq=start,
         hold_until_us=asked.hold_until_us,
     )
@@ -114,15 +119,16 @@ def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
             txn,
             sink.sink_id,
             tables=_table_ids(txn.conn, asked),
-            settings=_put_away(around.root, asked.name, asked.settings),
+            settings=put_away(around.root, sink.sink_id, asked.settings),
             hold_until_us=asked.hold_until_us,
         )
 
 
-def as_given(conn: Connection, sink: Sink) -> dict[str, Any]:
-    """A sink's settings as they were given, those with a place of their own included."""
+def as_given(around: Surroundings, conn: Connection, sink: Sink) -> dict[str, Any]:
+    """A sink's settings as they were given, secrets and those with a place of their own included."""
     names = {table.table_id: table.name for table in list_tables(conn)}
-    found: dict[str, Any] = {**sink.settings, "branch": branch_name(conn, sink.branch_id)}
+    found: dict[str, Any] = {**with_secrets(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
+    found.pop(SECRET_FILE, None)
     if sink.tables is not None:
         found["tables"] = [names[table_id] for table_id in sink.tables if table_id in names]
     if sink.hold_until_us is not None:
@@ -131,32 +137,38 @@ def as_given(conn: Connection, sink: Sink) -> dict[str, Any]:
 
 
 def follow_config(around: Surroundings, sections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the sinks of `strand.toml` that are not there yet, and change those that are written differently."""
+    """Make the sinks of `strand.toml` that are not there yet, and change those that are written differently.
+
+    A section that is wrong is reported, and keeps no other sink from working.
+    """
     for name, section in sections.items():
-        where = f"[sinks.{name}]"
-        if "type" not in section:
-            raise BadRequest(f"{where} has no type", hint='Add type = "forward", "blob" or "iceberg".')
-        asked = wanted(name, str(section["type"]), {k: v for k, v in section.items() if k != "type"}, where=where)
-        with around.ledger.read() as conn:
-            there = next((sink for sink in sinks.list_sinks(conn) if sink.name == name), None)
-            same = there is not None and _same(conn, there, asked)
-        if there is None:
-            add(around, asked, start=0, check=False)
-        elif there.type != asked.type:
-            raise BadRequest(
-                f"{where}: the sink {name!r} is of type {there.type}", hint="Pick another name, or remove it first."
-            )
-        elif not same:
-            change(around, there, asked)
+        try:
+            _follow(around, name, section)
+        except CallerError as error:
+            log.warning("a sink of strand.toml is wrong", sink=name, error=error.message, hint=error.hint)
 
 
-def _same(conn: Connection, there: Sink, asked: Wanted) -> bool:
-    settings = {**asked.settings}
-    if "token" in settings:
-        settings["token_file"] = _secret_name(asked.name)
-        del settings["token"]
-    return (dict(there.settings), there.tables, there.hold_until_us) == (
-        settings,
+def _follow(around: Surroundings, name: str, section: Mapping[str, Any]) -> None:
+    where = f"[sinks.{name}]"
+    if "type" not in section:
+        raise BadRequest(f"{where} has no type", hint='Add type = "forward", "blob" or "iceberg".')
+    asked = wanted(name, str(section["type"]), {k: v for k, v in section.items() if k != "type"}, where=where)
+    with around.ledger.read() as conn:
+        there = next((sink for sink in sinks.list_sinks(conn) if sink.name == name), None)
+        same = there is not None and _same(around, conn, there, asked)
+    if there is None:
+        add(around, asked, start=0, check=False)
+    elif there.type != asked.type:
+        raise BadRequest(f"{where}: the sink {name!r} is of type {there.type}", hint="Remove it first, or rename this.")
+    elif not same:
+        change(around, there, asked)
+
+
+def _same(around: Surroundings, conn: Connection, there: Sink, asked: Wanted) -> bool:
+    """Whether a sink is as it is written, its secrets included."""
+    known = {key: value for key, value in with_secrets(around.root, there).items() if key != SECRET_FILE}
+    return (known, there.tables, there.hold_until_us) == (
+        dict(asked.settings),
         _table_ids(conn, asked),
         asked.hold_until_us,
     )
@@ -189,27 +201,43 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
         place.close()
 
 
-def _secret_name(name: str) -> str:
-    return f"{SECRETS}/{name}.token"
+def put_away(root: Path, sink_id: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without what is secret: that goes into a file of the lake, and the settings say which."""
+    secret = {key: value for key, value in settings.items() if is_secret(key)}
+    kept = {key: value for key, value in settings.items() if key not in secret and key != SECRET_FILE}
+    if not secret:
+        return kept
+    path = root / SECRETS / f"{sink_id}.json"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(orjson.dumps(secret))
+    return {**kept, SECRET_FILE: f"{SECRETS}/{path.name}"}
 
 
-def _put_away(root: Path, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without a token in clear: it goes into a file, and the settings say which."""
-    kept = dict(settings)
-    token = kept.pop("token", None)
-    if token is not None:
-        path = root / _secret_name(name)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(token)
-        kept["token_file"] = _secret_name(name)
-    return kept
+def forget_secrets(root: Path, sink: Sink) -> None:
+    """Remove what a removed sink had put away."""
+    if SECRET_FILE in sink.settings:
+        (root / sink.settings[SECRET_FILE]).unlink(missing_ok=True)
+
+
+def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
+    """A sink's settings with what was put away."""
+    file = sink.settings.get(SECRET_FILE)
+    if file is None:
+        return dict(sink.settings)
+    try:
+        return {**sink.settings, **orjson.loads((root / file).read_bytes())}
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise Environment(
+            f"the secrets of sink {sink.name!r} can't be read: {error}",
+            hint=f"They are in {file}; `strand sink set {sink.name} --set token=…` writes them again.",
+        ) from error
 
 
 def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) -> Destination:
     """The place that a sink delivers to."""
-    settings = resolved(sink.type, sink.settings)
+    settings = resolved(sink.type, with_secrets(around.root, sink))
     match sink.type:
         case "forward":
             from strandline.sinks.forward import Forward
@@ -236,6 +264,7 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 sink_id=sink.sink_id,
                 spark=lambda: around.iceberg().session,
                 staging=f"{around.warehouse}/{COPIES}",
+                start_seq=sink.start_seq,
                 take_over=take_over,
             )
     raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))

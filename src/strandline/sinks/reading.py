@@ -140,6 +140,11 @@ def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> 
         known = {column.name: column for column in stored}
         redact: Mapping[str, str] = settings.get("redact") or {}
         for name in [*(settings.get("drop_columns") or ()), *redact]:
+            if name in state.table.partition_by:
+                raise BadRequest(
+                    f"table {state.table.name!r} is partitioned by {name!r}, which names its streams",
+                    hint="A partition's value is in paths and headers; it can be neither dropped nor redacted.",
+                )
             if name not in known:
                 raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, known))
         for name, how in redact.items():

@@ -51,16 +51,17 @@ def find_stream(ledger: Ledger, sink: Sink, text: str) -> StreamState:
 
 def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
     """Go back: a new epoch begins behind `to`, and everything after it is sent again."""
-    state = find_stream(ctx.ledger, sink, text)
-    mark = state.mark or Mark(1, sink.start_seq)
-    if not 0 <= to <= mark.seq:
-        raise BadRequest(
-            f"can't rewind to {to}", hint=f"The stream's watermark is {mark.seq}: give a seq from 0 to that."
-        )
-    with (
-        holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold,
-        ctx.ledger.write() as txn,
-    ):
+    stream = find_stream(ctx.ledger, sink, text).stream
+    with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold, ctx.ledger.write() as txn:
+        state = deliveries.read_stream(txn.conn, sink, stream)  # under the lease: a tick may have moved it meanwhile
+        if state is None or state.mark is None:
+            raise BadRequest(f"nothing of {text!r} was delivered yet", hint="There is nothing to send again.")
+        mark = state.mark
+        if not sink.start_seq <= to <= mark.seq:
+            raise BadRequest(
+                f"can't rewind to {to}",
+                hint=f"The sink began at {sink.start_seq}, and the stream's watermark is {mark.seq}.",
+            )
         deliveries.set_mark(txn, hold, sink.sink_id, state.stream, Mark(mark.epoch + 1, to))
         closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
     return Rewound(state.stream.text(), mark.seq, to, mark.epoch + 1, closed)

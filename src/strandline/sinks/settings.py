@@ -182,10 +182,27 @@ def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]
     return found
 
 
+SECRET_FILE = "secret_file"
+"""Set by us alone: where what is secret was put."""
+
+_SECRET_WORDS = ("password", "secret", "credential", "token", "access-key")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting must never be stored in clear."""
+    return name == "token" or (name.startswith("catalog.") and any(word in name.lower() for word in _SECRET_WORDS))
+
+
 def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
     for name in _REQUIRED[type_]:
         if name not in found:
             raise BadRequest(f"{where}: a {type_} sink needs {name!r}", hint=f"Add --set {name}=…")
+    for name in ("url", "uri", "warehouse", "endpoint"):
+        if "@" in urlsplit(found.get(name, "")).netloc or "password=" in found.get(name, "").lower():
+            raise BadRequest(
+                f"{where}: {name} has a password in it",
+                hint="Addresses are shown and logged. Use token_file, catalog.jdbc.password or the environment.",
+            )
     if "every" in found and "cron" in found:
         raise BadRequest(f"{where}: both every and cron", hint="Give one of them.")
     if type_ == "forward":

@@ -19,15 +19,16 @@ from strandline import logs
 from strandline.errors import Busy, CallerError, LeaseLost, PersonError, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
-from strandline.ledger.dead_letters import Refused, bury, dead_seqs
+from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
 from strandline.ledger.leases import Hold
-from strandline.ledger.sinks import note_tick
+from strandline.ledger.sinks import note_tick, sink_by_id
 from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
+from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
 from strandline.sinks.settings import resolved
@@ -98,8 +99,7 @@ class Ticker:
 
     def tick(self) -> list[Ticked]:
         """Flush what the sink follows, then work off every stream that is due."""
-        now_us = time.time_ns() // 1000
-        if self.sink.hold_until_us is not None and now_us < self.sink.hold_until_us:
+        if _held(self.sink):
             return []
         failed = self._flush()
         with self.ctx.ledger.read() as conn:
@@ -157,10 +157,11 @@ class Ticker:
             turn.ticked.outcome, turn.ticked.error = "busy", str(error)
         except LeaseLost as error:
             turn.ticked.outcome, turn.ticked.error = "lost", str(error)
-        except (Later, Park, StrandError) as error:  # before there was a delivery: the destination could not be asked
+        except Exception as error:  # before there was a delivery: the destination could not be asked
             turn.ticked.outcome, turn.ticked.error = "failed", str(error)
             with self.ctx.ledger.write() as txn:
-                deliveries.note_error(txn, self.sink, stream, str(error))
+                if sink_by_id(txn.conn, self.sink.sink_id) is not None:
+                    deliveries.note_error(txn, self.sink, stream, str(error))
         return False
 
     # -- one delivery --------------------------------------------------------------------------------------------------
@@ -169,12 +170,13 @@ class Ticker:
         """The delivery that is open, or a new one; None when the stream has nothing more to send."""
         ledger = self.ctx.ledger
         with ledger.read() as conn:
-            state = deliveries.read_stream(conn, self.sink, stream)
-        if state is None:
+            sink = sink_by_id(conn, self.sink.sink_id)  # as it is now: somebody may have changed what it may send
+            state = None if sink is None else deliveries.read_stream(conn, sink, stream)
+        if sink is None or state is None or _held(sink):
             return None
         if state.delivery is not None:
             return state.delivery
-        settings = resolved(self.sink.type, self.sink.settings)
+        settings = resolved(sink.type, sink.settings)
         mark = state.mark or self._first_mark(hold, stream, state.table)
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
@@ -235,7 +237,7 @@ class Ticker:
             turn.ticked.outcome, turn.ticked.error = "parked", delivery.parked
             return False
         pause_s = (delivery.not_before_us - time.time_ns() // 1000) / 1e6
-        if pause_s > 0:
+        if 0 < pause_s <= RETRY_AFTER_MAX_S:  # further ahead, it was the clock that jumped
             return self._wait(turn, min(pause_s, BACKOFF_MAX_S), delivery.last_error or "")
         self.ctx.report(f"{self.sink.name}: {delivery.table}", turn.ticked.rows, None)
         try:
@@ -319,7 +321,13 @@ class Ticker:
         log.warning("resumed", delivery=delivery.delivery_id, sink=self.sink.name, mark=found.seq, epoch=found.epoch)
         with self.ctx.ledger.write() as txn:
             deliveries.set_mark(txn, hold, self.sink.sink_id, delivery.stream, found)
+            # What was replayed there is lost with the rest; now that its range is sent again, it is too.
+            close_letters(txn, self.sink.sink_id, delivery.stream, after=found.seq, state=REPLAYED)
         return True
+
+
+def _held(sink: Sink) -> bool:
+    return sink.hold_until_us is not None and time.time_ns() // 1000 < sink.hold_until_us
 
 
 def _backoff_s(attempts: int) -> float:
