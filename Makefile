@@ -5,6 +5,7 @@
 
 PYTHON ?=
 ARGS ?=
+MINUTES ?= 10
 
 py := .venv/bin/python
 uv := .venv-tools/bin/uv
@@ -17,17 +18,20 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench setup lock clean
+.PHONY: help demo test soak check bench setup lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, bench and lock."
+	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, soak, bench and lock."
 
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
 	@$(py) -m strandline.demo ./demo-lake $(ARGS)
 
 test: $(ready) ## run all tests (ARGS="-k flush" for some)
 	@$(py) -m pytest $(ARGS)
+
+soak: $(ready) ## kill everything at random for MINUTES=10, then compare every destination with what was acked
+	@$(py) -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 check: $(ready) ## lint, format, types, and the rules of the house
 	@.venv/bin/ruff check

@@ -71,10 +71,12 @@ class Proxy:
         self.upstream = (host, port)
         self.rule: Rule = lambda _n, _seen: PASS
         self.seen: list[Seen] = []
+        self.keeps = True
+        """Whether it remembers what it saw; for hours of it there is no room."""
         self._posts = 0
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -104,8 +106,9 @@ class Proxy:
 
     def note(self, seen: Seen) -> None:
         """Keep what came by."""
-        with self._lock:
-            self.seen.append(seen)
+        if self.keeps:
+            with self._lock:
+                self.seen.append(seen)
 
 
 @contextmanager
@@ -117,6 +120,11 @@ def proxy_before(url: str) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """A sender that was killed in the middle is no news here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -175,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
             connection.request(asked.method, asked.path, asked.body or None, headers)
             answered = connection.getresponse()
             return answered.status, dict(answered.getheaders()), answered.read()
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             return 502, {}, str(error).encode()
         finally:
             connection.close()

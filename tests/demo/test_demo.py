@@ -9,35 +9,39 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 
-from strandline.demo.figures import Figures, wrong
-from strandline.demo.messages import BODY_CHARS, messages
+from strandline.demo.figures import Figures, Held, fingerprint, held, wrong
+from strandline.demo.messages import BODY_CHARS, COLUMNS, messages
 from strandline.demo.places import Places, fresh_lake
 from strandline.demo.plan import BACKFILL, LIVE, WRITERS, plan
 from strandline.errors import Busy, Conflict
+from strandline.model.arrow import stored_schema
+from strandline.model.schema import parse_mapping
 
 ROWS = 4_000
 
+ALL = Held(rows=3_600, lost=0, repeated=0, altered=0, never_offered=0, out_of_order=0)
 RIGHT = Figures(
     acked=ROWS,
-    in_the_log=3_600,
     duplicates_offered=400,
-    duplicates_in_the_log=0,
-    lost=0,
-    altered=0,
-    never_offered=0,
-    out_of_order=0,
+    log=ALL,
+    receiver=ALL,
+    blobs=ALL,
     still_in_the_tail=0,
     acked_by_the_ledger=ROWS,
     seen_by_sql=3_600,
     seen_by_spark=3_600,
     killed_flushes=1,
     recovered_flushes=1,
+    killed_deliveries=1,
+    finished_deliveries=1,
+    dead_letters=0,
 )
 
 
@@ -73,23 +77,25 @@ def assert_nothing_runs(folder: Path) -> None:
 
 
 def test_the_demonstration_ends_with_nothing_lost_and_nothing_twice(tmp_path: Path) -> None:
-    """A writer and a flush are killed, and the figures come out right; no process is left behind."""
+    """A writer, a flush and a delivery are killed, and every destination has every row; no process is left behind."""
     folder = tmp_path / "demo-lake"
     out, err = demo(folder, "--json").communicate(timeout=400)
     document = json.loads(out)
 
     assert document["ok"] and document["wrong"] == [], (document, err)
     assert document["acked"] == ROWS
-    assert document["in_the_log"] == document["seen_by_sql"] == document["seen_by_spark"] == 3_600
+    assert document["seen_by_sql"] == document["seen_by_spark"] == 3_600
     assert document["duplicates_offered"] == 400
-    assert (document["lost"], document["duplicates_in_the_log"], document["altered"]) == (0, 0, 0)
-    writer, flush = document["killed"]
+    assert document["log"] == document["receiver"] == document["blobs"] == asdict(ALL)
+    writer, flush, delivery = document["killed"]
     assert writer["process"] == "live-2"
-    assert flush["process"] == "flusher" and flush["phase"] in ("staging", "staged")
+    assert flush["process"] == "worker" and flush["phase"] in ("staging", "staged")
+    assert delivery["process"] == "worker" and delivery["since"] < delivery["arrived"] <= delivery["until"]
     (recovery,) = document["recoveries"]
     assert recovery["op_id"] == flush["operation"]
     assert recovery["outcome"] == {"staging": "rolled_back", "staged": "rolled_forward"}[flush["phase"]]
-    assert "killed the flusher in the middle of flush" in err
+    assert "killed the worker in the middle of flush" in err
+    assert "killed the worker in the middle of delivery" in err
     assert_nothing_runs(folder)
 
 
@@ -99,7 +105,7 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     process = demo(folder)
     assert process.stdout is not None
     for line in process.stdout:
-        if "started 3 live writers" in line:
+        if "3 live writers" in line:
             break
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -166,18 +172,14 @@ def test_messages_look_like_messages() -> None:
     "change",
     [
         {"acked": ROWS - 1},
-        {"lost": 1},
-        {"duplicates_in_the_log": 1},
         {"duplicates_offered": 0},
-        {"altered": 1},
-        {"never_offered": 1},
-        {"out_of_order": 1},
         {"still_in_the_tail": 1},
-        {"in_the_log": 3_599},
         {"acked_by_the_ledger": ROWS + 1},
         {"seen_by_sql": 3_601},
         {"seen_by_spark": 3_599},
         {"recovered_flushes": 0},
+        {"finished_deliveries": 0},
+        {"dead_letters": 1},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -185,3 +187,31 @@ def test_every_figure_that_is_wrong_is_noticed(change: dict[str, int]) -> None:
     """One figure off is enough to fail."""
     assert wrong(RIGHT, ROWS) == []
     assert wrong(replace(RIGHT, **change), ROWS) != []
+
+
+@pytest.mark.parametrize("destination", ["log", "receiver", "blobs"])
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": 3_599}, {"lost": 1}, {"repeated": 1}, {"altered": 1}, {"never_offered": 1}, {"out_of_order": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_destination_that_is_wrong_is_noticed(destination: str, change: dict[str, int]) -> None:
+    """The same for each place that rows go to."""
+    assert wrong(replace(RIGHT, **{destination: replace(ALL, **change)}), ROWS) != []
+
+
+def test_a_destination_is_compared_row_by_row() -> None:
+    """One row missing, one twice, one changed, one with another seq, one that nobody offered: each is counted."""
+    rows = list(messages("ses_1", 6))
+    expected = {row["part_id"]: fingerprint(row) for row in rows[:5]}
+    types = stored_schema(parse_mapping(COLUMNS))
+    told = [{**row, "meta": row["meta"] and json.dumps(row["meta"], separators=(",", ":"))} for row in rows]
+
+    def batch(*found: tuple[int, dict[str, object]]) -> pa.RecordBatch:
+        made = pa.RecordBatch.from_pylist([{**told[n], **change} for n, change in found], schema=types)
+        return made.append_column("_seq", pa.array([change.get("seq", n + 1) for n, change in found], pa.int64()))
+
+    assert held([batch(*((n, {}) for n in range(5)))], expected, {}) == Held(5, 0, 0, 0, 0, 0)
+    seqs = {row["part_id"]: n + 1 for n, row in enumerate(rows)}
+    found = batch((0, {}), (1, {"body": "else"}), (1, {}), (2, {"seq": 9}), (5, {}))
+    assert held([found], expected, seqs) == Held(rows=5, lost=2, repeated=1, altered=2, never_offered=1, out_of_order=2)

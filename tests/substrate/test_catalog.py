@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +129,19 @@ def test_commits_are_retried_so_that_two_writers_on_their_own_branches_both_surv
     assert len({tips["main"], tips["one"], tips["two"]}) == 3
     assert trial.seqs(tips["one"]) == trial.seqs(tips["two"]) == [1, 1, 2, 2, 3, 3]
     assert not any(key.startswith("commit.retry") for key in TABLE_PROPERTIES), "the default retries stay on"
+
+
+def test_processes_that_make_the_same_namespace_at_once_both_succeed(lake: Lake) -> None:
+    """The catalog looks and then inserts; whoever comes second finds the row there, which is what it wanted."""
+    iceberg = lake.iceberg()
+    together = threading.Barrier(4)
+
+    def ensure(names: Sequence[str]) -> None:
+        for name in names:
+            together.wait(timeout=60)
+            iceberg.ensure_namespace(name)
+
+    names = [f"space{n}" for n in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(ensure, names) for _ in range(4)]:
+            done.result(timeout=120)

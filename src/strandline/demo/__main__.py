@@ -12,10 +12,11 @@ import orjson
 from rich.console import Console
 
 from strandline import logs
-from strandline.demo.conductor import Settings, conduct
+from strandline.demo.conductor import conduct
 from strandline.demo.narrator import Narrator
 from strandline.demo.plan import LEAST_ROWS
 from strandline.demo.report import as_document, show
+from strandline.demo.run import Settings
 from strandline.errors import StrandError
 
 
@@ -64,8 +65,9 @@ def _rows(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m strandline.demo",
-        description="Four processes write to a lake, a fifth flushes it through Spark, two of them are killed on the "
-        "way; then the lake is compared with what was acked.",
+        description="Four processes write to a lake, and a worker flushes it, forwards it to a second lake and writes "
+        "it to files. A writer is killed on the way, and the worker twice; then every destination is compared with "
+        "what was acked.",
     )
     parser.add_argument("folder", nargs="?", default="demo-lake", help="where to make the lake (default: demo-lake)")
     parser.add_argument(

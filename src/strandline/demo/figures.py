@@ -1,23 +1,39 @@
-"""What is in the lake against what was acked: the figures, and what is wrong with them.
+"""What each destination holds against what was acked: the figures, and what is wrong with them.
 
-The acks say which batches were taken, the plan says what is in a batch, and the lake is read afresh: once as Arrow in
-seq order, once by SQL. All that is compared here is computed from these; nothing is taken from what a writer or the
-flusher believes it did.
+The acks say which batches were taken, the plan says what is in a batch, and every destination is read afresh: the lake
+as Arrow in seq order, the receiver by SQL, the blobs as files. All that is compared here is computed from these;
+nothing is taken from what a writer or the worker believes it did.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from strandline.demo import acks
-from strandline.demo.messages import COLUMNS, TABLE
+from strandline.demo.messages import COLUMNS
 from strandline.demo.places import Places
 from strandline.demo.plan import Share
-from strandline.views.view import View
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MICROSECOND = dt.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one destination holds. A row is altered when it, or its seq, is not what it is in the lake."""
+
+    rows: int
+    lost: int
+    repeated: int
+    altered: int
+    never_offered: int
+    out_of_order: int
 
 
 @dataclass(frozen=True)
@@ -25,19 +41,29 @@ class Figures:
     """The comparison at the end."""
 
     acked: int
-    in_the_log: int
     duplicates_offered: int
-    duplicates_in_the_log: int
-    lost: int
-    altered: int
-    never_offered: int
-    out_of_order: int
+    log: Held
+    receiver: Held
+    blobs: Held
     still_in_the_tail: int
     acked_by_the_ledger: int
     seen_by_sql: int
     seen_by_spark: int
     killed_flushes: int
     recovered_flushes: int
+    killed_deliveries: int
+    finished_deliveries: int
+    dead_letters: int
+
+    @property
+    def distinct(self) -> int:
+        """How many rows everybody should hold."""
+        return self.acked - self.duplicates_offered
+
+    @property
+    def destinations(self) -> dict[str, Held]:
+        """What each of them holds, by the name that people read."""
+        return {"the log": self.log, "the receiver": self.receiver, "the blobs": self.blobs}
 
 
 def acked_batches(places: Places, shares: Iterable[Share]) -> Iterator[tuple[Share, int]]:
@@ -52,79 +78,60 @@ def acked_keys(places: Places, shares: Iterable[Share]) -> list[str]:
     return [key for share, batch in acked_batches(places, shares) for key in share.part_ids(batch)]
 
 
-def compare(
-    view: View,
-    places: Places,
-    shares: Iterable[Share],
-    *,
-    seen_by_spark: int,
-    killed_flushes: int,
-    recovered_flushes: int,
-) -> Figures:
-    """Read the lake and count what differs."""
+def expected_rows(places: Places, shares: Iterable[Share]) -> tuple[dict[str, int], int]:
+    """Every different row that was acked, by its key, as its fingerprint; and how many were acked in all."""
     expected: dict[str, int] = {}
     acked = 0
     for share, batch in acked_batches(places, shares):
         for row in share.batch(batch):
             expected[row["part_id"]] = fingerprint(row)
             acked += 1
-    state = view.state(TABLE)
-    stored = altered = out_of_order = 0
-    last_seq = 0
+    return expected, acked
+
+
+def held(batches: Iterable[pa.RecordBatch], expected: Mapping[str, int], seqs: dict[str, int]) -> Held:
+    """Read one destination and count what differs. `seqs` is filled by the first one, and the others must agree."""
+    stored = altered = out_of_order = last_seq = 0
     keys: set[str] = set()
-    for found in stored_rows(view):
+    for key, seq, found in (row for batch in batches for row in fingerprints(batch)):
         stored += 1
-        keys.add(found["part_id"])
-        altered += expected.get(found["part_id"]) not in (None, fingerprint(found))
-        out_of_order += found["_seq"] <= last_seq
-        last_seq = found["_seq"]
-    return Figures(
-        acked=acked,
-        in_the_log=stored,
-        duplicates_offered=acked - len(expected),
-        duplicates_in_the_log=stored - len(keys),
+        keys.add(key)
+        altered += expected.get(key) not in (None, found) or seqs.setdefault(key, seq) != seq
+        out_of_order += seq <= last_seq
+        last_seq = seq
+    return Held(
+        rows=stored,
         lost=len(expected.keys() - keys),
+        repeated=stored - len(keys),
         altered=altered,
         never_offered=len(keys - expected.keys()),
         out_of_order=out_of_order,
-        still_in_the_tail=sum(ref.rows for ref in state.tail),
-        acked_by_the_ledger=state.head.books.acked,
-        seen_by_sql=view.sql(f"SELECT count(*) FROM {TABLE}").rows()[0][0],
-        seen_by_spark=seen_by_spark,
-        killed_flushes=killed_flushes,
-        recovered_flushes=recovered_flushes,
     )
 
 
-def stored_rows(view: View) -> Iterator[Mapping[str, Any]]:
-    """Every row of the lake in seq order."""
-    for batch in view.read(TABLE):
-        yield from batch.to_pylist()
-
-
 def fingerprint(row: Mapping[str, Any]) -> int:
-    """All that the writer said about a row, as one number; a value of type json comes back as its text."""
-    meta = row["meta"]
-    text = meta if meta is None or isinstance(meta, str) else orjson.dumps(meta).decode()
-    return hash((text, *(row[column] for column in COLUMNS if column != "meta")))
+    """All that the writer said about a row, as one number; what is json is stored as its text."""
+    meta = None if row["meta"] is None else orjson.dumps(row["meta"]).decode()
+    told = {**row, "meta": meta, "ts": (row["ts"] - EPOCH) // MICROSECOND}
+    return hash(tuple(told[name] for name in COLUMNS))
+
+
+def fingerprints(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int]]:
+    """Key, seq and fingerprint of every row; by columns, which is much faster than by rows."""
+    columns = {name: batch.column(name) for name in COLUMNS}
+    columns["ts"] = columns["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    keys, seqs = batch.column("part_id").to_pylist(), batch.column("_seq").to_pylist()
+    return zip(keys, seqs, map(hash, rows), strict=True)
 
 
 def wrong(figures: Figures, rows: int) -> list[str]:
     """What is wrong, in words; nothing when all is well."""
-    distinct = figures.acked - figures.duplicates_offered
+    distinct = figures.distinct
     checks = [
         (figures.acked == rows, f"{rows:,} rows were offered, and {figures.acked:,} acked"),
-        (figures.lost == 0, f"{figures.lost:,} acked rows are lost"),
-        (figures.duplicates_in_the_log == 0, f"{figures.duplicates_in_the_log:,} rows are in the log twice"),
         (figures.duplicates_offered > 0, "no row was offered twice, so nothing was shown about that"),
-        (figures.altered == 0, f"{figures.altered:,} rows are not what was appended"),
-        (figures.never_offered == 0, f"{figures.never_offered:,} rows were never offered"),
-        (figures.out_of_order == 0, f"{figures.out_of_order:,} rows are out of seq order"),
         (figures.still_in_the_tail == 0, f"{figures.still_in_the_tail:,} rows are still in the tail"),
-        (
-            figures.in_the_log == distinct,
-            f"{distinct:,} different rows were acked, and {figures.in_the_log:,} are there",
-        ),
         (
             figures.acked_by_the_ledger == figures.acked,
             f"the ledger counts {figures.acked_by_the_ledger:,} acked rows, the writers {figures.acked:,}",
@@ -135,5 +142,24 @@ def wrong(figures: Figures, rows: int) -> list[str]:
             figures.killed_flushes == figures.recovered_flushes,
             f"{figures.killed_flushes} flushes were killed, and {figures.recovered_flushes} recovered",
         ),
+        (
+            figures.killed_deliveries == figures.finished_deliveries,
+            f"{figures.killed_deliveries} deliveries were killed, and {figures.finished_deliveries} finished",
+        ),
+        (figures.dead_letters == 0, f"{figures.dead_letters:,} rows were refused"),
+    ]
+    said = [text for holds, text in checks if not holds]
+    return said + [text for name, held in figures.destinations.items() for text in _wrong(name, held, distinct)]
+
+
+def _wrong(name: str, held: Held, distinct: int) -> list[str]:
+    """What is wrong with one destination."""
+    checks = [
+        (held.rows == distinct, f"{distinct:,} different rows were acked, and {held.rows:,} are in {name}"),
+        (held.lost == 0, f"{held.lost:,} acked rows are not in {name}"),
+        (held.repeated == 0, f"{held.repeated:,} rows are in {name} twice"),
+        (held.altered == 0, f"{held.altered:,} rows in {name} are not what was appended"),
+        (held.never_offered == 0, f"{held.never_offered:,} rows in {name} were never offered"),
+        (held.out_of_order == 0, f"{held.out_of_order:,} rows in {name} are out of seq order"),
     ]
     return [text for holds, text in checks if not holds]

@@ -33,9 +33,19 @@ class Places:
         return self.folder / "MADE-BY-THE-DEMO"
 
     @property
-    def events(self) -> Path:
-        """What the flusher did."""
-        return self.folder / "flusher.jsonl"
+    def counted(self) -> Path:
+        """What Spark counted at the end."""
+        return self.folder / "counted.json"
+
+    @property
+    def receiver(self) -> Path:
+        """The second lake, that the first one forwards to."""
+        return self.root / "central"
+
+    @property
+    def blobs(self) -> Path:
+        """The folder of Parquet files."""
+        return self.root / "blobs"
 
     def acks(self, writer: str) -> Path:
         """What a writer was told."""
@@ -48,7 +58,7 @@ class Places:
 
 @contextmanager
 def fresh_lake(places: Places) -> Iterator[bool]:
-    """Make the demonstration's lake, in place of an earlier one; yields whether there was one.
+    """Make the demonstration's two lakes, in place of an earlier one; yields whether there was one.
 
     The marker is locked while the demonstration runs, so a second one in the same folder is refused.
     """
@@ -57,6 +67,9 @@ def fresh_lake(places: Places) -> Iterator[bool]:
         places.folder.mkdir()
         places.marker.write_text(NOTE)
         lake.create_table(TABLE, COLUMNS, row_key=ROW_KEY, actor="demo")
+    # Without a row key: a row that arrived twice would be there twice, and be noticed.
+    with sl.init(places.receiver) as receiver:
+        receiver.create_table(TABLE, COLUMNS, actor="demo")
     with places.marker.open() as marker:
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield removed

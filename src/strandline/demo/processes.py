@@ -37,15 +37,14 @@ class Processes:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-            _close(child)
 
     def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start a module in a process of its own; what it prints goes to its log."""
+        """Start a Python module in a process of its own; what it prints goes to its log."""
         with self._places.log(name).open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", module, str(self._places.root), *arguments],
+                [sys.executable, "-m", module, *arguments],
                 env={**self._environment, **(environment or {})},
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # Ctrl-C on the terminal reaches this process alone, and it stops the others in order.
@@ -65,13 +64,10 @@ class Processes:
         child = self._running.pop(name)
         child.kill()
         child.wait()
-        _close(child)
 
-    def end_input(self, name: str) -> None:
-        """Close a child's standard input."""
-        stdin = self._running[name].stdin
-        assert stdin is not None, "children are started with a pipe"
-        stdin.close()
+    def ask_to_end(self, name: str) -> None:
+        """SIGTERM: it may finish what it is doing."""
+        self._running[name].terminate()
 
     def all_ended(self, names: tuple[str, ...]) -> bool:
         """Whether these have come to their end; one that failed is an error, whichever was asked for."""
@@ -79,7 +75,6 @@ class Processes:
             code = child.poll()
             if code is not None:
                 del self._running[name]
-                _close(child)
                 if code != 0:
                     raise Internal(f"process {name} ended with {code}", hint=self._last_words(name))
         return not any(name in self._running for name in names)
@@ -87,8 +82,3 @@ class Processes:
     def _last_words(self, name: str) -> str:
         log = self._places.log(name)
         return f"The end of {log}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-
-
-def _close(child: subprocess.Popen[bytes]) -> None:
-    if child.stdin is not None:
-        child.stdin.close()

@@ -15,6 +15,7 @@ from rich.table import Table
 
 import strandline as sl
 from strandline.demo.conductor import Outcome
+from strandline.demo.destinations import RECEIVER
 
 QUESTIONS = {
     "The busiest sessions": """\
@@ -50,6 +51,7 @@ def as_document(outcome: Outcome) -> dict[str, Any]:
 
 def show(console: Console, outcome: Outcome, root: Path) -> None:
     """Everything, for people."""
+    console.print(_destinations(outcome))
     console.print(_figures(outcome))
     for line in _killed(outcome):
         console.print(line, markup=False, soft_wrap=True)
@@ -66,21 +68,32 @@ def show(console: Console, outcome: Outcome, root: Path) -> None:
     console.print(_verdict(outcome, root), markup=False, soft_wrap=True)
 
 
-def _figures(outcome: Outcome) -> Table:
+def _destinations(outcome: Outcome) -> Table:
+    """A column for each destination."""
     figures = outcome.figures
-    distinct = figures.acked - figures.duplicates_offered
     table = Table(title="Acked against stored", title_justify="left")
+    table.add_column("")
+    for name in figures.destinations:
+        table.add_column(name, justify="right")
+    table.add_column("should be", justify="right")
+    for name, should in (("rows", figures.distinct), ("lost", 0), ("repeated", 0), ("altered", 0)):
+        values = [getattr(held, name) for held in figures.destinations.values()]
+        right = all(value == should for value in values)
+        table.add_row(name, *(f"{value:,}" for value in values), f"{should:,}", style="" if right else "red")
+    return table
+
+
+def _figures(outcome: Outcome) -> Table:
+    """What is not of one destination."""
+    figures = outcome.figures
+    table = Table()
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("should be", justify="right")
     for name, value, should in (
         ("acked", figures.acked, figures.acked_by_the_ledger),
-        ("in the log", figures.in_the_log, distinct),
-        ("  read by Spark through the catalog", figures.seen_by_spark, distinct),
         ("duplicates offered", figures.duplicates_offered, None),
-        ("duplicates in the log", figures.duplicates_in_the_log, 0),
-        ("lost", figures.lost, 0),
-        ("altered", figures.altered, 0),
+        ("read by Spark through the catalog", figures.seen_by_spark, figures.distinct),
     ):
         table.add_row(
             name, f"{value:,}", "" if should is None else f"{should:,}", style="" if should in (None, value) else "red"
@@ -101,7 +114,13 @@ def _killed(outcome: Outcome) -> list[str]:
         f"killed flush {row['op_id']}: {row['outcome']} by {row['actor']}, {row['reason']}"
         for row in outcome.recoveries
     ]
-    return [*writers, *flushes]
+    deliveries = [
+        f"killed delivery {victim['delivery']}: the next worker asked the receiver where it was, and sent the rest of "
+        f"({victim['since']:,}, {victim['until']:,}] behind {victim['arrived']:,}"
+        for victim in outcome.killed
+        if "delivery" in victim
+    ]
+    return [*writers, *flushes, *deliveries]
 
 
 def _batch_under_way(victim: dict[str, Any]) -> str:
@@ -134,6 +153,7 @@ def _verdict(outcome: Outcome, root: Path) -> str:
     return f"""\
 Nothing was lost, and nothing is there twice. To look further:
   {strand} status
+  {strand} sink show {RECEIVER}
   {strand} sql "select role, kind, count(*) from messages group by all order by all"
   {strand} audit"""
 

@@ -135,13 +135,16 @@ class Iceberg:
         return util.convert(self._jvm.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
 
     def ensure_namespace(self, namespace: str) -> None:
-        """Create a namespace unless it is there; the first operations of two processes may do so at once."""
+        """Create a namespace unless it is there; the first operations of two processes may do so at once.
+
+        The catalog looks and then inserts. Who is too late in between gets the database's error and not the catalog's,
+        so what counts is whether the namespace is there afterwards.
+        """
+        name = self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
         try:
-            self._catalog.createNamespace(
-                self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
-            )
-        except Py4JJavaError as error:
-            if not is_a(error, "AlreadyExistsException"):
+            self._catalog.createNamespace(name)
+        except Py4JJavaError:
+            if not self._catalog.namespaceExists(name):
                 raise
 
     def register(self, name: str, metadata_file: str) -> None:

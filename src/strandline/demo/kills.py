@@ -1,0 +1,124 @@
+"""The three kills, each at a moment that is worth it; the ledger says when it has come.
+
+A writer dies when a batch is stored and it has not been told. The worker dies while Spark writes a flush, and again
+when the receiver has a part of a delivery. All three are started again, and nobody tells them what happened.
+"""
+
+from __future__ import annotations
+
+import time
+
+import strandline as sl
+from strandline.demo import acks
+from strandline.demo.destinations import Halfway, halfway
+from strandline.demo.figures import acked_keys
+from strandline.demo.messages import TABLE
+from strandline.demo.plan import LIVE
+from strandline.demo.run import WORKER, Run
+from strandline.ledger.intents import read_intents
+from strandline.model.operations import Intent
+
+VICTIM = LIVE[1]
+# A batch is generated and committed in far less.
+INTO_THE_APPEND_S = 0.5
+# A flush has been under way for this long when it is killed: Spark is at work then.
+INTO_THE_FLUSH_S = 0.25
+CHUNKS_SENT = 3
+
+
+def hanging_writer(batches: int) -> dict[str, str]:
+    """A writer that hangs at the worst moment: the next batch is committed, and nobody has told it so."""
+    return {"STRAND_FAILPOINTS": f"append.after_commit=hang@{batches + 1}"}
+
+
+def hanging_worker() -> dict[str, str]:
+    """A worker whose forwarding hangs at the worst moment: the receiver has a chunk, and the ledger does not know."""
+    return {"STRAND_FAILPOINTS": f"forward.after_send=hang@{CHUNKS_SENT}"}
+
+
+def kill_writer(run: Run) -> None:
+    """Half-way, inside an append."""
+    share, file = run.shares[VICTIM], run.places.acks(VICTIM)
+    half = share.batches // 2
+    run.wait(f"waiting for {VICTIM} to be half-way", lambda: acks.count(file) >= half)
+    time.sleep(INTO_THE_APPEND_S)
+    run.processes.kill(VICTIM)
+    run.start_writer(VICTIM)
+    run.narrator.say(f"killed writer {VICTIM} while it waited for the answer to batch {half + 1}; started it again")
+    run.killed.append({"process": VICTIM, "acked_batches": half})
+
+
+def kill_inside_a_flush(run: Run) -> None:
+    """While the ledger shows a flush under way."""
+    found: list[Intent] = []
+
+    def inside_a_flush() -> bool:
+        found[:] = _flushes_under_way(run.lake)
+        return bool(found)
+
+    while True:
+        run.wait("waiting for the next flush", inside_a_flush)
+        time.sleep(INTO_THE_FLUSH_S)
+        run.processes.pause(WORKER)
+        still = [intent for intent in _flushes_under_way(run.lake) if intent.op_id == found[0].op_id]
+        if still:
+            break
+        run.processes.go_on(WORKER)
+    run.processes.kill(WORKER)
+    run.narrator.say(f"killed the worker in the middle of flush {still[0].op_id} (phase {still[0].phase})")
+    run.killed.append({"process": WORKER, "operation": still[0].op_id, "phase": still[0].phase})
+
+
+def kill_inside_a_delivery(run: Run) -> None:
+    """While the ledger shows a delivery open, and the receiver's ledger shows that a part of it has arrived."""
+    found: list[Halfway] = []
+
+    def inside_a_delivery() -> bool:
+        found[:] = filter(None, [halfway(run.lake, run.receiver)])
+        return bool(found)
+
+    while True:
+        run.wait("waiting for the next delivery", inside_a_delivery)
+        run.processes.pause(WORKER)
+        # Everything that was sent has been answered by then.
+        time.sleep(INTO_THE_FLUSH_S)
+        still = halfway(run.lake, run.receiver)
+        if still is not None and still.delivery.delivery_id == found[0].delivery.delivery_id:
+            break
+        run.processes.go_on(WORKER)
+    run.processes.kill(WORKER)
+    delivery = still.delivery
+    run.narrator.say(
+        f"killed the worker in the middle of delivery {delivery.delivery_id}: "
+        f"({delivery.since:,}, {delivery.until:,}] was sent, up to {still.mark:,} has arrived"
+    )
+    run.killed.append(
+        {
+            "process": WORKER,
+            "delivery": delivery.delivery_id,
+            "epoch": delivery.epoch,
+            "since": delivery.since,
+            "until": delivery.until,
+            "arrived": still.mark,
+        }
+    )
+
+
+def _flushes_under_way(lake: sl.Lake) -> list[Intent]:
+    with lake.ledger.read() as conn:
+        intents = read_intents(conn)
+    return [
+        one for one in intents if isinstance(one, Intent) and one.kind == "flush" and one.phase in ("staging", "staged")
+    ]
+
+
+def look_meanwhile(run: Run) -> None:
+    """With the flush dead and Spark down, every acked row is there for SQL, once."""
+    acked = set(acked_keys(run.places, run.shares.values()))
+    seen = [key for (key,) in run.lake.view().sql(f"SELECT part_id FROM {TABLE}").rows()]
+    missing, twice = len(acked.difference(seen)), len(seen) - len(set(seen))
+    run.narrator.say(
+        f"SQL meanwhile, without Spark: {len(seen):,} rows, {missing} acked ones missing, {twice} shown twice"
+    )
+    if missing or twice:
+        run.wrong.append(f"while the worker was down SQL missed {missing} rows and showed {twice} twice")

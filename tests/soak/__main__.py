@@ -1,0 +1,101 @@
+"""`python -m tests.soak --minutes N [--seed S]`: writers, workers, a receiver and chaos; then the oracle's verdict.
+
+Exit code 0 when every destination holds every acked row once, 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.soak.soak import Outcome, Settings, soak
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a soak; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console(stderr=options.json, highlight=False)
+    began_s = time.monotonic()
+
+    def tell(text: str) -> None:
+        console.print(f"{time.monotonic() - began_s:7.1f} s  {text}", markup=False, soft_wrap=True)
+
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="strand-soak-")).resolve()
+    settings = Settings(folder, options.minutes * 60, options.seed, options.writers, options.workers, options.drain)
+    try:
+        outcome = soak(settings, tell)
+    except KeyboardInterrupt:
+        print(f"interrupted: the processes are stopped; what they left is in {folder}", file=sys.stderr)
+        return 130
+    if options.json:
+        print(json.dumps(outcome.document(), indent=2))
+    else:
+        _show(console, outcome, settings)
+    return 0 if outcome.is_right else 1
+
+
+def _show(console: Console, outcome: Outcome, settings: Settings) -> None:
+    console.print(_destinations(outcome))
+    offered = outcome.offered
+    console.print(
+        f"{offered.calls:,} calls by {settings.writers} writers; the answer to {offered.lost_calls:,} was lost."
+    )
+    console.print(
+        "Chaos: " + ", ".join(f"{what} {times:,}" for what, times in sorted(outcome.chaos.items())) + ".",
+        soft_wrap=True,
+    )
+    for text in outcome.wrong:
+        console.print(f"wrong: {text}", style="red", markup=False, soft_wrap=True)
+    verdict = "Every acked row is everywhere, once." if outcome.is_right else f"Look into {settings.folder}."
+    console.print(f"Seed {settings.seed}. {verdict}", markup=False)
+
+
+def _destinations(outcome: Outcome) -> Table:
+    table = Table(title="Acked against stored", title_justify="left")
+    table.add_column("")
+    for name in outcome.verdicts:
+        table.add_column(name, justify="right")
+    rows: dict[str, str] = {
+        "acked": "acked",
+        "stored": "stored",
+        "lost": "lost",
+        "repeated": "repeated",
+        "altered": "altered",
+        "from_nowhere": "from nowhere",
+        "answer_lost": "from calls whose answer was lost",
+    }
+    for name, title in rows.items():
+        table.add_row(title, *(f"{getattr(verdict, name):,}" for verdict in outcome.verdicts.values()))
+    return table
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").split("\n\n")[1])
+    more: dict[str, Any] = {"type": int}
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long chaos lasts (default: 10)")
+    parser.add_argument("--seed", default=1, help="another number makes other trouble", **more)
+    parser.add_argument("--writers", default=4, **more)
+    parser.add_argument("--workers", default=2, help="how many workers share the lake (default: 2)", **more)
+    parser.add_argument("--drain", type=float, default=300.0, metavar="SECONDS", help="how long it may take afterwards")
+    parser.add_argument("--folder", help="where to make the lakes (default: a temporary folder, which is kept)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout; the steps go to stderr")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""The course of a soak: everybody starts, chaos rages, everything is let drain, and the oracle speaks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strandline.lake import Lake
+from strandline.ledger.dead_letters import count_open
+from strandline.ledger.deliveries import read_streams
+from strandline.ledger.intents import read_intents
+from strandline.ledger.sinks import list_sinks
+from tests.kit import environment, strand
+from tests.proxy import PASS, Proxy
+from tests.soak.chaos import Chaos, Weather
+from tests.soak.children import Child
+from tests.soak.oracle import Offered, Verdict, overlaps, read_offered, verdicts
+from tests.soak.scene import ENVIRONMENT, SINKS, TABLES, Scene, connect, free_port, make
+
+Tell = Callable[[str], None]
+REPORT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a person may choose."""
+
+    folder: Path
+    seconds: float
+    seed: int
+    writers: int = 4
+    workers: int = 2
+    drain_s: float = 300.0
+
+    @property
+    def names(self) -> list[str]:
+        """The writers."""
+        return [f"writer-{n}" for n in range(1, self.writers + 1)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended."""
+
+    offered: Offered
+    verdicts: dict[str, Verdict]
+    chaos: Counter[str]
+    wrong: list[str]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every destination has everything once, and nothing else went wrong."""
+        return not self.wrong and all(verdict.is_right for verdict in self.verdicts.values())
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "ok": self.is_right,
+            "wrong": self.wrong,
+            "calls": self.offered.calls,
+            "calls_whose_answer_was_lost": self.offered.lost_calls,
+            "destinations": {name: verdict.document() for name, verdict in self.verdicts.items()},
+            "chaos": dict(self.chaos),
+        }
+
+
+def soak(settings: Settings, tell: Tell) -> Outcome:
+    """Run one soak in a folder that is empty or not there yet."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    scene = Scene(settings.folder)
+    token, port = make(scene), free_port()
+    proxy, weather = Proxy("127.0.0.1", port), Weather(settings.seed)
+    proxy.keeps = False
+    proxy.rule = weather
+    connect(scene, proxy.url, token)
+    chaos = _cast(scene, settings, port)
+    tell(f"seed {settings.seed}: {settings.writers} writers, {settings.workers} workers, {settings.folder}")
+    try:
+        chaos.rage(settings.seconds, tell)
+        proxy.rule = lambda _n, _seen: PASS
+        left = _drain(scene, settings, chaos, tell)
+    finally:
+        for child in chaos.children:
+            child.end()
+        proxy.close()
+    tell("comparing every destination with what was acked")
+    offered = read_offered(scene, settings.seed, settings.names)
+    found = verdicts(scene, offered)
+    return Outcome(offered, found, chaos.done + weather.done, [*left, *chaos.surprises, *overlaps(scene)])
+
+
+def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
+    """Everybody who plays, not started yet."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    env = environment(**ENVIRONMENT, PYTHONPATH=path, STRAND_LAKE=str(scene.lake))
+
+    def child(name: str, module: str, *arguments: str) -> Child:
+        return Child(name, module, *arguments, env=env, log=scene.log(name))
+
+    lake, receiver = ("--lake", str(scene.lake)), ("--lake", str(scene.receiver))
+    workers = [child(f"worker-{n}", "strandline", *lake, "--json", "worker") for n in range(1, settings.workers + 1)]
+    serve = child("receiver", "strandline", *receiver, "--json", "serve", "--listen", f"127.0.0.1:{port}")
+    seed, folder = str(settings.seed), str(scene.folder)
+    writers = [child(name, "tests.soak.writer", folder, seed, name) for name in settings.names]
+    return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()))
+
+
+def _delivered(scene: Scene) -> dict[str, int]:
+    """How many units every sink has delivered."""
+    with Lake(scene.lake, read_only=True) as lake, lake.ledger.read() as conn:
+        return {sink.name: sum(state.tally.units for state in read_streams(conn, sink)) for sink in list_sinks(conn)}
+
+
+def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[str]:
+    """Let writers finish their calls and everything be delivered; returns what is left after the time for it."""
+    done = ", ".join(f"{sink} {units:,}" for sink, units in _delivered(scene).items())
+    tell(f"chaos is over; units delivered so far: {done}; letting everything drain")
+    writers = [child for child in chaos.children if child.name in settings.names]
+    others = [child for child in chaos.children if child not in writers]
+    scene.stop.touch()
+    deadline_s = time.monotonic() + settings.drain_s
+    told_s = time.monotonic()
+    _retry(scene)
+    with Lake(scene.lake, read_only=True) as lake:
+        while left := [*(f"{child.name} still runs" for child in writers if child.code is None), *_left(lake)]:
+            if time.monotonic() > deadline_s:
+                return [f"not drained after {settings.drain_s:.0f} s: {one}" for one in left]
+            if time.monotonic() - told_s > REPORT_S:
+                told_s = time.monotonic()
+                tell(f"not there yet: {'; '.join(left)}")
+            chaos.supervise(others, tell, arming=False)
+            if any("parked" in one for one in left):
+                _retry(scene)
+            time.sleep(0.5)
+        with lake.ledger.read() as conn:
+            return [f"dead letters: {letters}" for letters in count_open(conn).values()]
+
+
+def _retry(scene: Scene) -> None:
+    """As an operator would who knows that the trouble is over."""
+    for sink in SINKS:
+        strand(scene.lake, "--json", "sink", "retry", sink)
+
+
+def _left(lake: Lake) -> list[str]:
+    """What is not flushed, not settled or not delivered yet."""
+    view = lake.view()
+    with lake.ledger.read() as conn:
+        found = [f"{intent.kind} is under way" for intent in read_intents(conn)]
+        states = [(sink.name, state) for sink in list_sinks(conn) for state in read_streams(conn, sink)]
+    found += [f"{table} has a tail" for table in TABLES if view.state(table).tail]
+    for sink, state in states:
+        where = f"{sink} {state.table}/{state.stream.partition}"
+        if state.delivery is not None:
+            parked = f" parked: {state.delivery.parked}" if state.delivery.parked else ""
+            found.append(f"{where} has a delivery open, {state.delivery.last_error}{parked}")
+        elif state.mark is None or state.mark.seq < state.head_seq:
+            found.append(f"{where} is behind")
+    return found
