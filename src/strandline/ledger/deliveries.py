@@ -25,7 +25,7 @@ UNKNOWN = 0
 """The epoch of a stream whose destination could not be asked yet; real ones begin at 1."""
 
 
-def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[StreamState]:
+def read_streams(conn: Connection, sink: Sink, *, due: bool = False, only: Stream | None = None) -> list[StreamState]:
     """The streams that a sink follows, those furthest behind first; with `due`, those alone with something to do.
 
     One query, however many streams there are.
@@ -41,6 +41,8 @@ def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[Str
     )
     if sink.tables is not None:
         query = query.where(head.table_id.in_(list(sink.tables)))
+    if only is not None:
+        query = query.where(*(head[name] == value for name, value in _key(only).items()))
     if due:
         query = query.where(
             or_(
@@ -54,7 +56,7 @@ def read_streams(conn: Connection, sink: Sink, *, due: bool = False) -> list[Str
 
 def read_stream(conn: Connection, sink: Sink, stream: Stream) -> StreamState | None:
     """One stream of a sink; None when it has no rows in the log."""
-    return next((state for state in read_streams(conn, sink) if state.stream == stream), None)
+    return next(iter(read_streams(conn, sink, only=stream)), None)
 
 
 def tables_with_tails(conn: Connection, sink: Sink) -> list[str]:
