@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import against_dlt, appends, flushes, memory, report, starts
+from bench import against_dlt, appends, deliveries, exports, flushes, memory, receiver, report, starts
 from bench.measure import Line, Scale, tell
 
 Group = Callable[[Scale, Path], Iterator[Line]]
@@ -20,6 +20,10 @@ GROUPS: dict[str, Group] = {
     "late": flushes.late_lines,
     "dlt": against_dlt.lines,
     "memory": memory.lines,
+    "deliveries": deliveries.lines,
+    "exports": exports.lines,
+    "receiver": receiver.lines,
+    "delivery_memory": memory.delivery_lines,
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

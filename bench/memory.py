@@ -1,4 +1,4 @@
-"""Memory: what a flush and a load of five times the rows need of it.
+"""Memory: what five times the rows need of it, in a flush, a load, an export and a forward.
 
 The rows are put in place by this process. Another one, which does nothing else, moves them, while this one looks at it
 and its children: the driver's Python, Spark's Python workers, and the JVM, whose heap is fixed. Each is told apart.
@@ -21,6 +21,8 @@ import psutil
 import strandline
 from bench import rows
 from bench.measure import Line, Reach, Scale, tell
+from bench.receiver import receiving
+from bench.spark import spark_ends
 
 HEAP = "2g"
 EVERY_S = 0.05
@@ -57,29 +59,61 @@ class Peaks:
 
 def lines(scale: Scale, folder: Path) -> Iterator[Line]:
     """A flush and a load, each of 1 M and of 5 M rows."""
-    small, large = scale.rows(1_000_000), scale.rows(5_000_000)
+    small, large = _sizes(scale)
     for job, prepare in (("flush", _fill_tail), ("load", _write_files)):
-        few = _measured(job, prepare, small, folder / f"{job}-small")
-        many = _measured(job, prepare, large, folder / f"{job}-large")
-        yield Line(
-            what=f"Python's peak memory in a {job} of {large:,} rows",
-            against=f"of {small:,} rows",
-            ours=many.python,
-            baseline=few.python,
-            unit="MiB",
-            reach=Reach(1.3),
-            notes={
-                "driver_mib": [round(few.driver), round(many.driver)],
-                "python_workers_mib": [round(few.workers), round(many.workers)],
-                "jvm_mib": [round(few.jvm), round(many.jvm)],
-                "jvm_heap": HEAP,
-            },
-        )
+        few, many = (_measured(job, prepare, size, folder / f"{job}-{size}") for size in (small, large))
+        yield _line(f"a {job}", few, many, (small, large), Reach(1.3))
+
+
+def delivery_lines(scale: Scale, folder: Path) -> Iterator[Line]:
+    """An export and a forward, the same; both deliver the same log."""
+    small, large = _sizes(scale)
+    few, many = (_measured_deliveries(size, folder / str(size)) for size in (small, large))
+    for job, name in (("export", "an export"), ("forward", "a forward")):
+        yield _line(name, few[job], many[job], (small, large), Reach(1.2))
+
+
+def _sizes(scale: Scale) -> tuple[int, int]:
+    return scale.rows(1_000_000), scale.rows(5_000_000)
+
+
+def _line(name: str, few: Peaks, many: Peaks, sizes: tuple[int, int], reach: Reach) -> Line:
+    return Line(
+        what=f"Python's peak memory in {name} of {sizes[1]:,} rows",
+        against=f"of {sizes[0]:,} rows",
+        ours=many.python,
+        baseline=few.python,
+        unit="MiB",
+        reach=reach,
+        notes={
+            "driver_mib": [round(few.driver), round(many.driver)],
+            "python_workers_mib": [round(few.workers), round(many.workers)],
+            "jvm_mib": [round(few.jvm), round(many.jvm)],
+            "jvm_heap": HEAP,
+        },
+    )
 
 
 def _measured(job: str, prepare: Callable[[Path, int], list[str]], size: int, folder: Path) -> Peaks:
     folder.mkdir()
-    arguments = prepare(folder, size)
+    peaks = _run(job, folder, prepare(folder, size), size)
+    shutil.rmtree(folder)
+    return peaks
+
+
+def _measured_deliveries(size: int, folder: Path) -> dict[str, Peaks]:
+    folder.mkdir()
+    _fill_tail(folder, size)
+    with spark_ends(), strandline.open(folder / "lake") as lake:
+        lake.flush(TABLE, actor="bench")
+    found = {"export": _run("export", folder, [json.dumps({"uri": (folder / "blobs").as_uri()})], size)}
+    with receiving(folder / "receiver", [TABLE]) as receiver:
+        found["forward"] = _run("forward", folder, [json.dumps(receiver.settings())], size)
+    shutil.rmtree(folder)
+    return found
+
+
+def _run(job: str, folder: Path, arguments: list[str], size: int) -> Peaks:
     tell(f"  {job} of {size:,} rows")
     settings = {
         "spark.driver.memory": HEAP,
@@ -99,7 +133,6 @@ def _measured(job: str, prepare: Callable[[Path, int], list[str]], size: int, fo
         child.kill()
         child.wait()
     assert child.returncode == 0 and int(told) == size, f"the {job} moved {told.strip()} of {size} rows"
-    shutil.rmtree(folder)
     return peaks
 
 

@@ -16,7 +16,7 @@ from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
-from strandline.ledger.group_commit import Appender, Call, FewRows, are_few
+from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
@@ -135,7 +135,11 @@ class Lake:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
         actor = _checked_actor(actor, idempotency_key)
         again = isinstance(lines, Sequence)
-        from strandline.ledger.encode import encode_lines
+        from strandline.ledger.encode import encode_lines, few_objects
+
+        few = few_objects(lines, FEW_ROWS) if idempotency_key is None and isinstance(lines, list) else None
+        if few is not None:
+            return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
 
         return self._append(
             table, lambda state: _append_of(state, encode_lines(lines, state), actor, idempotency_key), branch, again

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 from sqlalchemy import update
@@ -226,3 +227,25 @@ def test_ctrl_c_ends_the_sleep_of_a_follower_in_the_main_thread(lake: Lake) -> N
         presser.join()
         assert group.outcomes == [None], "the leader is still at work"
     assert part_ids(lake) == ["p0"]
+
+
+def test_a_few_lines_are_judged_by_the_leader_and_a_bad_one_is_named_by_its_line(lake: Lake) -> None:
+    """A few JSON lines are validated by the leader like dicts; blank lines shift nothing that an error says."""
+    make_table(lake)
+    ack = lake.append_json_lines("messages", [*_lines(0, 2), b""])
+    assert ack.rows == 2
+    bad: dict[tuple[bytes, ...], set[int]] = {
+        (b"", *_lines(2, 3), b'{"part_id": 3}'): {2},
+        (*_lines(2, 4), b"no"): {2},
+        (*_lines(2, 4), b'{"n": "x"}', b"no"): {2, 3},
+    }
+    for lines, places in bad.items():
+        with pytest.raises(InvalidRows) as refused:
+            lake.append_json_lines("messages", list(lines))
+        assert {row["index"] for row in refused.value.detail["rows"]} == places
+    assert lake.append_json_lines("messages", [b"", b""]).rows == 0
+    assert part_ids(lake) == ["p0", "p1"]
+
+
+def _lines(start: int, stop: int) -> list[bytes]:
+    return [orjson.dumps(row) for row in messages(start, stop)]

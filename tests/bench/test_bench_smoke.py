@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from bench import appends, memory, report, rows
+from bench import appends, memory, receiver, report, rows
 from bench.__main__ import GROUPS
 from bench.measure import Line, Reach, Scale, in_turns
 
@@ -24,6 +24,14 @@ def test_the_appends_are_measured_against_bare_sqlite(tmp_path: Path) -> None:
         assert line.what and line.against
         assert line.ours > 0 and line.baseline > 0
         assert line.reached == line.reach.holds(line.ours / line.baseline)
+
+
+def test_the_receiver_is_measured_by_real_clients(tmp_path: Path) -> None:
+    """Eight clients and one post to a real server, and every ack is a row there."""
+    (line,) = receiver.lines(TINY, tmp_path)
+    assert line.ours > 0 and line.baseline > 0
+    assert set(line.notes) == {"clients_1", "clients_8"}
+    assert all(told["p50_ms"] <= told["p99_ms"] for told in line.notes.values())
 
 
 def test_a_run_is_written_as_json(tmp_path: Path) -> None:
@@ -72,8 +80,7 @@ def test_peak_memory_keeps_the_highest_look() -> None:
     assert peaks.python >= peaks.driver
 
 
-@pytest.mark.parametrize("name", ["appends", "starts", "flushes", "late", "dlt", "memory"])
+@pytest.mark.parametrize("name", GROUPS)
 def test_every_group_can_be_asked_for(name: str) -> None:
     """`--only` takes these names; the docs list them."""
-    assert name in GROUPS
     assert f"`{name}`" in (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from strandline.errors import BadRequest, TooLarge
+from strandline.errors import BadRequest, InvalidRows, TooLarge
 from strandline.ledger.appends import NewBatch
 from strandline.model import rows as rules
 from strandline.model.ids import new_id
@@ -57,6 +57,21 @@ def encode_lines(lines: Iterable[bytes], state: TableState) -> list[NewBatch]:
         for start, chunk in _line_chunks(lines)
     )
     return _encode_all(validated, state.table)
+
+
+def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
+    """What up to so many lines hold, for a leader to validate with others' rows; None where it has to be done alone.
+
+    That is where there are more, and where an error in one could not be told by its line: the objects' places are the
+    lines' only without bad lines, and without blank ones before the end.
+    """
+    if len(lines) > most + 1:
+        return None
+    try:
+        objects = rules.read_objects(lines)
+    except InvalidRows:
+        return None
+    return None if len(objects) > most or any(line.strip() for line in lines[len(objects) :]) else objects
 
 
 def _line_chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:

@@ -1,0 +1,50 @@
+"""Clients of a receiver in a process of their own: each posts one row after another over a connection that it keeps.
+
+The first line of stdin is the token; every further one says for how many seconds to post. The answer to each is a line
+with the seconds that every ack took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import cycle
+
+import httpx
+import orjson
+
+from bench import rows
+
+
+def main() -> None:
+    """Post when told to."""
+    url, table, threads = sys.argv[1:]
+    token = sys.stdin.readline().strip()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-ndjson"}
+    bodies = [orjson.dumps(row) for row in rows.dicts(0, 100)]
+    clients = [httpx.Client(base_url=url, headers=headers, timeout=30) for _ in range(int(threads))]
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for line in sys.stdin:
+            post = partial(_post, path=f"/v1/tables/{table}/rows", bodies=bodies, seconds=float(line))
+            told = pool.map(post, clients)
+            print(json.dumps([ack for taken in told for ack in taken]), flush=True)
+
+
+def _post(client: httpx.Client, path: str, bodies: list[bytes], seconds: float) -> list[float]:
+    taken: list[float] = []
+    ends = time.perf_counter() + seconds
+    for body in cycle(bodies):
+        begun = time.perf_counter()
+        if begun >= ends:
+            break
+        answer = client.post(path, content=body)
+        assert answer.status_code == 201, answer.text
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+if __name__ == "__main__":
+    main()
