@@ -14,6 +14,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from strandline.engines.spark.iceberg import Iceberg
 from strandline.engines.spark.stage import append_to_branch
 from strandline.lake import Lake
+from strandline.model.types import Column, Primitive
 
 NAME = "trial.t"
 FULL_NAME = f"strand.{NAME}"
@@ -58,7 +59,8 @@ class Trial:
 
     def append(self, branch: str, first_seq: int = 1, count: int = 3) -> int:
         """Append to an existing branch, as operations do; the new snapshot."""
-        append_to_branch(self.rows(first_seq, count), NAME, branch, f"op-{branch}", ["id", "_seq"])
+        columns = [Column("id", Primitive("string")), Column("_seq", Primitive("long"))]
+        append_to_branch(self.rows(first_seq, count), NAME, branch, f"op-{branch}", columns)
         snapshot = self.iceberg.branch_snapshot(NAME, branch)
         assert snapshot is not None
         return snapshot
