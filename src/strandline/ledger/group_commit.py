@@ -142,7 +142,7 @@ class Appender:
 
     def _commit_group(self, group: Sequence[_Member]) -> None:
         try:
-            self._commit(group)
+            told = self._commit(group)
         except Exception as error:
             if len(group) == 1:
                 group[0].answer = error
@@ -151,6 +151,8 @@ class Appender:
         except BaseException as error:
             for member in group:
                 member.answer = member.answer if isinstance(member.answer, StrandError) else error
+        else:
+            _tell(told)  # not in the block above: what is committed is never committed again, whatever goes wrong here
         finally:
             for member in group:
                 member.wake()
@@ -158,19 +160,24 @@ class Appender:
     def _commit_each(self, group: Sequence[_Member]) -> None:
         for member in group:
             try:
-                self._commit([member])
+                _tell(self._commit([member]))
             except Exception as error:
                 member.answer = error
 
-    def _commit(self, group: Sequence[_Member]) -> None:
+    def _commit(self, group: Sequence[_Member]) -> list[tuple[_Joint, Ack | StrandError]]:
+        """One transaction; what its members are to be told when it has ended."""
         joints = _joints(group)
         if not joints:
-            return
+            return []
         with self._ledger.write() as txn:
             answers = store(txn, [joint.append for joint in joints])
             fail("append.before_commit")
-        for joint, answer in zip(joints, answers, strict=True):
-            joint.answer(answer)
+        return list(zip(joints, answers, strict=True))
+
+
+def _tell(told: Sequence[tuple[_Joint, Ack | StrandError]]) -> None:
+    for joint, answer in told:
+        joint.answer(answer)
 
 
 def _joints(group: Sequence[_Member]) -> list[_Joint]:
