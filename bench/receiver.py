@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 
 import strandline
 from bench import rows
@@ -90,7 +91,8 @@ class Clients:
         command = [sys.executable, "-m", "bench.receiver_client", receiver.url, TABLE, str(threads)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._child = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
-        self._say(receiver.token)
+        given = [orjson.dumps(row).decode() for row in rows.dicts(0, 100)]
+        self._say(json.dumps({"token": receiver.token, "rows": given}))
 
     def begin(self, seconds: float) -> None:
         """Post for so long."""

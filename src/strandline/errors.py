@@ -51,9 +51,19 @@ class StrandError(Exception):
             self.hint = hint
         self.detail = detail
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied and pickled: as it is, because not every class can be made of its message alone."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
     def as_dict(self) -> dict[str, Any]:
         """The error document that `--json` and HTTP print."""
         return {"code": self.code, "message": self.message, "hint": self.hint, "detail": self.detail}
+
+
+def _as_it_was(kind: type[StrandError], args: tuple[Any, ...], state: dict[str, Any]) -> StrandError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class CallerError(StrandError):

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from strandline.errors import Damaged, InvalidRows
 from strandline.lake import Lake
 from strandline.ledger import schema
-from strandline.ledger.group_commit import FEW_ROWS, _Member
+from strandline.ledger.group_commit import FEW_ROWS, _Joint, _Member
 from strandline.ledger.ledger import Txn
 from strandline.model.tables import Ack
 from tests.kit import make_table, message, messages, part_ids, wait_until
@@ -184,6 +184,21 @@ def test_a_schema_that_moves_under_a_group_is_noticed_by_each_member(lake: Lake)
     assert isinstance(first, Ack) and isinstance(fits, Ack) and isinstance(lacks, InvalidRows)
     assert sorted(part_ids(lake)) == ["p0", "p1"]
     assert lake.append("messages", [message(4) | {"added": 1}]).rows == 1
+
+
+def test_a_group_whose_answers_can_t_be_told_is_not_stored_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong after the commit is an error for somebody, and never the same rows twice."""
+    make_table(lake, row_key=[])
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with one_group(lake) as group:
+        group.append([message(1)], actor="a")
+        group.append([message(2)], actor="a")
+        monkeypatch.setattr(_Joint, "answer", broken)
+    assert all(isinstance(outcome, BaseException) for outcome in group.outcomes)
+    assert sorted(part_ids(lake)) == ["p0", "p1", "p2"]
 
 
 def test_a_follower_interrupted_in_its_sleep_leaves_the_queue(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

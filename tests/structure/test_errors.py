@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -152,3 +154,13 @@ def test_an_error_elsewhere_is_found() -> None:
 )
 def test_the_drawing_is_read(line: str, expected: tuple[str, str, str | None]) -> None:
     assert drawn(line) == [expected]
+
+
+def test_every_error_can_be_copied_and_pickled() -> None:
+    """Each thread of a group raises a copy of its own, and a worker of Spark sends its error back."""
+    for kind in raised():
+        given = {"kind": "somebody"} if kind is errors.Conflict else {}
+        error = kind("a message", hint="a hint", more=1, **given)
+        for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+            assert type(again) is kind and again.args == error.args
+            assert again.as_dict() == error.as_dict()

@@ -160,7 +160,7 @@ class Appender:
         try:
             answers = self._store([joint.append for joint in joints])
         except Exception as error:
-            if len(joints) == 1:
+            if sum(len(joint.members) for joint in joints) == 1:
                 joints[0].answer(error)
                 return
             for joint in joints:
