@@ -31,7 +31,7 @@ from strandline.sinks.tick import Ticked
 FEW, MANY, NEW = 10_000, 1_000_000, 1_000
 FEW_STREAMS, MANY_STREAMS = 10, 1_000
 PARTITIONS_AT_ONCE = 100
-"""In one flush. Spark keeps a file open for each, and 1,000 of them took more than its 2 GiB of heap."""
+"""In one flush: with 1,000 of them the JVM, with a heap of 2 GiB, ended."""
 SINKS = ("forward", "blob")
 TABLE = "messages"
 
