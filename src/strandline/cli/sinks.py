@@ -58,9 +58,8 @@ def add(
     """Let a destination follow the lake's tables. Nothing is sent before the first tick.
 
     \b
-    Examples:
-      strand sink add archive --type blob --set uri=file:///var/archive --tables messages
-      strand sink add central --type forward --set url=http://central:8400 --set gateway=laptop --set token_file=token
+    Example: strand sink add archive --type blob --set uri=file:///var/archive --tables messages
+             strand sink add central --type forward --set url=http://central:8400 --set token_file=token
     """
     given: dict[str, object] = {**_settings(settings)}
     if tables:
