@@ -130,14 +130,15 @@ def test_f21_a_killed_tick_leaves_no_half_blob_under_its_final_name(lake: Lake, 
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    wait_until(lambda: any(path.is_file() for path in blobs.folder.rglob(".*")))
+    stream = blobs.folder / "messages"
+    wait_until(lambda: any(path.is_file() for path in stream.rglob(".*")))
     assert blobs.objects() == []
     kill(process)
     assert blobs.objects() == []
     lake.tick("archive")
     assert_once([f"p{n}" for n in range(2000)], blobs.rows())
     count = 2000
-    while any(path.is_file() for path in blobs.folder.rglob(".*")):
+    while any(path.is_file() for path in stream.rglob(".*")):
         # A worker of the dead Spark may have written to its end meanwhile; the next unit of the stream sweeps it away.
         assert count < 2005, "a temporary file is left"
         lake.append("messages", messages(count, count + 1))
