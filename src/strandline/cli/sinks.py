@@ -165,20 +165,7 @@ def _show(sink: dict[str, Any]) -> None:
     if not sink["streams"]:
         output.say("Nothing to follow yet: its tables have no flushed rows.")
         return
-    heads = [
-        "table",
-        "partition",
-        "epoch",
-        "watermark",
-        "head",
-        "lag rows",
-        "lag age",
-        "rows",
-        "bytes",
-        "units",
-        "dead",
-    ]
-    output.table(heads, [_stream_row(stream) for stream in sink["streams"]])
+    output.table(STREAM_HEADS, [_stream_row(stream) for stream in sink["streams"]])
     for stream in sink["streams"]:
         _show_trouble(stream)
 

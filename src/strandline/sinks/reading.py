@@ -21,7 +21,7 @@ from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import branch_name, read_schema, read_states
 from strandline.model.arrow import arrow_field
-from strandline.model.sinks import Delivery, Stream
+from strandline.model.sinks import Delivery, Mark, StreamState
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ, Column, Primitive
 from strandline.views.view import disjoint_runs, stored_columns
@@ -41,26 +41,27 @@ class Plan:
 
 
 def plan_unit(
-    conn: Connection, state: TableState, stream: Stream, *, since: int, head_seq: int, rows: int, size_bytes: int
+    conn: Connection, table: TableState, state: StreamState, mark: Mark, settings: Mapping[str, Any]
 ) -> Plan | None:
-    """The next unit behind `since`, bounded by rows and bytes; None when nothing of the stream is stable there.
+    """The next unit behind a mark, as large as the settings allow; None when nothing of the stream is stable there.
 
     A unit ends at a file's end where that fits, so that most units open no file to be planned.
     """
-    end = min(head_seq, state.stable_seq)
-    if end <= since or state.head.log_snapshot is None:
+    stream, head = state.stream, table.head
+    end = min(state.head_seq, table.stable_seq)
+    if end <= mark.seq or head.log_snapshot is None:
         return None
     files = read_files(
         conn,
         stream.branch_id,
         stream.table_id,
-        state.head.version,
-        since=since,
+        head.version,
+        since=mark.seq,
         until=end,
         partitions=[stream.partition],
     )
-    until = _end_of_unit(files, since, end, rows, size_bytes)
-    return Plan(until, state.head.version, state.head.log_snapshot, state.head.schema_version)
+    until = _end_of_unit(files, mark.seq, end, settings["unit_rows"], settings["unit_bytes"])
+    return Plan(until, head.version, head.log_snapshot, head.schema_version)
 
 
 def _end_of_unit(files: list[DataFile], since: int, end: int, rows: int, size_bytes: int) -> int:

@@ -135,15 +135,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
         if delivery is None:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             mark = state.mark or Mark(1, sink.start_seq)
-            plan = plan_unit(
-                conn,
-                table,
-                stream,
-                since=mark.seq,
-                head_seq=state.head_seq,
-                rows=settings["unit_rows"],
-                size_bytes=settings["unit_bytes"],
-            )
+            plan = plan_unit(conn, table, state, mark, settings)
             if plan is None:
                 return None
             delivery = _as_if(sink, state, mark, plan, {**settings, INBOUND: table.table.inbound})

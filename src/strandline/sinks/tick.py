@@ -181,15 +181,7 @@ class Ticker:
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
-            plan = plan_unit(
-                conn,
-                table,
-                stream,
-                since=mark.seq,
-                head_seq=state.head_seq,
-                rows=settings["unit_rows"],
-                size_bytes=settings["unit_bytes"],
-            )
+            plan = plan_unit(conn, table, state, mark, settings)
         if plan is None:
             return None
         with ledger.write() as txn:
