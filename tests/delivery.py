@@ -107,6 +107,21 @@ def receiving(folder: Path, *tables: str) -> Iterator[Receiver]:
         receiver.stop()
 
 
+@contextmanager
+def wiped(receiver: Receiver) -> Iterator[Receiver]:
+    """An empty lake in the receiver's place, at the same address, with the same table."""
+    receiver.stop()
+    receiver.root.rename(receiver.root.with_name("gone"))
+    fresh = Receiver(receiver.root)
+    fresh.make_table()
+    fresh.port = receiver.port
+    fresh.start()
+    try:
+        yield fresh
+    finally:
+        fresh.stop()
+
+
 def forward(lake: Lake, receiver: Receiver, name: str = "central", *, url: str | None = None, **settings: Any) -> None:
     """Let a lake forward to a receiver, in small chunks, without retries unless told otherwise."""
     given = {

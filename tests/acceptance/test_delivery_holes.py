@@ -14,7 +14,7 @@ from strandline.lake import Lake
 from strandline.ledger.leases import Lease
 from strandline.operations.watch import Watch
 from strandline.sinks.tick import Ticker
-from tests.delivery import GATEWAY, LAST, Receiver, assert_once, forward, refuse_part, streams, told, watermark
+from tests.delivery import GATEWAY, LAST, Receiver, assert_once, forward, refuse_part, streams, told, watermark, wiped
 from tests.kit import make_table, message, messages
 from tests.proxy import PASS, Proxy, answer
 
@@ -28,19 +28,11 @@ def test_a_replayed_letter_is_sent_again_to_a_receiver_that_was_wiped(
     source.tick("central")
     proxy.rule = lambda _n, _seen: PASS
     told(source, "sink", "dead", "central", "--replay")
-    receiver.stop()
-    (tmp_path / "receiver").rename(tmp_path / "gone")
-    fresh = Receiver(tmp_path / "receiver")
-    fresh.make_table()
-    fresh.port = receiver.port
-    fresh.start()
-    try:
+    with wiped(receiver) as fresh:
         told(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
-    finally:
-        fresh.stop()
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b'{"stored": 3, "mark": 2, "epoch": 1}', b'{"mark": "x"}'])

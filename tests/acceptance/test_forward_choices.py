@@ -25,6 +25,7 @@ from tests.delivery import (
     tick_process,
     told,
     watermark,
+    wiped,
 )
 from tests.kit import environment, make_table, messages, part_ids, strand, strand_json, wait_until
 from tests.proxy import PASS, Proxy, drop_answer
@@ -125,19 +126,11 @@ def test_f64_a_receiver_that_was_wiped_gets_everything_again(source: Lake, recei
     """It has no mark any more: the sender is told, and begins at its start."""
     forward(source, receiver)
     source.tick("central")
-    receiver.stop()
-    (tmp_path / "receiver").rename(tmp_path / "gone")
-    fresh = Receiver(tmp_path / "receiver")
-    fresh.make_table()
-    fresh.port = receiver.port
-    fresh.start()
-    try:
+    with wiped(receiver) as fresh:
         told(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
-    finally:
-        fresh.stop()
 
 
 def test_f64_a_lake_made_anew_under_the_same_token_is_another_lake(
