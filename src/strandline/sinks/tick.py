@@ -106,7 +106,7 @@ class Ticker:
             due = deliveries.read_streams(conn, self.sink, due=True)
         turns = [_Turn(state, Ticked(self.sink.name, state.table, state.stream.partition)) for state in due]
         self._work_off(turns)
-        if turns:
+        if turns and not self.stop.is_set():  # one that was told to stop has not done what was due: it is due again
             with self.ctx.ledger.write() as txn:
                 note_tick(txn, self.sink.sink_id)
         return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]

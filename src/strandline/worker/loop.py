@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from strandline import logs
 from strandline.lake import Lake
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.sinks import find_sink, note_tick
 from strandline.ledger.tables import branch_id, tail_sizes
 from strandline.model.sinks import Sink
 from strandline.sinks.settings import resolved
@@ -82,6 +83,9 @@ class Worker:
 
     def _facts(self) -> tuple[list[Tail], list[Schedule]]:
         following = self.lake.sinks()
+        for sink in following:
+            if sink.ticked_at_us is not None:  # a worker that starts goes on with the schedule; it begins none
+                self._ticked_us.setdefault(sink.name, sink.ticked_at_us)
         with self.lake.ledger.read() as conn:
             sizes = tail_sizes(conn, branch_id(conn, MAIN))
         tails = [Tail(name, size_bytes, since_us) for name, _, size_bytes, since_us in sizes if since_us is not None]
@@ -91,9 +95,8 @@ class Worker:
         tails, schedules = self._facts()
         flush = self.lake.config.flush
         waiting = {key: trouble.not_before_us for key, trouble in self._trouble.items()}
-        return due(
-            time.time_ns() // 1000, Rules(flush.max_bytes, flush.max_age_s), tails, schedules, self._ticked_us, waiting
-        )
+        rules = Rules(flush.max_bytes, flush.max_age_s)
+        return due(time.time_ns() // 1000, rules, tails, schedules, self._ticked_us, waiting)
 
     def _start(self, job: Job) -> None:
         with self._lock:
@@ -124,7 +127,11 @@ class Worker:
 
     def _tick(self, name: str) -> None:
         self._ticked_us[name] = time.time_ns() // 1000
-        for done in self.lake.tick(name, actor=ACTOR, wait_s=0, patient=False, stop=self.stop):
+        ticked = self.lake.tick(name, actor=ACTOR, wait_s=0, patient=False, stop=self.stop)
+        if not ticked and not self.stop.is_set():  # an idle tick writes nothing down, but a schedule needs it
+            with self.lake.ledger.write() as txn:
+                note_tick(txn, find_sink(txn.conn, name).sink_id)
+        for done in ticked:
             if done.units or done.error:
                 log.info("ticked", sink=name, table=done.table, rows=done.rows, outcome=done.outcome, error=done.error)
 
