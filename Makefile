@@ -74,6 +74,7 @@ $(ready): pyproject.toml locks/dev.txt src/strandline/engines/spark/jars.lock $(
 	@$(py) -m compileall -q src
 	@$(py) -m strandline.engines.spark.java --install
 	@$(py) -m strandline.engines.spark.jars
+	@$(py) -m strandline.engines.spark.archive
 	@touch $@
 
 $(dlt_ready): locks/dlt.txt $(tools_ready)

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from strandline.engines.spark import jars, java
+from strandline.engines.spark import archive, jars, java
 from strandline.lake import Lake
 
 OURS = {"pyspark": "4.1.4", "duckdb": "2.0.0", "pandas": "2.3.3", "pyiceberg": "0.12.0"}
@@ -82,3 +82,16 @@ def test_the_driver_listens_on_loopback_alone(lake: Lake) -> None:
     """A driver on another interface can be reached, and on a laptop whose name has no address it does not start."""
     assert lake.spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert lake.spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+
+
+def test_spark_runs_from_the_archive_that_the_set_up_made(lake: Lake) -> None:
+    """A JVM ignores an archive that does not fit and says nothing; what it maps into its memory tells."""
+    made = archive.find()
+    assert made is not None, "`make setup` makes it: python -m strandline.engines.spark.archive"
+    jvm: Any = lake.spark._jvm
+    pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    maps = Path(f"/proc/{pid}/maps")
+    if not maps.exists():
+        assert str(made) in str(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
+    else:
+        assert str(made) in maps.read_text()

@@ -12,12 +12,12 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from strandline.engines.spark import jars, java
+from strandline.engines.spark import archive, jars, java
 from strandline.errors import Environment
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CATALOG = "strand"
 # One staged file is one task: a task then holds one unbroken range of seqs, and so does the file that it writes.
 _SPLIT_BYTES = str(128 << 20)
+JVM_ENDS_S = 300
 
 _lock = threading.Lock()
 _root: SparkSession | None = None
@@ -40,13 +41,26 @@ def start(master: str, conf: Mapping[str, str]) -> SparkSession:
         return _root
 
 
-def stop() -> None:
-    """Stop this process's Spark, if it was started."""
+def stop(*, and_wait: bool = False) -> None:
+    """Stop this process's Spark, if it was started; its JVM ends with the process, or is waited for here."""
     global _root
     with _lock:
-        if _root is not None:
-            _root.stop()
-            _root = None
+        if _root is None:
+            return
+        _root.stop()
+        _root = None
+        if and_wait:
+            _end_jvm()
+
+
+def _end_jvm() -> None:
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    gateway, context._gateway, context._jvm = context._gateway, None, None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(JVM_ENDS_S)
 
 
 def lake_session(root: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> SparkSession:
@@ -116,12 +130,17 @@ def _own_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _defaults(master: str, paths: list[str]) -> dict[str, str]:
+def java_options(more: Sequence[str]) -> str:
+    """What our JVM is told, with something more."""
     quiet = resources.files("strandline.engines.spark").joinpath("log4j2.properties")
+    return " ".join([f"-Dlog4j2.configurationFile={quiet}", *more])
+
+
+def _defaults(master: str, paths: list[str]) -> dict[str, str]:
     settings = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.driver.extraClassPath": os.pathsep.join(paths),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        "spark.driver.extraJavaOptions": java_options(archive.options(archive.find())),
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
