@@ -159,7 +159,7 @@ _OF_TYPE: dict[str, dict[str, _Key]] = {
         "namespace": _Key("lake", _text),
     },
 }
-_REQUIRED = {"forward": ("url",), "blob": ("uri",), "iceberg": ("uri", "warehouse")}
+_REQUIRED = {"forward": ("url",), "blob": ("uri",), "iceberg": ("uri",)}
 
 
 def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]
             found[name] = str(value)
             continue
         if name not in keys:
-            raise BadRequest(f"{where}: a {type_} sink has no setting {name!r}", hint=nearest(name, keys))
+            raise BadRequest(f"{where}: the type {type_} has no setting {name!r}", hint=nearest(name, keys))
         try:
             found[name] = keys[name].read(value)
         except ValueError as error:
@@ -196,7 +196,10 @@ def is_secret(name: str) -> bool:
 def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
     for name in _REQUIRED[type_]:
         if name not in found:
-            raise BadRequest(f"{where}: a {type_} sink needs {name!r}", hint=f"Add --set {name}=…")
+            raise BadRequest(f"{where}: the type {type_} needs {name!r}", hint=f"Add --set {name}=…")
+    if type_ == "iceberg" and found.get("catalog", "jdbc") == "jdbc" and "warehouse" not in found:
+        # A REST catalog says itself where its tables are.
+        raise BadRequest(f"{where}: a JDBC catalog needs 'warehouse'", hint="Add --set warehouse=…")
     for name in ("url", "uri", "warehouse", "endpoint"):
         if "@" in urlsplit(found.get(name, "")).netloc or "password=" in found.get(name, "").lower():
             raise BadRequest(

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,11 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 def resolve(progress: Progress | None = None) -> tuple[Path, ...]:
     """The verified jars, in the order of `jars.lock`; what is missing is fetched first."""
-    jars, folder = pinned(), cache_dir() / "jars"
+    return keep(pinned(), cache_dir() / "jars", progress)
+
+
+def keep(jars: Sequence[Jar], folder: Path, progress: Progress | None = None) -> tuple[Path, ...]:
+    """These jars in a folder, verified; what is missing is fetched first."""
     missing = [jar for jar in jars if not _is_good(folder / jar.file_name, jar)]
     if missing:
         _fetch_all(missing, folder, progress or (lambda _: None))
