@@ -24,6 +24,7 @@ SERVER = jars.Jar(
     sha256="99379edef1a65b51c40a63971ffab46d38966821af26ef6224bd217eeacae8d7",
     size_bytes=211869107,
 )
+JVM = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
 
 
 @contextmanager
@@ -40,12 +41,12 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     port, secret, process = launch_gateway(
         classpath=str(server),
         jarpath=str(py4j),
-        javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"],
+        javaopts=JVM,
         java_path=str(runtime.home / "bin" / "java"),
         die_on_exit=True,
         enable_auth=True,
         return_proc=True,
-    )  # fmt: skip
+    )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret, auto_convert=True))
     try:
         yield f"http://127.0.0.1:{_serve(gateway.jvm, folder)}"
