@@ -18,7 +18,7 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench setup lock clean
+.PHONY: help demo test soak damages check bench setup lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ test: $(ready) ## run all tests (ARGS="-k flush" for some)
 
 soak: $(ready) ## kill everything at random for MINUTES=10, then compare every destination with what was acked
 	@$(py) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+damages: $(ready) ## plant seven damages, one after the other, and show what doctor says about each
+	@$(py) -m tests.doctor
 
 check: $(ready) ## lint, format, types, and the rules of the house
 	@.venv/bin/ruff check

@@ -364,7 +364,7 @@ def test_doctor_finds_it_sets_it_aside_and_the_rows_come_back(root: Path, strand
     assert (ran.code, ran.json["ok"]) == (6, False)
     (finding,) = [found for found in ran.json["findings"] if found["severity"] == "error"]
     assert batch in finding["what"]
-    assert {"what", "since", "meaning", "fix", "severity"} == set(finding)
+    assert {"kind", "about", "what", "since", "meaning", "fix", "severity"} == set(finding)
     fixed = strand("doctor", "--fix", "--json")
     assert fixed.code == 6, "rows in quarantine still need a person"
     assert any(batch in text for text in fixed.json["fixed"])

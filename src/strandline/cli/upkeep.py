@@ -11,6 +11,7 @@ import typer
 from strandline.cli import output, sinks
 from strandline.cli.params import Actor
 from strandline.cli.session import Session, session_of
+from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
     from strandline.model.operations import Recovered
@@ -113,7 +114,11 @@ def _section(title: str, heads: list[str], rows: list[list[Any]]) -> None:
 def doctor(
     context: typer.Context,
     fix: Annotated[bool, typer.Option("--fix", help="Do what is safe, then look again.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every payload and every file's footer.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every payload, manifest and data file.")] = False,
+    take_back: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="With --fix: move this table's `main` off somebody else's commit."),
+    ] = None,
     failpoints: Annotated[bool, typer.Option("--failpoints", help="List the names for STRAND_FAILPOINTS.")] = False,
 ) -> None:
     """Check everything that can be checked, and say what to do. Exit code 6 when a person is needed.
@@ -127,10 +132,16 @@ def doctor(
         return
     from strandline.reports import doctor as reports
 
+    if take_back and not fix:
+        raise BadRequest("--take-back changes the lake", hint="Add --fix to say that it may.")
     fixed: list[str] = []
     with session.open(read_only=not fix) as lake:
         if fix:
-            fixed = reports.fix(lake)
+            from strandline.reports import repairs
+
+            for name in take_back or ():
+                lake.view().state(name)
+            fixed = repairs.fix(lake, take_back=take_back or ())
         findings = reports.examine(lake, deep=deep)
     ok = all(finding.severity != "error" for finding in findings)
     document = {

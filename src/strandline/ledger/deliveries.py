@@ -87,6 +87,11 @@ def set_mark(txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark) -> 
         _insert_mark(txn, sink_id, stream, mark)
 
 
+def forget_mark(txn: Txn, hold: Hold, sink: Sink, stream: Stream) -> None:
+    """Let the next tick ask the destination where it is; what was open in the stream is cancelled."""
+    set_mark(txn, hold, sink.sink_id, stream, Mark(UNKNOWN, sink.start_seq))
+
+
 def _insert_mark(txn: Txn, sink_id: str, stream: Stream, mark: Mark) -> None:
     nothing = {"rows": 0, "withheld": 0, "dead": 0, "size_bytes": 0, "units": 0}
     txn.conn.execute(

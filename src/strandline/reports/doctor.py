@@ -1,8 +1,8 @@
 """`strand doctor`: everything that can be checked, each finding with what to do.
 
-A check that fails itself is a finding too, and never keeps the others from running. `fix` does only what can't make
-anything worse: it finishes or undoes what dead processes left, sets unreadable batches aside with their bytes, and
-deletes batches that were flushed long ago.
+A check that fails itself is a finding too, and never keeps the others from running. Others write while we look, so what
+one look finds may only be somebody's work between two steps: it is told when a second look finds it too. Nothing is
+changed here; `repairs.py` does what is safe.
 """
 
 from __future__ import annotations
@@ -10,25 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from strandline.errors import StrandError
-from strandline.ledger import batches
-from strandline.reports import iceberg_checks, ledger_checks, machine_checks
+from strandline.reports import file_checks, iceberg_checks, ledger_checks, machine_checks, sink_checks
 from strandline.reports.findings import RESTORE, Finding, Look
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
 
-CHECKS: dict[str, Callable[[Look], Iterator[Finding]]] = {
+Check = Callable[[Look], Iterator[Finding]]
+
+CHECKS: dict[str, Check] = {
     "ledger integrity": ledger_checks.integrity,
+    "references and heads": ledger_checks.references,
     "books": ledger_checks.books,
     "order of seqs": ledger_checks.seq_order,
     "payloads of the tail": ledger_checks.payloads,
     "operations under way": ledger_checks.under_way,
+    "leases": ledger_checks.leases,
     "quarantine and refusals": ledger_checks.set_aside,
-    "data files": iceberg_checks.data_files,
+    "data files": file_checks.data_files,
+    "orphans": file_checks.orphans,
     "Iceberg catalog": iceberg_checks.catalog,
+    "watermarks": sink_checks.watermarks,
+    "deliveries that wait": sink_checks.waiting,
+    "destinations": sink_checks.destinations,
+    "clock": machine_checks.clock,
     "Java": machine_checks.java,
     "jars": machine_checks.jars,
+    "versions": machine_checks.versions,
     "disk": machine_checks.room,
     "permissions": machine_checks.permissions,
 }
@@ -37,40 +45,26 @@ CHECKS: dict[str, Callable[[Look], Iterator[Finding]]] = {
 def examine(lake: Lake, *, deep: bool = False) -> list[Finding]:
     """Run every check on the lake as it is now; errors come before warnings."""
     look = Look.at(lake, deep=deep)
-    found = [finding for name, check in CHECKS.items() for finding in _checked(name, check, look)]
-    return sorted(found, key=lambda finding: finding.severity != "error")
+    found = {name: _checked(name, check, look) for name, check in CHECKS.items()}
+    suspect = [name for name, findings in found.items() if findings]
+    again = Look.at(lake, deep=deep) if suspect else look
+    confirmed: list[Finding] = []
+    for name in suspect:
+        first = {(finding.kind, finding.about) for finding in found[name]}
+        confirmed += [one for one in _checked(name, CHECKS[name], again) if (one.kind, one.about) in first]
+    return sorted(confirmed, key=lambda finding: finding.severity != "error")
 
 
-def _checked(name: str, check: Callable[[Look], Iterator[Finding]], look: Look) -> list[Finding]:
+def _checked(name: str, check: Check, look: Look) -> list[Finding]:
     try:
         return list(check(look))
     except Exception as error:
         return [
             Finding(
-                f"the check of {name} failed: {error}",
-                "It can't be said whether this is well; another finding may say why.",
-                RESTORE,
+                kind="check_failed",
+                about=name,
+                what=f"the check of {name} failed: {error}",
+                meaning="It can't be said whether this is well; another finding may say why.",
+                fix=RESTORE,
             )
         ]
-
-
-def fix(lake: Lake) -> list[str]:
-    """Do what is safe, and say what was done."""
-    done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
-    look = Look.at(lake, deep=True)
-    for name in look.view.tables:
-        state = look.view.state(name)
-        for ref, reason in ledger_checks.unreadable(look, state):
-            if batches.quarantine(lake.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason):
-                done.append(f"batch {ref.batch_id} of {name} set aside ({ref.rows:,} rows)")
-    done += _recovered(lake)
-    swept = sum(iter(lambda: batches.sweep(lake.ledger), 0))
-    return [*done, f"{swept:,} batches deleted that were flushed long ago"] if swept else done
-
-
-def _recovered(lake: Lake) -> list[str]:
-    """The Iceberg half needs Java; where there is none, that is a finding of the examination that follows."""
-    try:
-        return [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recover() if one.settled]
-    except StrandError:
-        return []

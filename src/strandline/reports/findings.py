@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from strandline.lake import Lake
 from strandline.ledger.ledger import MAIN
+from strandline.model.tables import TableState
 from strandline.views.view import View
 
 Severity = Literal["error", "warning"]
@@ -15,8 +17,13 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. An error needs a person; a warning can wait."""
+    """Something that is not as it should be. An error needs a person; a warning can wait.
 
+    `kind` is a word that scripts may rely on, and `about` names what is affected: a table, a sink, an operation.
+    """
+
+    kind: str
+    about: str
     what: str
     meaning: str
     fix: str
@@ -31,13 +38,20 @@ class Look:
     lake: Lake
     view: View
     deep: bool
+    now_us: int
 
     @classmethod
     def at(cls, lake: Lake, *, deep: bool) -> Look:
         """Take a view and look at it."""
-        return cls(lake, lake.view(MAIN), deep)
+        return cls(lake, lake.view(MAIN), deep, time.time_ns() // 1000)
+
+    def states(self) -> list[TableState]:
+        """Every table as the view has it."""
+        return [self.view.state(name) for name in self.view.tables]
 
 
 Findings = Sequence[Finding]
 
-RESTORE = "restore the lake from a backup, or report this with the output of `strand doctor --deep --json`"
+RESTORE = (
+    "restore the lake from a backup (`strand restore`), or report this with the output of `strand doctor --deep --json`"
+)

@@ -1,129 +1,260 @@
 """Whether Iceberg holds what the ledger says, without a JVM.
 
-The JDBC catalog says which metadata file is current, and that is JSON. So the pins, the ref that outside engines read
-and what others did to the table can be compared in milliseconds, also where there is no Java.
+The JDBC catalog says which metadata file is current, and that is JSON; what it leads to are Avro files. So the pins,
+the ref that outside engines read and what others did to the table can be compared in milliseconds, also where there is
+no Java. A quick look follows every pin down to its manifests; a deep one reads these too, and compares the data files
+that Iceberg names with those that the ledger does.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
-from strandline.engines.duck.relations import local_path
-from strandline.ledger.catalog import metadata_locations
+from strandline.engines.avro import read_records
+from strandline.engines.storage import open_uri
+from strandline.ledger.catalog import Location, metadata_locations
+from strandline.ledger.checks import pinned_snapshots
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
 from strandline.model.ids import private_branch
-from strandline.model.tables import DataFile, TableState
+from strandline.model.moments import text_of
+from strandline.model.operations import Intent
+from strandline.model.tables import TableState
 from strandline.reports.findings import RESTORE, Finding, Look
 
 CATALOG = "strand"
 MAIN_REF = "main"
-TOLD_FILES = 5
+UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
 
-def data_files(look: Look) -> Iterator[Finding]:
-    """Every pinned data file is there and has its size; a deep look asks each for its number of rows too."""
-    for name in look.view.tables:
-        wrong = [said for file in look.view.files(name) if (said := _wrong(file, deep=look.deep)) is not None]
-        if wrong:
-            more = f" (and {len(wrong) - TOLD_FILES} more)" if len(wrong) > TOLD_FILES else ""
-            yield Finding(
-                what=f"table {name}: {len(wrong)} of its data files are damaged: {'; '.join(wrong[:TOLD_FILES])}{more}",
-                meaning="Reads of these rows fail with history_gone.",
-                fix=f"put the files back from a backup of the warehouse, or {RESTORE}",
-            )
+@dataclass(frozen=True)
+class UnderWay:
+    """What operations are doing to the catalog now: their private branches, and the tables they have yet to settle."""
 
+    branches: frozenset[str]
+    unsettled: frozenset[str]
 
-def _wrong(file: DataFile, *, deep: bool) -> str | None:
-    if "://" in (path := local_path(file.path)):
-        return None  # an object store; asking it for every file is not a quick look
-    try:
-        found = Path(path).stat().st_size
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    if found != file.size_bytes:
-        return f"{path}: {found:,} bytes instead of {file.size_bytes:,}"
-    return _wrong_inside(path, file.rows) if deep else None
-
-
-def _wrong_inside(path: str, rows: int) -> str | None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        found = parquet.read_metadata(path).num_rows
-    except (pa.ArrowException, OSError) as error:
-        return f"{path}: {error}"
-    return None if found == rows else f"{path}: {found:,} rows instead of {rows:,}"
+    @classmethod
+    def of(cls, look: Look) -> UnderWay:
+        """As the ledger has it."""
+        with look.lake.ledger.read() as conn:
+            intents = read_intents(conn)
+        readable = [intent for intent in intents if isinstance(intent, Intent)]
+        return cls(
+            frozenset(private_branch(intent.op_id) for intent in intents),
+            frozenset(scope.table_id for intent in readable for scope in intent.scopes),
+        )
 
 
 def catalog(look: Look) -> Iterator[Finding]:
     """The pins are in Iceberg, its ref is at them, and nobody else has been there."""
-    locations = metadata_locations(_catalog_url(look), CATALOG)
-    with look.lake.ledger.read() as conn:
-        branches = {private_branch(intent.op_id) for intent in read_intents(conn)}
-    for name in look.view.tables:
-        state = look.view.state(name)
+    locations = metadata_locations(catalog_url(look), CATALOG)
+    under_way = UnderWay.of(look)
+    for state in look.states():
         location = locations.get(state.table.iceberg_name)
         if location is None:
             if state.head.log_snapshot is not None:
-                yield _gone(state, "it is not in the Iceberg catalog")
-            continue
-        if "://" in local_path(location):
+                yield _gone(state, "table_gone", "it is not in the Iceberg catalog")
             continue
         try:
-            metadata = _metadata(local_path(location))
-        except (OSError, ValueError) as error:
-            yield _gone(state, f"its Iceberg metadata can't be read ({error})")
+            metadata = read_metadata(location.current)
+        except UNREADABLE as error:
+            yield _unreadable(look, state, location, error)
             continue
-        yield from _compare(look, state, metadata, branches)
+        yield from _pins(look, state, metadata)
+        yield from _refs(look, state, metadata, under_way)
+    yield from _strangers(look, locations)
 
 
-def _catalog_url(look: Look) -> str:
+def catalog_url(look: Look) -> str:
+    """Where the Iceberg catalog is, as SQLAlchemy says it."""
     path = look.lake.config.catalog_path
     return f"sqlite:///{path}" if path is not None else look.lake.config.ledger
 
 
-def _metadata(path: str) -> Mapping[str, Any]:
-    data = Path(path).read_bytes()
+def read_metadata(location: str) -> Mapping[str, Any]:
+    """A table's metadata file."""
+    data = read_file(location)
     document: dict[str, Any] = orjson.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     return document
 
 
-def _compare(look: Look, state: TableState, metadata: Mapping[str, Any], branches: set[str]) -> Iterator[Finding]:
+def read_file(location: str) -> bytes:
+    """A small file, wherever it is."""
+    system, path = open_uri(location)
+    with system.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
+def changed_at(location: str) -> str | None:
+    """When a file was written last, by its store; None when it is not there."""
+    system, path = open_uri(location)
+    try:
+        info = system.get_file_info(path)
+    except UNREADABLE:
+        return None
+    return None if info.mtime_ns is None else text_of(info.mtime_ns // 1000)
+
+
+def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
+    """Whether a metadata file knows all of these snapshots."""
+    return pins.keys() <= _snapshots(metadata).keys()
+
+
+def _snapshots(metadata: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    return {int(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots", [])}
+
+
+# -- pins --------------------------------------------------------------------------------------------------------------
+
+
+def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    """Every snapshot that somebody reads is there, down to its manifests."""
+    with look.lake.ledger.read() as conn:
+        pins = pinned_snapshots(conn, state.table.table_id)
+    known = _snapshots(metadata)
+    for pin, reader in pins.items():
+        if pin not in known:
+            what = "its pinned snapshot" if pin == state.head.log_snapshot else f"the snapshot of {reader},"
+            yield _gone(state, "pin_gone", f"{what} {pin} is not in Iceberg any more")
+            continue
+        try:
+            files = _manifested(known[pin], deep=look.deep)
+        except UNREADABLE as error:
+            yield Finding(
+                kind="metadata_unreadable",
+                about=state.table.name,
+                what=f"table {state.table.name}: the metadata of snapshot {pin} ({reader}) can't be read: {error}",
+                meaning="Flushes and outside engines can't use this table; reads work as long as its data files are "
+                "there.",
+                fix=f"put the file back from a backup of the warehouse, or {RESTORE}",
+            )
+            continue
+        if files is not None and pin == state.head.log_snapshot:
+            yield from _other_files(look, state, files)
+
+
+def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
+    """Follow a snapshot to its manifests; in a deep look, also to the data files that they name."""
+    manifests = read_records(read_file(str(snapshot["manifest-list"])))
+    files: set[str] = set()
+    for manifest in manifests:
+        path = str(manifest["manifest_path"])
+        system, place = open_uri(path)
+        size = system.get_file_info(place).size
+        if size is None:
+            raise FileNotFoundError(f"{path} is not there")
+        if size != manifest["manifest_length"]:
+            raise ValueError(f"{path} has {size:,} bytes instead of {manifest['manifest_length']:,}")
+        if deep:
+            entries = read_records(read_file(path))
+            files |= {str(entry["data_file"]["file_path"]) for entry in entries if entry["status"] != _DELETED}
+    return files if deep else None
+
+
+_DELETED = 2
+"""A manifest's word for a file that is not part of the table any more."""
+
+
+def _other_files(look: Look, state: TableState, iceberg: set[str]) -> Iterator[Finding]:
+    ledger = {file.path for file in look.view.files(state.table.name)}
+    if ledger != iceberg:
+        yield Finding(
+            kind="files_differ",
+            about=state.table.name,
+            what=f"table {state.table.name}: of the data files of snapshot {state.head.log_snapshot}, "
+            f"{len(ledger - iceberg)} are known to the ledger alone and {len(iceberg - ledger)} to Iceberg alone",
+            meaning="Reads of the lake and of outside engines don't give the same rows.",
+            fix=RESTORE,
+        )
+
+
+def _unreadable(look: Look, state: TableState, location: Location, error: Exception) -> Finding:
+    """The current metadata file is damaged. The one before it may do: the last commit of an operation moves a ref."""
+    if can_step_back(look, state, location):
+        fix = "strand doctor --fix   (goes back to the metadata before it, which has every snapshot that is read)"
+    else:
+        fix = f"put {location.current} back from a backup of the warehouse, or {RESTORE}"
+    return Finding(
+        kind="metadata_unreadable",
+        about=state.table.name,
+        what=f"table {state.table.name}: its Iceberg metadata {location.current} can't be read: {error}",
+        meaning="Flushes and outside engines can't use this table; reads work as long as its data files are there.",
+        fix=fix,
+        since=changed_at(location.current),
+    )
+
+
+def can_step_back(look: Look, state: TableState, location: Location) -> bool:
+    """Whether the metadata before the last commit has every snapshot that is read, and nobody is writing now."""
+    if location.previous is None or state.table.table_id in UnderWay.of(look).unsettled:
+        return False
+    try:
+        before = read_metadata(location.previous)
+    except UNREADABLE:
+        return False
+    with look.lake.ledger.read() as conn:
+        return serves(before, pinned_snapshots(conn, state.table.table_id))
+
+
+# -- refs --------------------------------------------------------------------------------------------------------------
+
+
+def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
     name, pin = state.table.name, state.head.log_snapshot
     refs = {ref: int(value["snapshot-id"]) for ref, value in metadata.get("refs", {}).items()}
-    if pin is not None and pin not in {int(snapshot["snapshot-id"]) for snapshot in metadata.get("snapshots", [])}:
-        yield _gone(state, f"its pinned snapshot {pin} is not in Iceberg any more")
     at = refs.get(MAIN_REF)
     if at is not None and not _is_ours(look, state, at):
         yield Finding(
+            kind="foreign_commit",
+            about=name,
             what=f"table {name}: its Iceberg table {state.table.iceberg_name} was changed from outside (snapshot {at})",
             meaning="The lake's own rows are complete and its reads are unaffected, but outside engines see the other "
             "commit, and flushes don't move the ref any more.",
-            fix=f"keep others from writing {state.table.iceberg_name}; to go back, in Spark: CALL {CATALOG}.system."
-            f"set_current_snapshot('{state.table.iceberg_name}', {pin})",
+            fix=f"keep others from writing {state.table.iceberg_name}, then: strand doctor --fix --take-back {name}   "
+            "(main goes back to the lake's rows; the other commit is kept as a tag)",
+            since=_committed_at(metadata, at),
         )
-    elif at != pin:
+    elif at != pin and state.table.table_id in under_way.unsettled:
         yield Finding(
+            kind="unsettled",
+            about=name,
             what=f"table {name}: outside engines see snapshot {at or 'none'}, and the lake is at {pin}",
             meaning="An operation was published and not settled. The lake's own reads are unaffected.",
             fix="strand recover   (or the next flush of the table)",
             severity="warning",
         )
-    for ref in sorted(refs.keys() - branches):
-        if ref.startswith("op_"):
-            yield Finding(
-                what=f"table {name}: the private branch {ref} belongs to no operation",
-                meaning="It is garbage that keeps some files alive; nobody reads it.",
-                fix=f"in Spark: ALTER TABLE {CATALOG}.{state.table.iceberg_name} DROP BRANCH {ref}",
-                severity="warning",
-            )
+    elif at != pin:
+        yield Finding(
+            kind="ref_moved",
+            about=name,
+            what=f"table {name}: somebody moved its Iceberg ref {MAIN_REF} to snapshot {at or 'none'}; the lake is at "
+            f"{pin}",
+            meaning="Outside engines see other rows than the lake. Its own reads are unaffected.",
+            fix="strand doctor --fix   (moves it to the lake's snapshot; so does the next flush of the table)",
+            since=_moved_at(metadata),
+        )
+    orphans = orphan_branches(refs, under_way)
+    if orphans and at == pin:  # otherwise the finding above has the same cause, and the same cure
+        yield Finding(
+            kind="orphan_branch",
+            about=name,
+            what=f"table {name}: {len(orphans)} private branches belong to no operation: {', '.join(orphans)}",
+            meaning="They are garbage that keeps some files alive; nobody reads them.",
+            fix="strand doctor --fix   (drops them)",
+            severity="warning",
+        )
+
+
+def orphan_branches(refs: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
+    """Private branches of operations that are not under way."""
+    return sorted(ref for ref in refs.keys() - under_way.branches if ref.startswith("op_"))
 
 
 def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:
@@ -131,8 +262,41 @@ def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:
         return knows_snapshot(conn, state.table.table_id, snapshot_id)
 
 
-def _gone(state: TableState, reason: str) -> Finding:
+def _committed_at(metadata: Mapping[str, Any], snapshot_id: int) -> str | None:
+    snapshot = _snapshots(metadata).get(snapshot_id)
+    return None if snapshot is None else text_of(int(snapshot["timestamp-ms"]) * 1000)
+
+
+def _moved_at(metadata: Mapping[str, Any]) -> str | None:
+    """When `main` was moved last."""
+    log = metadata.get("snapshot-log") or []
+    moved_ms = log[-1]["timestamp-ms"] if log else metadata.get("last-updated-ms")
+    return None if moved_ms is None else text_of(int(moved_ms) * 1000)
+
+
+# -- the catalog -------------------------------------------------------------------------------------------------------
+
+
+def _strangers(look: Look, locations: Mapping[str, Location]) -> Iterator[Finding]:
+    known = {state.table.iceberg_name for state in look.states()}
+    namespaces = {name.rpartition(".")[0] for name in known}
+    strangers = sorted(name for name in locations if name.rpartition(".")[0] in namespaces and name not in known)
+    if strangers:
+        yield Finding(
+            kind="unknown_table",
+            about=strangers[0],
+            what=f"the Iceberg catalog has {len(strangers)} tables that the ledger does not know: "
+            f"{', '.join(strangers[:5])}",
+            meaning="Somebody made them there, or this ledger is older than its catalog. The lake does not read them.",
+            fix="take one in with `strand adopt NAME SOURCE`, or leave it",
+            severity="warning",
+        )
+
+
+def _gone(state: TableState, kind: str, reason: str) -> Finding:
     return Finding(
+        kind=kind,
+        about=state.table.name,
         what=f"table {state.table.name}: {reason}",
         meaning="Flushes and outside engines can't use this table; reads work as long as its data files are there.",
         fix=RESTORE,

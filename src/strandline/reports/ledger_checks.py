@@ -24,20 +24,64 @@ def integrity(look: Look) -> Iterator[Finding]:
     found = look.lake.ledger.database.integrity(deep=look.deep)
     if found:
         yield Finding(
+            kind="ledger_damaged",
+            about="ledger",
             what=f"SQLite finds {len(found)} faults in the ledger's file: {'; '.join(found[:TOLD_LINES])}",
             meaning="Parts of the ledger can't be trusted; rows that are not in Iceberg yet may be lost.",
             fix=f"stop all writers, copy the lake's folder away, then {RESTORE}",
         )
 
 
+def references(look: Look) -> Iterator[Finding]:
+    """Every row finds the rows it refers to, and every head its snapshot and its schema."""
+    with look.lake.ledger.read() as conn:
+        broken = checks.broken_references(conn)
+        heads = checks.unresolved_heads(conn)
+    if broken:
+        yield Finding(
+            kind="references_broken",
+            about="ledger",
+            what=f"the ledger has {'; '.join(broken[:TOLD_LINES])}",
+            meaning="Somebody has changed the ledger by hand, or its file is damaged.",
+            fix=RESTORE,
+        )
+    for table, reason in heads:
+        yield Finding(
+            kind="head_unresolved",
+            about=table,
+            what=f"table {table}: {reason}",
+            meaning="What the table's log consists of can't be told from the ledger.",
+            fix=RESTORE,
+        )
+
+
+def leases(look: Look) -> Iterator[Finding]:
+    """Leases that a process left which is gone. The next one to need them takes them over."""
+    with look.lake.ledger.read() as conn:
+        held = checks.held_leases(conn)
+    dead = [lease for lease in held if lease.owner is not None and certainly_dead(lease.owner)]
+    if dead:
+        yield Finding(
+            kind="lease_left",
+            about=dead[0].name,
+            what=f"{len(dead)} leases are held by processes that are gone: "
+            f"{', '.join(lease.name for lease in dead[:TOLD_LINES])}",
+            meaning="Nothing waits for them: whoever needs one takes it over.",
+            fix="strand doctor --fix   (frees them; so does the next flush or tick)",
+            severity="warning",
+        )
+
+
 def books(look: Look) -> Iterator[Finding]:
     """Every acked row is somewhere: acked = log + tail + dropped + pruned + quarantined."""
-    for state in _states(look):
+    for state in look.states():
         count = state.head.books
         tail = sum(ref.rows for ref in state.tail)
         total = count.log + tail + count.dropped + count.pruned + count.quarantined
         if total != count.acked:
             yield Finding(
+                kind="books",
+                about=state.table.name,
                 what=f"table {state.table.name}: {count.acked:,} rows were acked, and {total:,} are accounted for",
                 meaning=f"{count.log:,} in the log + {tail:,} in the tail + {count.dropped:,} dropped + "
                 f"{count.pruned:,} pruned + {count.quarantined:,} quarantined should be the rows acked.",
@@ -46,6 +90,8 @@ def books(look: Look) -> Iterator[Finding]:
         files = sum(file.rows for file in look.view.files(state.table.name))
         if files != count.log:
             yield Finding(
+                kind="books",
+                about=state.table.name,
                 what=f"table {state.table.name}: its log has {count.log:,} rows, and its files {files:,}",
                 meaning="The list of data files in the ledger does not agree with its books.",
                 fix=RESTORE,
@@ -60,14 +106,16 @@ def seq_order(look: Look) -> Iterator[Finding]:
         lost = checks.lost_batches(conn)
     for name, seq in highest.items():
         if seq > counter:
-            yield _out_of_order(f"{name} hold seq {seq:,}, above the counter's {counter:,}")
+            yield _out_of_order(name, f"{name} hold seq {seq:,}, above the counter's {counter:,}")
     for table, batch in lost:
         yield Finding(
+            kind="batch_lost",
+            about=table,
             what=f"table {table}: its tail refers to batch {batch}, which is not there",
             meaning="Acked rows are missing.",
             fix=RESTORE,
         )
-    for state in _states(look):
+    for state in look.states():
         yield from _tail_order(state)
 
 
@@ -75,21 +123,31 @@ def _tail_order(state: TableState) -> Iterator[Finding]:
     name, reached = state.table.name, 0
     for ref in state.tail:
         if ref.first_seq <= reached or ref.last_seq - ref.first_seq + 1 != ref.rows:
-            yield _out_of_order(f"table {name}: batch {ref.batch_id} has seqs {ref.first_seq}..{ref.last_seq}")
+            yield _out_of_order(name, f"table {name}: batch {ref.batch_id} has seqs {ref.first_seq}..{ref.last_seq}")
         reached = max(reached, ref.last_seq)
     if reached > state.head.last_seq:
-        yield _out_of_order(f"table {name}: its tail reaches seq {reached:,}, its head says {state.head.last_seq:,}")
+        yield _out_of_order(
+            name, f"table {name}: its tail reaches seq {reached:,}, its head says {state.head.last_seq:,}"
+        )
 
 
-def _out_of_order(what: str) -> Finding:
-    return Finding(what=what, meaning="A seq could be given twice, or a reader could pass over a row.", fix=RESTORE)
+def _out_of_order(about: str, what: str) -> Finding:
+    return Finding(
+        kind="seq_order",
+        about=about,
+        what=what,
+        meaning="A seq could be given twice, or a reader could pass over a row.",
+        fix=RESTORE,
+    )
 
 
 def payloads(look: Look) -> Iterator[Finding]:
     """The bytes of the tail; all of them if it is a deep look, else a sample."""
-    for state in _states(look):
+    for state in look.states():
         for ref, reason in unreadable(look, state):
             yield Finding(
+                kind="payload_damaged",
+                about=ref.batch_id,
                 what=f"table {state.table.name}: batch {ref.batch_id} ({ref.rows:,} rows, seqs {ref.first_seq}.."
                 f"{ref.last_seq}) can't be read: {reason}",
                 meaning="Reads leave these rows out, with a warning. The next flush sets the batch aside.",
@@ -117,11 +175,13 @@ def under_way(look: Look) -> Iterator[Finding]:
     with look.lake.ledger.read() as conn:
         intents = read_intents(conn)
         loads = list_loads(conn)
-    names = {state.table.table_id: state.table.name for state in _states(look)}
+    names = {state.table.table_id: state.table.name for state in look.states()}
     for intent in intents:
         if isinstance(intent, UnreadableIntent):
             about = ", ".join(names.get(table_id, table_id) for table_id in intent.table_ids)
             yield Finding(
+                kind="operation_unreadable",
+                about=intent.op_id,
                 what=f"operation {intent.op_id} ({intent.kind} on {about}) can't be read: {intent.reason}",
                 meaning="Operations on its tables are refused; appends and reads go on.",
                 fix=f"upgrade strandline, or give it up with: strand recover --discard {intent.op_id}",
@@ -129,6 +189,8 @@ def under_way(look: Look) -> Iterator[Finding]:
             )
         elif intent.phase == "damaged":
             yield Finding(
+                kind="operation_damaged",
+                about=intent.op_id,
                 what=f"operation {intent.op_id} ({intent.kind}) was published, and its snapshot is gone",
                 meaning="Rows of the log are missing in Iceberg; its table refuses writes.",
                 fix=RESTORE,
@@ -136,6 +198,8 @@ def under_way(look: Look) -> Iterator[Finding]:
             )
         elif is_dead(intent):
             yield Finding(
+                kind="operation_left",
+                about=intent.op_id,
                 what=f"operation {intent.op_id} ({intent.kind}, {intent.phase}) was left by a process that is gone",
                 meaning="Nothing is lost; it is finished or undone by the next operation.",
                 fix="strand recover",
@@ -144,6 +208,8 @@ def under_way(look: Look) -> Iterator[Finding]:
             )
     for load in loads:
         yield Finding(
+            kind="load_unfinished",
+            about=load["load"],
             what=f"a load into {load['table']} stopped after {load['parts_done']} of {load['parts']} parts",
             meaning="It may still be running; if not, its published rows are there and the others are not.",
             fix="run the same `strand load` again: it goes on where it stopped",
@@ -159,9 +225,11 @@ def is_dead(intent: Intent | UnreadableIntent) -> bool:
 
 def set_aside(look: Look) -> Iterator[Finding]:
     """Tables that refuse writes, and batches in quarantine."""
-    for state in _states(look):
+    for state in look.states():
         if state.head.refuses is not None:
             yield Finding(
+                kind="table_refuses",
+                about=state.table.name,
                 what=f"table {state.table.name} refuses writes: {state.head.refuses}",
                 meaning="Reads go on; appends and flushes of this table fail.",
                 fix=RESTORE,
@@ -170,6 +238,8 @@ def set_aside(look: Look) -> Iterator[Finding]:
         quarantined = list_quarantined(conn)
     for batch in quarantined:
         yield Finding(
+            kind="quarantined",
+            about=batch["batch_id"],
             what=f"batch {batch['batch_id']} of {batch['table']} ({batch['rows']:,} rows) is in quarantine: "
             f"{batch['reason']}",
             meaning="These rows were acked and are in no table until somebody repairs them or gives them up.",
@@ -177,7 +247,3 @@ def set_aside(look: Look) -> Iterator[Finding]:
             f"strand quarantine restore {batch['batch_id']} FILE; or strand quarantine discard {batch['batch_id']}",
             since=text_of(batch["at_us"]),
         )
-
-
-def _states(look: Look) -> list[TableState]:
-    return [look.view.state(name) for name in look.view.tables]

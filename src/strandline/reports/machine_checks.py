@@ -1,13 +1,21 @@
-"""Whether the machine offers what the lake needs: Java, jars, room, permissions."""
+"""Whether the machine offers what the lake needs: Java, jars, room, permissions, a clock, versions that fit."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 
+from strandline.engines.duck.relations import local_path
 from strandline.errors import StrandError
+from strandline.ledger import checks
+from strandline.model.moments import text_of
 from strandline.reports.findings import Finding, Look
+
+SKEW_S = 300
+"""Clocks of one house differ by less."""
 
 LOW_BYTES = 1 << 30
 FULL_BYTES = 64 << 20
@@ -21,6 +29,8 @@ def java(_: Look) -> Iterator[Finding]:
         find()
     except StrandError as error:
         yield Finding(
+            kind="java",
+            about="java",
             what=error.message,
             meaning="flush, load, adopt and recover don't work here; append and sql do.",
             fix=error.hint,
@@ -36,6 +46,8 @@ def jars(_: Look) -> Iterator[Finding]:
     missing = [jar.file_name for jar in pinned() if not (folder / jar.file_name).is_file()]
     if missing:
         yield Finding(
+            kind="jars",
+            about="jars",
             what=f"{len(missing)} jars are not in {folder} yet: {', '.join(missing)}",
             meaning="The first flush fetches them, and needs the network for that.",
             fix="python -m strandline.engines.spark.jars",
@@ -44,11 +56,22 @@ def jars(_: Look) -> Iterator[Finding]:
 
 
 def room(look: Look) -> Iterator[Finding]:
-    """Room on the lake's disk."""
-    free = shutil.disk_usage(look.lake.root).free
+    """Room on the disks of the lake and its warehouse; told once where they are the same."""
+    folders = [look.lake.root]
+    if look.lake.config.warehouse.startswith("file:"):
+        folders.append(Path(local_path(look.lake.config.warehouse)))
+    disks = {folder.stat().st_dev: folder for folder in reversed(folders) if folder.exists()}
+    for folder in disks.values():
+        yield from _room(folder)
+
+
+def _room(folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
     if free < LOW_BYTES:
         yield Finding(
-            what=f"{free >> 20} MiB are left on the disk of {look.lake.root}",
+            kind="disk_room",
+            about=str(folder),
+            what=f"{free >> 20} MiB are left on the disk of {folder}",
             meaning="Appends fail when it is full; what was acked stays safe.",
             fix="free some room on that disk",
             severity="error" if free < FULL_BYTES else "warning",
@@ -59,8 +82,70 @@ def permissions(look: Look) -> Iterator[Finding]:
     """Whether this user may write the lake."""
     if not os.access(look.lake.root, os.W_OK):
         yield Finding(
+            kind="permissions",
+            about=str(look.lake.root),
             what=f"you may not write in {look.lake.root}",
             meaning="Commands that read work; those that write don't.",
             fix="run as the lake's owner, or change the folder's owner or mode",
             severity="warning",
         )
+
+
+def clock(look: Look) -> Iterator[Finding]:
+    """The ledger's time, and that of its database's host, are not far from this machine's."""
+    with look.lake.ledger.read() as conn:
+        last_us = checks.counter_at_us(conn)
+        server_us = checks.server_at_us(conn)
+    ahead_s = (last_us - look.now_us) / 1e6
+    if ahead_s > SKEW_S:
+        yield Finding(
+            kind="clock",
+            about="ledger",
+            what=f"the ledger's last write is of {text_of(last_us)}, and this machine's clock says "
+            f"{text_of(look.now_us)}: {_span(ahead_s)} less",
+            meaning="A clock has jumped: this one is behind, or a writer's was ahead. Nothing is lost and nothing "
+            f"waits, but new rows get the same _at until the clock has passed {text_of(last_us)}, and ages are wrong.",
+            fix="compare the clocks of this machine and of the other writers with a time server (`timedatectl`, "
+            "`chronyc tracking`) and set the wrong one right; if it was a writer's, it heals at that time by itself",
+            since=text_of(last_us),
+        )
+    elif server_us is not None and abs(server_us - look.now_us) / 1e6 > SKEW_S:
+        skew_s = (look.now_us - server_us) / 1e6
+        direction = "ahead of" if skew_s > 0 else "behind"
+        yield Finding(
+            kind="clock",
+            about="host",
+            what=f"this machine's clock is {_span(abs(skew_s))} {direction} the database's",
+            meaning="Rows that are appended from here get another _at than those from elsewhere.",
+            fix="compare both with a time server (`timedatectl`, `chronyc tracking`) and set the wrong one right",
+        )
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+FITTING = {"pyspark": ((4, 1, 4), (4, 2)), "pandas": ((0,), (3,)), "duckdb": ((2,), (3,))}
+"""From and up to which version each is known to work with the others."""
+
+
+def versions(_: Look) -> Iterator[Finding]:
+    """Libraries whose version does not work with the others."""
+    for name, (lowest, above) in FITTING.items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+        if not lowest <= numbers < above:
+            wanted = f"from {'.'.join(map(str, lowest))} to below {'.'.join(map(str, above))}"
+            yield Finding(
+                kind="version",
+                about=name,
+                what=f"{name} {found} is installed; strandline works with versions {wanted}",
+                meaning="Operations may fail, or write what others can't read.",
+                fix="install strandline into an environment of its own, with the versions it asks for",
+            )

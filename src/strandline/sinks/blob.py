@@ -70,6 +70,11 @@ class Blob:
         with suppress(StrandError):
             objects.remove(self._place, name)
 
+    def look(self) -> None:
+        """Whose place it is, and whether it can be listed. A local folder is made by the first unit."""
+        self._owner()
+        objects.listing(self._place, "")
+
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """The end of the last object of the highest epoch. In a prefix taken over from another lake, a new epoch."""
         owner = self._owner()

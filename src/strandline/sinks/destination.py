@@ -63,6 +63,9 @@ class Destination(Protocol):
     def probe(self) -> None:
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
 
+    def look(self) -> None:
+        """The same, as far as it can be told without writing anything there."""
+
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know.
 

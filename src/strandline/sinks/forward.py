@@ -91,6 +91,10 @@ class Forward:
         if answer.status not in (200, 404):
             raise Environment(f"{self._settings['url']} answers {answer.status}", hint="Is it a strand server?")
 
+    def look(self) -> None:
+        """The same question: it writes nothing."""
+        self.probe()
+
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Mark | None:
         """Where the receiver is in a stream."""
         answer = self._ask(stream, table)

@@ -78,6 +78,10 @@ class IcebergCopy:
             if OWNER in (target.properties(table) or {}):
                 target.set_properties(table, self._marker())
 
+    def look(self) -> None:
+        """Whether the catalog answers; whose its tables are is asked when one is written."""
+        self._target().properties(f"{self._namespace}.strandline_probe")
+
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """The highest mark that the target table has of this stream."""
         properties = self._target().properties(f"{self._namespace}.{table}")

@@ -278,6 +278,25 @@ class Iceberg:
             return RefReport(before, before if foreign is not None else wanted, foreign)
         raise TimeoutError(f"the refs of {name} were moved {SETTLE_ATTEMPTS} times while this one was being set")
 
+    def take_back(self, name: str, ref: str, foreign: int, pin: Callable[[], int | None]) -> str:
+        """Point `ref` at the pin though somebody else's commit is there; that commit stays, under a tag."""
+        tag = f"foreign_{foreign}"
+        for attempt in range(SETTLE_ATTEMPTS):
+            table = self.load(name)
+            manage = table.manageSnapshots()
+            if self._ref(table, ref) != foreign:
+                return tag
+            wanted = pin()
+            if table.snapshot(tag) is None:
+                manage = manage.createTag(tag, foreign)
+            try:
+                (manage.removeBranch(ref) if wanted is None else manage.replaceBranch(ref, wanted)).commit()
+                return tag
+            except Py4JJavaError as error:
+                if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                    raise
+        return tag
+
     def _ref(self, table: Any, ref: str) -> int | None:
         snapshot = table.snapshot(ref)
         return None if snapshot is None else int(snapshot.snapshotId())

@@ -1,0 +1,154 @@
+"""Avro files, read whole: Iceberg keeps its lists of manifests and its manifests in them.
+
+Only `strand doctor` reads them, to compare what Iceberg says with what the ledger says where there may be no JVM. So
+this is the smallest reader that can: the schema in the file's header says what follows, and rows come out as
+dictionaries. A file that is cut or changed is a ValueError that says where.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+
+
+def read_records(data: bytes) -> list[Mapping[str, Any]]:
+    """Every record of an Avro file."""
+    if not data.startswith(_MAGIC):
+        raise ValueError("it is not an Avro file")
+    source = _Source(data, len(_MAGIC))
+    header = _read_map({"values": "bytes"}, source, {})
+    schema = orjson.loads(header["avro.schema"])
+    codec = header.get("avro.codec", b"null").decode()
+    sync = source.take(_SYNC_BYTES)
+    found: list[Mapping[str, Any]] = []
+    while not source.at_end:
+        count, size = source.long(), source.long()
+        block = _Source(_decompressed(source.take(size), codec), 0)
+        named: dict[str, Any] = {}
+        found.extend(_read(schema, block, named) for _ in range(count))
+        if source.take(_SYNC_BYTES) != sync:
+            raise ValueError(f"a block does not end where it should, at byte {source.place:,}")
+    return found
+
+
+class _Source:
+    """Bytes and a place in them."""
+
+    def __init__(self, data: bytes, place: int) -> None:
+        self._data = data
+        self.place = place
+
+    @property
+    def at_end(self) -> bool:
+        return self.place >= len(self._data)
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.place + count > len(self._data):
+            raise ValueError(f"it ends in the middle, after {len(self._data):,} bytes")
+        self.place += count
+        return self._data[self.place - count : self.place]
+
+    def long(self) -> int:
+        """A number in zigzag, seven bits a byte."""
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                raise ValueError(f"a number has too many digits, at byte {self.place:,}")
+
+
+def _decompressed(block: bytes, codec: str) -> bytes:
+    try:
+        if codec == "deflate":
+            return zlib.decompress(block, -zlib.MAX_WBITS)
+        if codec == "zstandard":
+            import zstandard
+
+            return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(block))
+    except Exception as error:  # each library has its own
+        raise ValueError(f"a block can't be decompressed: {error}") from error
+    if codec == "null":
+        return block
+    raise ValueError(f"its codec is {codec}")
+
+
+def _read(schema: Any, source: _Source, named: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        place = source.long()
+        if not 0 <= place < len(schema):
+            raise ValueError(f"a union has no member {place}, at byte {source.place:,}")
+        return _read(schema[place], source, named)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        return _read(kind, source, named)
+    if isinstance(schema, dict) and "name" in schema:
+        named[schema["name"]] = schema
+    if kind in _SIMPLE:
+        return _SIMPLE[kind](source)
+    if kind in _NESTED:
+        return _NESTED[kind](schema, source, named)
+    if kind in named:
+        return _read(named[kind], source, named)
+    raise ValueError(f"a type {kind!r} is not known")
+
+
+def _read_record(schema: Any, source: _Source, named: dict[str, Any]) -> dict[str, Any]:
+    return {field["name"]: _read(field["type"], source, named) for field in schema["fields"]}
+
+
+def _read_array(schema: Any, source: _Source, named: dict[str, Any]) -> list[Any]:
+    return [_read(schema["items"], source, named) for _ in _items(source)]
+
+
+def _read_map(schema: Any, source: _Source, named: dict[str, Any]) -> dict[str, Any]:
+    return {_text(source): _read(schema["values"], source, named) for _ in _items(source)}
+
+
+def _items(source: _Source) -> Any:
+    """Once for every item of an array or a map: they come in runs, the last of which is empty."""
+    while (count := source.long()) != 0:
+        if count < 0:
+            source.long()  # the run's size in bytes, for readers that skip it
+        for _ in range(abs(count)):
+            yield None
+
+
+def _read_fixed(schema: Any, source: _Source, _named: dict[str, Any]) -> bytes:
+    return source.take(int(schema["size"]))
+
+
+def _bytes(source: _Source) -> bytes:
+    return source.take(source.long())
+
+
+def _text(source: _Source) -> str:
+    return _bytes(source).decode()
+
+
+_SIMPLE: dict[str, Callable[[_Source], Any]] = {
+    "null": lambda _: None,
+    "boolean": lambda source: source.take(1) != b"\0",
+    "int": _Source.long,
+    "long": _Source.long,
+    "float": lambda source: struct.unpack("<f", source.take(4))[0],
+    "double": lambda source: struct.unpack("<d", source.take(8))[0],
+    "bytes": _bytes,
+    "string": _text,
+}
+_NESTED: dict[str, Callable[[Any, _Source, dict[str, Any]], Any]] = {
+    "record": _read_record,
+    "array": _read_array,
+    "map": _read_map,
+    "fixed": _read_fixed,
+}

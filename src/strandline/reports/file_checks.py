@@ -1,0 +1,176 @@
+"""Whether the data files are there and hold what the ledger says, and whether there are others.
+
+A quick look asks a local disk for the size of every file. A deep one reads them: Parquet's own checksums of its pages
+are compared, and every `_seq` must be there once, in its file's range. Object stores are asked in a deep look only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from strandline.engines.duck.relations import local_path
+from strandline.engines.storage import open_uri
+from strandline.ledger.checks import known_paths
+from strandline.ledger.intents import read_intents
+from strandline.ledger.loads import list_loads
+from strandline.model.moments import text_of
+from strandline.model.tables import DataFile, TableState
+from strandline.model.types import SEQ
+from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.views.view import disjoint_runs
+
+TOLD_FILES = 5
+YOUNG_S = 24 * 3600
+"""What is younger may belong to somebody who is still writing."""
+
+
+def data_files(look: Look) -> Iterator[Finding]:
+    """Every pinned data file is there, has its size, and in a deep look its rows."""
+    for state in look.states():
+        name = state.table.name
+        files = look.view.files(name)
+        wrong = {file.path: said for file in files if (said := _wrong(file, deep=look.deep)) is not None}
+        if wrong:
+            more = f" (and {len(wrong) - TOLD_FILES} more)" if len(wrong) > TOLD_FILES else ""
+            yield Finding(
+                kind="data_file_damaged",
+                about=name,
+                what=f"table {name}: {len(wrong)} of its data files are damaged: "
+                f"{'; '.join(list(wrong.values())[:TOLD_FILES])}{more}",
+                meaning=f"Reads of their {sum(file.rows for file in files if file.path in wrong):,} rows fail with "
+                "history_gone; everything else goes on.",
+                fix=f"put the files back from a backup of the warehouse, or {RESTORE}",
+                since=_since(list(wrong)),
+            )
+        if look.deep:
+            yield from _seqs(state, [file for file in files if file.path not in wrong])
+
+
+def _since(paths: Sequence[str]) -> str | None:
+    """When the first of these was changed last; of one that is gone, its folder."""
+    times = []
+    for path in (Path(local_path(path)) for path in paths):
+        place = path if path.exists() else path.parent
+        if place.exists():
+            times.append(place.stat().st_mtime_ns // 1000)
+    return text_of(min(times)) if times else None
+
+
+def _wrong(file: DataFile, *, deep: bool) -> str | None:
+    path = local_path(file.path)
+    if "://" in path and not deep:
+        return None
+    try:
+        found = _size(file.path)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    if found != file.size_bytes:
+        return f"{path}: {found:,} bytes instead of {file.size_bytes:,}"
+    return _wrong_inside(file) if deep else None
+
+
+def _size(location: str) -> int:
+    if "://" not in (path := local_path(location)):
+        return Path(path).stat().st_size
+    system, place = open_uri(location)
+    size = system.get_file_info(place).size
+    if size is None:
+        raise FileNotFoundError(2, "No such file or directory")
+    return int(size)
+
+
+def _wrong_inside(file: DataFile) -> str | None:
+    from pyarrow import parquet
+
+    system, place = open_uri(file.path)
+    try:
+        with parquet.ParquetFile(place, filesystem=system, page_checksum_verification=True) as opened:
+            found = sum(batch.num_rows for batch in opened.iter_batches())
+    except (pa.ArrowException, OSError) as error:
+        return f"{local_path(file.path)}: {error}"
+    return None if found == file.rows else f"{local_path(file.path)}: {found:,} rows instead of {file.rows:,}"
+
+
+def _seqs(state: TableState, files: list[DataFile]) -> Iterator[Finding]:
+    """Every seq is in its file's range, and none is there twice. Files whose ranges overlap are looked at together."""
+    name = state.table.name
+    for run in disjoint_runs(files):
+        seqs = [_read_seqs(file) for file in run]
+        for file, found in zip(run, seqs, strict=True):
+            bounds = pa.compute.min_max(found).as_py()
+            if (bounds["min"], bounds["max"]) != (file.first_seq, file.last_seq):
+                yield _wrong_seqs(name, f"{file.path} holds seqs {bounds['min']}..{bounds['max']} instead of "
+                                  f"{file.first_seq}..{file.last_seq}")  # fmt: skip
+        together = pa.chunked_array(seqs) if seqs else pa.chunked_array([pa.array([], pa.int64())])
+        if (twice := len(together) - pa.compute.count_distinct(together).as_py()) > 0:
+            yield _wrong_seqs(name, f"{twice:,} seqs between {run[0].first_seq} and {run[-1].last_seq} are there twice")
+
+
+def _read_seqs(file: DataFile) -> pa.Array:
+    from pyarrow import parquet
+
+    system, place = open_uri(file.path)
+    return parquet.read_table(place, columns=[SEQ], filesystem=system).column(SEQ).combine_chunks()
+
+
+def _wrong_seqs(name: str, what: str) -> Finding:
+    return Finding(
+        kind="seqs_wrong",
+        about=name,
+        what=f"table {name}: {what}",
+        meaning="Rows may be delivered twice, or not at all.",
+        fix=RESTORE,
+    )
+
+
+# -- what nobody knows -------------------------------------------------------------------------------------------------
+
+
+def orphans(look: Look) -> Iterator[Finding]:
+    """Data files and working folders that nobody knows, on a local disk, older than a day."""
+    if not look.lake.config.warehouse.startswith("file:"):
+        return
+    oldest_s = look.now_us / 1e6 - YOUNG_S
+    for state in look.states():
+        with look.lake.ledger.read() as conn:
+            known = {local_path(path) for path in known_paths(conn, state.table.table_id)}
+        folder = Path(local_path(look.lake.config.warehouse), *state.table.iceberg_name.split("."), "data")
+        found = [size for path, size in _old_files(folder, oldest_s) if path not in known]
+        if found:
+            yield _garbage("orphan_files", state.table.name, f"table {state.table.name}: {len(found):,} data files "
+                           f"({sum(found):,} bytes) belong to no snapshot of the lake")  # fmt: skip
+    yield from _left_folders(look, oldest_s)
+
+
+def _left_folders(look: Look, oldest_s: float) -> Iterator[Finding]:
+    with look.lake.ledger.read() as conn:
+        live = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
+    base = Path(local_path(look.lake.config.warehouse)) / "_staging"
+    left = [path for path in (base.iterdir() if base.is_dir() else ()) if path.name not in live]
+    left = [path for path in left if path.stat().st_mtime < oldest_s]
+    if left:
+        yield _garbage("orphan_folders", str(base), f"{len(left)} working folders in {base} belong to no operation")
+
+
+def _old_files(folder: Path, oldest_s: float) -> Iterator[tuple[str, int]]:
+    for path in folder.rglob("*.parquet"):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue
+        if stat.st_mtime < oldest_s:
+            yield str(path), stat.st_size
+
+
+def _garbage(kind: str, about: str, what: str) -> Finding:
+    return Finding(
+        kind=kind,
+        about=about,
+        what=what,
+        meaning="They are what killed or abandoned operations wrote. Nobody reads them; they only take room.",
+        fix="strand sweep",
+        severity="warning",
+    )

@@ -1,0 +1,160 @@
+"""`strand doctor --fix`: only what can't make anything worse.
+
+It finishes or undoes what dead processes left, sets unreadable batches aside with their bytes, deletes batches that
+were flushed long ago, frees leases of the dead, forgets watermarks that can't be true, and lets Iceberg follow the
+ledger where only the lake's own commits are concerned. Somebody else's commit is moved off `main` only for a table that
+a person names, and is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from strandline.errors import StrandError
+from strandline.lake import Lake
+from strandline.ledger import batches, checks, deliveries
+from strandline.ledger import leases as ledger_leases
+from strandline.ledger.catalog import metadata_locations, step_back
+from strandline.ledger.files import knows_snapshot
+from strandline.ledger.owner import certainly_dead
+from strandline.ledger.sinks import sink_by_id
+from strandline.model.ids import lease_of_stream
+from strandline.model.tables import TableState
+from strandline.operations.beats import holding
+from strandline.reports import ledger_checks
+from strandline.reports.findings import Look
+from strandline.reports.iceberg_checks import (
+    CATALOG,
+    MAIN_REF,
+    UNREADABLE,
+    UnderWay,
+    can_step_back,
+    catalog_url,
+    orphan_branches,
+    read_metadata,
+)
+
+
+def fix(lake: Lake, *, take_back: Collection[str] = ()) -> list[str]:
+    """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
+    done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
+    for repair in (_payloads, _recovered, _leases, _watermarks, _metadata, _swept):
+        done += repair(Look.at(lake, deep=True))
+    return done + list(_refs(Look.at(lake, deep=True), take_back))
+
+
+def _payloads(look: Look) -> Iterator[str]:
+    for state in look.states():
+        for ref, reason in ledger_checks.unreadable(look, state):
+            if batches.quarantine(look.lake.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason):
+                yield f"batch {ref.batch_id} of {state.table.name} set aside ({ref.rows:,} rows)"
+
+
+def _recovered(look: Look) -> Iterator[str]:
+    """The Iceberg half needs Java; where there is none, that is a finding of the examination that follows."""
+    try:
+        for one in look.lake.recover():
+            if one.settled:
+                yield f"operation {one.op_id} ({one.kind}): {one.outcome}"
+    except StrandError:
+        return
+
+
+def _leases(look: Look) -> Iterator[str]:
+    with look.lake.ledger.read() as conn:
+        held = checks.held_leases(conn)
+    for lease in held:
+        if lease.owner is not None and certainly_dead(lease.owner):
+            with look.lake.ledger.write() as txn:
+                ledger_leases.free(txn, lease)
+            yield f"lease {lease.name} freed: its process is gone"
+
+
+def _watermarks(look: Look) -> Iterator[str]:
+    ctx = look.lake.context
+    with ctx.ledger.read() as conn:
+        ahead = checks.marks_ahead(conn)
+    for mark in ahead:
+        with holding(ctx, lease_of_stream(mark.sink_id, mark.stream.text())) as hold, ctx.ledger.write() as txn:
+            sink = sink_by_id(txn.conn, mark.sink_id)
+            if sink is not None and mark in checks.marks_ahead(txn.conn):
+                deliveries.forget_mark(txn, hold, sink, mark.stream)
+                yield (
+                    f"sink {mark.sink}: watermark {mark.seq:,} of {mark.table}/{mark.stream.partition} forgotten; the "
+                    "next tick asks the destination"
+                )
+
+
+def _metadata(look: Look) -> Iterator[str]:
+    locations = metadata_locations(catalog_url(look), CATALOG)
+    for state in look.states():
+        location = locations.get(state.table.iceberg_name)
+        if location is None or location.previous is None or _readable(location.current):
+            continue
+        if can_step_back(look, state, location) and step_back(
+            catalog_url(look), CATALOG, state.table.iceberg_name, location
+        ):
+            yield f"table {state.table.name}: went back from {location.current} to the metadata before it"
+
+
+def _readable(location: str) -> bool:
+    try:
+        read_metadata(location)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def _swept(look: Look) -> Iterator[str]:
+    swept = sum(iter(lambda: batches.sweep(look.lake.ledger), 0))
+    if swept:
+        yield f"{swept:,} batches deleted that were flushed long ago"
+
+
+# -- refs --------------------------------------------------------------------------------------------------------------
+
+
+def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
+    """Let Iceberg's refs follow the ledger; Spark is started when there is one to move."""
+    locations = metadata_locations(catalog_url(look), CATALOG)
+    under_way = UnderWay.of(look)
+    for state in look.states():
+        location = locations.get(state.table.iceberg_name)
+        if location is None or state.table.table_id in under_way.unsettled:
+            continue
+        try:
+            refs = {ref: int(at["snapshot-id"]) for ref, at in read_metadata(location.current)["refs"].items()}
+        except (*UNREADABLE, KeyError):
+            continue
+        orphans = orphan_branches(refs, under_way)
+        if refs.get(MAIN_REF) == state.head.log_snapshot and not orphans:
+            continue
+        try:
+            yield from _settle(look.lake, state, orphans, take_back=state.table.name in take_back)
+        except StrandError:
+            continue  # no Java here: it stays a finding
+
+
+def _settle(lake: Lake, state: TableState, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
+    name, iceberg = state.table.iceberg_name, lake.iceberg()
+    for branch in orphans or ("",):
+        report = iceberg.settle(name, MAIN_REF, branch, _pin(lake, state), _ours(lake, state))
+        if report.foreign is not None and take_back:
+            tag = iceberg.take_back(name, MAIN_REF, report.foreign, _pin(lake, state))
+            yield f"table {state.table.name}: main taken back to {state.head.log_snapshot}; the other commit is {tag}"
+        elif report.after != report.before:
+            yield f"table {state.table.name}: main moved from {report.before} to {report.after}"
+        if branch:
+            yield f"table {state.table.name}: private branch {branch} dropped"
+
+
+def _pin(lake: Lake, state: TableState) -> Callable[[], int | None]:
+    return lambda: lake.view().state(state.table.name).head.log_snapshot
+
+
+def _ours(lake: Lake, state: TableState) -> Callable[[int], bool]:
+    def ours(snapshot_id: int) -> bool:
+        with lake.ledger.read() as conn:
+            return knows_snapshot(conn, state.table.table_id, snapshot_id)
+
+    return ours

@@ -1,0 +1,92 @@
+"""Whether the sinks are where they say, can go on, and reach their destinations.
+
+A destination is only asked, and nothing is written there: whoever looks may not be the one who delivers. An Iceberg
+copy can be asked by Spark alone, so that is left to a deep look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.errors import StrandError
+from strandline.ledger import dead_letters, deliveries
+from strandline.ledger.checks import marks_ahead
+from strandline.ledger.sinks import list_sinks
+from strandline.model.moments import text_of
+from strandline.model.sinks import Sink, StreamState
+from strandline.reports.findings import Finding, Look
+from strandline.sinks.destination import Later, Park
+from strandline.sinks.instances import destination
+
+
+def watermarks(look: Look) -> Iterator[Finding]:
+    """No watermark is above its stream's last row."""
+    with look.lake.ledger.read() as conn:
+        ahead = marks_ahead(conn)
+    for mark in ahead:
+        yield Finding(
+            kind="watermark_ahead",
+            about=f"{mark.sink}:{mark.stream.text()}",
+            what=f"sink {mark.sink}: its watermark of {mark.table}/{mark.stream.partition} is {mark.seq:,}, and the "
+            f"stream's last row is {mark.head_seq:,}",
+            meaning="Rows up to that seq would never be delivered, because they count as delivered.",
+            fix="strand doctor --fix   (forgets the mark; the next tick asks the destination where it is)",
+            since=None if mark.delivered_at_us is None else text_of(mark.delivered_at_us),
+        )
+
+
+def waiting(look: Look) -> Iterator[Finding]:
+    """Deliveries that are parked, and rows that were refused."""
+    with look.lake.ledger.read() as conn:
+        letters = dead_letters.count_open(conn)
+        streams = [(sink, state) for sink in list_sinks(conn) for state in deliveries.read_streams(conn, sink)]
+    for sink, state in streams:
+        if state.delivery is not None and state.delivery.parked is not None:
+            yield _parked(sink, state, state.delivery.parked)
+        dead = letters.get((sink.sink_id, state.stream), 0)
+        if dead:
+            yield Finding(
+                kind="dead_letters",
+                about=f"{sink.name}:{state.stream.text()}",
+                what=f"sink {sink.name}: {dead:,} rows of {state.table}/{state.stream.partition} were refused",
+                meaning="The destination does not have them, and everything after them goes on.",
+                fix=f"strand sink dead {sink.name}   (shows them; then --replay or --discard)",
+                severity="warning",
+            )
+
+
+def _parked(sink: Sink, state: StreamState, reason: str) -> Finding:
+    at_us = state.last_error_at_us
+    return Finding(
+        kind="parked",
+        about=f"{sink.name}:{state.stream.text()}",
+        what=f"sink {sink.name}: the delivery of {state.table}/{state.stream.partition} is parked: {reason}",
+        meaning="Nothing of this stream is delivered until somebody has looked; other streams go on.",
+        fix=f"see to the reason, then: strand sink retry {sink.name}",
+        since=None if at_us is None else text_of(at_us),
+    )
+
+
+def destinations(look: Look) -> Iterator[Finding]:
+    """Every destination answers, accepts us, and belongs to this lake's sink."""
+    with look.lake.ledger.read() as conn:
+        known = list_sinks(conn)
+    for sink in known:
+        if sink.type == "iceberg" and not look.deep:
+            continue
+        try:
+            place = destination(look.lake.surroundings, sink)
+            try:
+                place.look()
+            finally:
+                place.close()
+        except (Later, Park, StrandError) as error:
+            hint = error.hint if isinstance(error, StrandError) else ""
+            yield Finding(
+                kind="destination",
+                about=sink.name,
+                what=f"sink {sink.name}: its destination can't be used: {error}",
+                meaning="Its rows wait here, and are delivered when it can. Nothing is lost, and other sinks go on.",
+                fix=hint or f"see whether it is up and its address right: strand sink show {sink.name}",
+                severity="warning",
+            )

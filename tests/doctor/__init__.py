@@ -1,0 +1,1 @@
+"""What `strand doctor` finds, and how it is repaired."""
