@@ -52,6 +52,8 @@ NAMES: dict[str, str] = {
     "blob.before_write": "before a worker writes a unit's object",
     "blob.before_rename": "a unit's object is on the disk under its temporary name (a bucket has none: it is visible)",
     "blob.after_write": "a unit's object is visible, the ledger does not know it",
+    "blob.before_manifest": "a stream's manifest was read, and is not yet written with the unit's line",
+    "blob.after_manifest": "a unit's line is in its stream's manifest, the ledger does not know it",
     "copy.before_append": "a unit's rows are in a working folder, nothing is in the target table",
     "copy.after_append": "a unit's rows are on a private branch of the target table",
     "copy.before_commit": "before the target's main and the stream's mark move together",

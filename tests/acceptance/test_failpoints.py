@@ -61,8 +61,9 @@ RECOVERY_POINTS = ["recover.before_commit", "recover.after_commit", "settle.befo
 APPEND_POINTS = ["append.before_commit", "append.after_commit"]
 OTHER_POINTS = ["table.before_commit", "table.after_commit", "quarantine.before_commit", "quarantine.after_commit"]
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
-DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "copy.before_append",
-                      "copy.after_append", "copy.before_commit", "copy.after_commit"]  # fmt: skip
+DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",
+                      "blob.after_manifest", "copy.before_append", "copy.after_append", "copy.before_commit",
+                      "copy.after_commit"]  # fmt: skip
 """`tests/sinks` dies at these."""
 DELIVERY_POINTS = ["deliver.before_open", "deliver.after_open", "deliver.before_close", "deliver.after_close",
                    "forward.before_send", "forward.after_send", "dead.before_commit", "dead.after_commit"]  # fmt: skip

@@ -13,11 +13,12 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from strandline import create
-from strandline.engines import objects
+from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
 from strandline.errors import Busy, Conflict, Environment, NotFound
 from strandline.lake import Lake
 from strandline.model.sinks import Mark
+from strandline.sinks import blob as blobs
 from strandline.sinks.blob import Blob
 from tests.kit import environment, kill, make_table, messages, python_process
 from tests.sinks.conftest import S3
@@ -106,6 +107,26 @@ def test_a_prefix_belongs_to_one_sink(filled: Lake, s3: S3) -> None:
     assert other.find_mark(unit.delivery.stream, "messages", ()) == Mark(2, 0)
 
 
+def test_two_sinks_added_at_the_same_moment_do_not_share_a_prefix(
+    filled: Lake, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has seen that the prefix is nobody's; the other claims it and ships; the first is refused."""
+    settings = settings_for(s3)
+    late, other = blob_for(filled, settings, sink_id="late"), blob_for(filled, settings)
+    unit = unit_of(filled, settings, until=21)
+    create_bytes = conditional.create_bytes
+
+    def overtaken(place: Place, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(blobs, "create_bytes", create_bytes)
+        other.ship(unit)
+        return create_bytes(place, name, content)
+
+    monkeypatch.setattr(blobs, "create_bytes", overtaken)
+    with pytest.raises(Conflict):
+        late.ship(unit)
+    other.ship(unit)
+
+
 def test_what_is_wrong_with_a_store_is_said(filled: Lake, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound) as missing:
         blob_for(filled, settings_for(s3, uri="s3://no-such-bucket-here/x")).probe()
@@ -113,14 +134,21 @@ def test_what_is_wrong_with_a_store_is_said(filled: Lake, s3: S3, monkeypatch: p
     with pytest.raises(Busy) as unreachable:
         blob_for(filled, settings_for(s3, endpoint="http://127.0.0.1:9")).probe()
     assert "endpoint" in unreachable.value.hint
+    with pytest.raises(NotFound):
+        conditional.create_bytes(Place("s3://no-such-bucket-here/x", s3.endpoint), "y", b"")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     objects._bucket_system.cache_clear()
     try:
         with pytest.raises(Environment) as refused:
             blob_for(filled, settings_for(s3)).probe()
         assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
+        conditional._store.cache_clear()
+        with pytest.raises(Environment) as refused:
+            conditional.create_bytes(Place(f"s3://{s3.bucket}/x", s3.endpoint), "y", b"")
+        assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
     finally:
         objects._bucket_system.cache_clear()
+        conditional._store.cache_clear()
 
 
 class _Breaking(io.BytesIO):
@@ -143,7 +171,7 @@ def test_an_upload_that_fails_in_the_middle_leaves_no_object(s3: S3) -> None:
 
 UPLOAD = """
 import io, sys, time
-from strandline.engines import objects
+from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
 
 class Content(io.BytesIO):

@@ -67,12 +67,9 @@ class Place:
 
 @lru_cache(maxsize=32)
 def _bucket_system(bucket: str, endpoint: str | None, region: str | None) -> S3FileSystem:
-    from pyarrow.fs import S3FileSystem, resolve_s3_region
+    from pyarrow.fs import S3FileSystem
 
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if region is None:
-        region = "us-east-1" if endpoint else resolve_s3_region(bucket)
+    endpoint, region = address_of(bucket, endpoint, region)
     return S3FileSystem(
         region=region,
         endpoint_override=endpoint,
@@ -80,6 +77,17 @@ def _bucket_system(bucket: str, endpoint: str | None, region: str | None) -> S3F
         request_timeout=REQUEST_TIMEOUT_S,
         force_virtual_addressing=False,
     )
+
+
+def address_of(bucket: str, endpoint: str | None, region: str | None) -> tuple[str | None, str]:
+    """A bucket's endpoint (None is AWS's) and region: as given, else as the environment says, else as AWS says."""
+    from pyarrow.fs import resolve_s3_region
+
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region is None:
+        region = "us-east-1" if endpoint else str(resolve_s3_region(bucket))
+    return endpoint, region
 
 
 @dataclass(frozen=True)
@@ -125,32 +133,8 @@ def put_bytes(place: Place, name: str, content: bytes) -> None:
             _upload_bytes(place, name, content)
             return
         target = place.local / name
-        temporary = _write_beside(target, content)
+        temporary = write_beside(target, content)
         commit_file(temporary, target)
-
-
-def create_bytes(place: Place, name: str, content: bytes) -> bool:
-    """Write a small object unless there is one; whether it is ours now.
-
-    Two may try at once. A local disk lets one of them through. For a bucket PyArrow has no conditional write, so what
-    is there afterwards decides.
-    """
-    if place.local is None:
-        if read_bytes(place, name) is not None:
-            return False
-        put_bytes(place, name, content)
-        return read_bytes(place, name) == content
-    with reaching(place, name):
-        target = place.local / name
-        temporary = _write_beside(target, content)
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
-        sync_folder(target.parent)
-    return True
 
 
 def remove(place: Place, name: str) -> None:
@@ -213,7 +197,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_beside(target: Path, content: bytes) -> Path:
+def write_beside(target: Path, content: bytes) -> Path:
+    """A finished and synced file in the target's folder, under a temporary name."""
     make_folder(target.parent)
     temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
     with temporary.open("xb") as file:
@@ -233,8 +218,9 @@ def reaching(place: Place, name: str = "") -> Iterator[None]:
 
 
 _CREDENTIALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
-                "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN", "HTTP STATUS 403", "HTTP response code 403")  # fmt: skip
-_NO_BUCKET = ("NO_SUCH_BUCKET", "bucket does not exist", "Bucket '", "HTTP response code: 404")
+                "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN", "HTTP STATUS 403", "HTTP response code 403", "403 Forbidden",
+                "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken")  # fmt: skip
+_NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket", "bucket does not exist", "Bucket '", "HTTP response code: 404")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 import orjson
 
 from strandline.engines import objects
+from strandline.engines.conditional import change_bytes, create_bytes
 from strandline.engines.objects import Place
 from strandline.errors import BadRequest, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
@@ -147,7 +148,7 @@ class Blob:
         """Make sure that the prefix is ours. Asked before every unit: somebody may have taken it over."""
         owner = read_owner(place)
         if owner is None:
-            if objects.create_bytes(place, names.OWNER, Owner(self._lake_id, self._sink_id).document()):
+            if create_bytes(place, names.OWNER, Owner(self._lake_id, self._sink_id).document()):
                 return
             owner = read_owner(place)
         assert owner is not None, f"{place.shown(names.OWNER)} was there, and is gone"
@@ -219,11 +220,20 @@ class Line:
 
 
 def add_to_manifest(place: Place, name: str, line: Line) -> None:
-    """Write the manifest anew with this line in it, once, in the order of epochs and ranges."""
-    found = [Line(**orjson.loads(text)) for text in (objects.read_bytes(place, name) or b"").splitlines() if text]
-    lines = {one.name: one for one in [*found, line]}
-    ordered = sorted(lines.values(), key=lambda one: (_epoch(one.name), one.since))
-    objects.put_bytes(place, name, b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in ordered))
+    """Write the manifest anew with this line in it, once, in the order of epochs and ranges.
+
+    Whoever comes late adds to what is there by then, and takes no line of another's away.
+    """
+
+    def with_line(content: bytes | None) -> bytes:
+        found = [Line(**orjson.loads(text)) for text in (content or b"").splitlines() if text]
+        lines = {one.name: one for one in [*found, line]}
+        ordered = sorted(lines.values(), key=lambda one: (_epoch(one.name), one.since))
+        fail("blob.before_manifest")
+        return b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in ordered)
+
+    change_bytes(place, name, with_line)
+    fail("blob.after_manifest")
 
 
 def _epoch(name: str) -> int:

@@ -1,0 +1,182 @@
+"""Small objects that several processes may write at once: created by one of them, or changed from what was read.
+
+Whoever holds a lease may be paused, lose it without noticing, and write when it wakes up. Where a name says all of an
+object that is harmless; an object that many units share (who owns a prefix, a stream's manifest) has to be compared
+when it is written. A bucket does that itself (`If-None-Match`, `If-Match`), which PyArrow has no words for, so these
+writes go through obstore. On a disk, a link refuses a name that is taken, and a lock holds off the others.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.engines import objects
+from strandline.engines.objects import Place, reaching
+from strandline.errors import Busy
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+ATTEMPTS = 50
+LOCK_WAIT_S = 10.0
+LOCK_POLL_S = 0.02
+
+
+def create_bytes(place: Place, name: str, content: bytes) -> bool:
+    """Write a small object unless there is one; whether it is ours now. Of any number that try, one is."""
+    if place.local is None:
+        return _put(place, name, content, "create")
+    with reaching(place, name):
+        target = place.local / name
+        temporary = objects.write_beside(target, content)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        objects.sync_folder(target.parent)
+    return True
+
+
+def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes]) -> None:
+    """Write what `change` makes of a small object (None: there is none), though others may be changing it too.
+
+    `change` may be called several times, and must only look at what it is given.
+    """
+    if place.local is not None:
+        with _locked(place, name):
+            _replace(place, name, change)
+        return
+    for _ in range(ATTEMPTS):
+        found = _get(place, name)
+        content, mode = (None, "create") if found is None else (found[0], found[1])
+        changed = change(content)
+        if changed == content or _put(place, name, changed, mode):
+            return
+    raise Busy(f"{place.shown(name)} was changed {ATTEMPTS} times while it was being written", reason="contention")
+
+
+def _replace(place: Place, name: str, change: Callable[[bytes | None], bytes]) -> None:
+    content = objects.read_bytes(place, name)
+    changed = change(content)
+    if changed != content:
+        objects.put_bytes(place, name, changed)
+
+
+@contextmanager
+def _locked(place: Place, name: str) -> Iterator[None]:
+    """Nobody else changes a local object meanwhile. The lock ends with its process, however that ends."""
+    assert place.local is not None
+    target = place.local / name
+    with reaching(place, name):
+        objects.make_folder(target.parent)
+        handle = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _wait_for(handle, place.shown(name))
+            yield
+        finally:
+            os.close(handle)
+
+
+def _wait_for(handle: int, shown: str) -> None:
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise Busy(
+                    f"{shown}: another process has been writing it for {LOCK_WAIT_S:g} s",
+                    hint="It may be paused or stuck; let it go on, or end it. The same unit is tried again.",
+                    reason="locked",
+                ) from None
+            time.sleep(LOCK_POLL_S)
+
+
+# -- buckets -----------------------------------------------------------------------------------------------------------
+
+
+def _get(place: Place, name: str) -> tuple[bytes, Any] | None:
+    """An object's content and what identifies exactly this version of it."""
+    import obstore
+
+    bucket, key = _split(place, name)
+    with _telling(place, name):
+        try:
+            found = obstore.get(_store(bucket, place.endpoint, place.region), key)
+            return bytes(found.bytes()), {"e_tag": found.meta["e_tag"]}
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise
+            return None
+
+
+def _put(place: Place, name: str, content: bytes, mode: Any) -> bool:
+    """Whether the store took it: `mode` is `create`, or the version that must still be there."""
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    bucket, key = _split(place, name)
+    with _telling(place, name):
+        try:
+            obstore.put(_store(bucket, place.endpoint, place.region), key, content, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+    return True
+
+
+def _split(place: Place, name: str) -> tuple[str, str]:
+    bucket, _, key = place.path(name).partition("/")
+    return bucket, key
+
+
+@contextmanager
+def _telling(place: Place, name: str) -> Iterator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise objects.told(OSError(str(error)), place, name) from error
+
+
+@lru_cache(maxsize=32)
+def _store(bucket: str, endpoint: str | None, region: str | None) -> S3Store:
+    from obstore.store import S3Store
+
+    endpoint, region = objects.address_of(bucket, endpoint, region)
+    options: dict[str, Any] = {**_shared_credentials(), "region": region}
+    if endpoint is not None:
+        options["endpoint"] = endpoint
+    return S3Store(
+        bucket,
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=objects.REQUEST_TIMEOUT_S)},
+        client_options={
+            "connect_timeout": f"{objects.CONNECT_TIMEOUT_S}s",
+            "timeout": f"{objects.REQUEST_TIMEOUT_S}s",
+            "allow_http": True,
+        },
+        **options,
+    )
+
+
+def _shared_credentials() -> dict[str, str]:
+    """The keys of AWS's credentials file, which obstore does not read; it knows the environment, roles and tokens."""
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    found = configparser.ConfigParser(interpolation=None)
+    found.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser())
+    profile = os.environ.get("AWS_PROFILE", "default")
+    keys = ("access_key_id", "secret_access_key", "session_token")
+    return {key: found[profile][f"aws_{key}"] for key in keys if found.has_option(profile, f"aws_{key}")}
