@@ -1,33 +1,71 @@
-"""A commit whose answer was lost: the group is not stored a second time."""
+"""A commit whose answer was lost: what it stored is not stored a second time, and is acked."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.kit import make_table, message
+from tests.kit import make_table, message, wait_until
 
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger import group_commit
+
+
+def lose_one_answer(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The next commit of the ledger is done, and its answer is not heard; the list says when that was."""
+    lost: list[str] = []
+    write = lake.ledger.database.write
+
+    @contextmanager
+    def losing() -> Iterator[Any]:
+        with write() as conn:
+            yield conn
+        if not lost:
+            lost.append("commit")
+            raise Busy("the ledger does not answer", reason="ledger_behind")
+
+    monkeypatch.setattr(lake.ledger.database, "write", losing)
+    return lost
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_append_alone_whose_answer_was_lost_is_stored_once_and_acked(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """The same transaction is run again under the same batch id, finds it, and that is the ack."""
+    make_table(lake, row_key=[])
+    lost = lose_one_answer(lake, monkeypatch)
+    ack = lake.append("messages", [message(0), message(1)], idempotency_key=key)
+    assert lost and (ack.rows, ack.first_seq, ack.last_seq) == (2, 2, 3)
+    assert lake.view().sql("select n, count(*) from messages group by n order by n").rows() == [(0, 1), (1, 1)]
+    assert lake.append("messages", [message(2)]).first_seq == 4
+
+
+def test_an_append_that_fails_before_its_commit_is_not_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be stored, so nobody waits twice for a ledger that is locked."""
+    make_table(lake, row_key=[])
+    tried: list[str] = []
+
+    @contextmanager
+    def locked() -> Iterator[Any]:
+        tried.append("write")
+        raise Busy("another process holds the ledger", reason="ledger_behind")
+        yield
+
+    monkeypatch.setattr(lake.ledger.database, "write", locked)
+    with pytest.raises(Busy):
+        lake.append("messages", [message(0)])
+    assert tried == ["write"]
 
 
 def test_a_group_whose_answer_was_lost_is_stored_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction was committed and the connection cut: the batch ids are there, and that is the ack."""
     make_table(lake, row_key=[])
     appender = lake._appender
-    real = group_commit.Appender._store
-    lost: list[int] = []
-
-    def losing(self: Any, appends: Any) -> Any:
-        answers = real(self, appends)
-        if len(appends) > 1 and not lost:
-            lost.append(len(appends))
-            raise Busy("the ledger does not answer", reason="ledger_behind")
-        return answers
-
-    monkeypatch.setattr(group_commit.Appender, "_store", losing)
+    lost = lose_one_answer(lake, monkeypatch)
     acks: list[Any] = []
     gate = threading.Event()
     take = appender._take_queue
@@ -43,12 +81,11 @@ def test_a_group_whose_answer_was_lost_is_stored_once(lake: Lake, monkeypatch: p
     ]
     for thread in threads:
         thread.start()
-    while len(appender._queue) < 4:
-        pass
+    wait_until(lambda: len(appender._queue) == 4, 30)
     gate.set()
     for thread in threads:
         thread.join()
-    assert lost == [4], "the calls did not meet in one group"
+    assert lost == ["commit"]
     found = lake.view().sql("select n, count(*) from messages group by n order by n").rows()
     assert found == [(n, 1) for n in range(4)]
     assert sorted(ack.first_seq for ack in acks) == [2, 3, 4, 5]

@@ -154,26 +154,23 @@ class Appender:
         """All in one transaction; if that fails each by itself, under the batch ids it has.
 
         The answer to a commit may be lost though it was stored. Then the ids are there already, and that is the ack.
+        So one that is alone is tried again too, if the commit was asked for; before that, nothing can be stored.
         """
         if not joints:
             return
+        asked = False
         try:
-            answers = self._store([joint.append for joint in joints])
+            with self._ledger.write() as txn:
+                answers = store(txn, [joint.append for joint in joints])
+                fail("append.before_commit")
+                asked = True
         except Exception as error:
-            if sum(len(joint.members) for joint in joints) == 1:
-                joints[0].answer(error)
-                return
+            alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
-                joint.answer(self._store_alone(joint.append))
+                joint.answer(error if alone and not asked else self._store_alone(joint.append))
             return
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)
-
-    def _store(self, appends: Sequence[Append]) -> list[Ack | StrandError]:
-        with self._ledger.write() as txn:
-            answers = store(txn, appends)
-            fail("append.before_commit")
-        return answers
 
     def _store_alone(self, append: Append) -> Ack | Exception:
         try:
