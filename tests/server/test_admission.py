@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,8 +17,9 @@ import pytest
 from strandline.errors import Busy, TooManyRequests
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
-from strandline.server import admission
+from strandline.server import admission, service
 from strandline.server.admission import Gate, retry_after_s
+from strandline.server.bodies import decompressed
 from tests.kit import make_table, messages, part_ids, wait_until
 from tests.server.chunks import ndjson
 from tests.server.conftest import NDJSON, Running, error
@@ -51,8 +53,8 @@ class Clock:
         return self.now
 
 
-def gate(clock: Clock, **changes: int) -> Gate:
-    return Gate(**{"max_requests": 2, "max_bytes": 100, "queue": 3, **changes}, clock=clock)
+def gate(clock: Clock, behind_s: Callable[[], float] = lambda: 0.0) -> Gate:
+    return Gate(max_requests=2, max_bytes=100, queue=3, behind_s=behind_s, clock=clock)
 
 
 def test_an_actor_has_so_many_requests_and_bytes_and_others_are_not_affected() -> None:
@@ -77,9 +79,9 @@ def test_an_actor_has_so_many_requests_and_bytes_and_others_are_not_affected() -
         assert one.in_flight == 1, "one alone is always let in; a body has a limit of its own"
 
 
-def test_who_comes_when_the_queue_is_full_or_stuck_is_sent_away() -> None:
-    clock = Clock()
-    one = gate(clock)
+def test_who_comes_when_the_queue_is_full_or_the_ledger_stuck_is_sent_away() -> None:
+    clock, behind = Clock(), [0.0]
+    one = gate(clock, lambda: behind[0])
     with ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(one.working())
@@ -90,6 +92,9 @@ def test_who_comes_when_the_queue_is_full_or_stuck_is_sent_away() -> None:
         pass
     with one.working():
         clock.now += admission.BEHIND_S + 1
+        with one.admitted("a", 1):
+            pass
+        behind[0] = admission.BEHIND_S + 1
         with pytest.raises(Busy), one.admitted("a", 1):
             pass
         assert one.retry_after_s() == 2, "three acks in six seconds, and one that waits"
@@ -162,7 +167,7 @@ def test_a_ledger_that_is_behind_is_503_with_a_time_to_wait(
     thread = threading.Thread(target=first)
     try:
         thread.start()
-        wait_until(lambda: server.service.gate.oldest_s > 0.3, 20)
+        wait_until(lambda: lake.ledger.behind_s() > 0.3, 20)
         answer = server.append(b"")
         assert (answer.status_code, error(answer)["code"]) == (503, "busy"), answer.text
         assert error(answer)["detail"]["reason"] == "ledger_behind"
@@ -175,3 +180,39 @@ def test_a_ledger_that_is_behind_is_503_with_a_time_to_wait(
         thread.join(60)
     assert answers == [201]
     assert part_ids(lake) == ["p0"]
+
+
+def test_a_request_that_takes_long_to_decode_keeps_nobody_else_out(
+    lake: Lake, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large body may be decoded for longer than a ledger may be behind; the ledger is idle meanwhile."""
+    monkeypatch.setattr(admission, "BEHIND_S", 0.05)
+    decoding, go_on = threading.Event(), threading.Event()
+    answers: list[int] = []
+
+    def slow(body: bytes, encoding: str | None, limit: int) -> bytes:
+        if body.startswith(b" "):
+            decoding.set()
+            assert go_on.wait(60)
+        return decompressed(body, encoding, limit)
+
+    monkeypatch.setattr(service, "decompressed", slow)
+
+    def large() -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            headers = {"Authorization": f"Bearer {server.token}", "Content-Type": NDJSON}
+            body = b" " + ndjson(messages(0, 1))
+            answers.append(client.post("/v1/tables/messages/rows", content=body, headers=headers).status_code)
+
+    thread = threading.Thread(target=large)
+    thread.start()
+    try:
+        assert decoding.wait(30)
+        began_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - began_s > 0.2, 10)
+        assert server.append(ndjson(messages(1, 2))).status_code == 201
+    finally:
+        go_on.set()
+        thread.join(60)
+    assert answers == [201]
+    assert sorted(part_ids(lake)) == ["p0", "p1"]

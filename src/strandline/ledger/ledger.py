@@ -76,6 +76,7 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._writing: dict[object, float] = {}
 
     @classmethod
     def create(cls, url: str) -> Ledger:
@@ -135,10 +136,20 @@ class Ledger:
     @contextmanager
     def write(self) -> Iterator[Txn]:
         """A write transaction that holds the counter from its first statement to its commit."""
-        with self.database.write() as conn:
-            last_seq, last_at_us, found = _LOCK.one(conn, {"now_us": time.time_ns() // 1000})
-            _refuse_newer(found)
-            yield Txn(conn, last_at_us, last_seq)
+        ticket = object()
+        self._writing[ticket] = time.monotonic()
+        try:
+            with self.database.write() as conn:
+                last_seq, last_at_us, found = _LOCK.one(conn, {"now_us": time.time_ns() // 1000})
+                _refuse_newer(found)
+                yield Txn(conn, last_at_us, last_seq)
+        finally:
+            del self._writing[ticket]
+
+    def behind_s(self) -> float:
+        """How long the oldest write of this process that is not done yet has waited, or worked."""
+        since = list(self._writing.values())
+        return time.monotonic() - min(since) if since else 0.0
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,8 +1,9 @@
 """Admission: who may begin, so that nobody takes everything and nothing piles up.
 
-One actor has a bounded number of requests and bytes in flight; all together have a bounded number waiting for the
-ledger. Who is refused is told when to come back, from what waits now and from how fast the ledger has been lately. It
-is all counted on the event loop, so there is nothing to lock.
+One actor has a bounded number of requests and bytes in flight; all together have a bounded number at work, and nobody
+begins while the ledger itself is behind. How long one request takes says nothing about the others: a large body may be
+decoded for long beside them. Who is refused is told when to come back, from what waits now and from how fast it went
+lately. It is all counted on the event loop, so there is nothing to lock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from strandline.errors import Busy, TooManyRequests
 
 WINDOW_S = 10.0
 BEHIND_S = 5.0
-"""A request that has waited for the ledger this long says that the ledger is behind."""
+"""A write that is not done after this long says that the ledger is behind."""
 
 MIN_WAIT_S, MAX_WAIT_S = 1, 60
 
@@ -33,26 +34,29 @@ class Gate:
     """What is in flight, and what it is allowed to be."""
 
     def __init__(
-        self, *, max_requests: int, max_bytes: int, queue: int, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_requests: int,
+        max_bytes: int,
+        queue: int,
+        behind_s: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`behind_s` says for how long the ledger's oldest write has not been done."""
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._queue = queue
+        self._behind_s = behind_s
         self._clock = clock
         self._requests: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-        self._working: dict[object, float] = {}
+        self._working = 0
         self._acks: deque[float] = deque()
 
     @property
     def in_flight(self) -> int:
         """Requests that were admitted and are not answered."""
         return self._requests.total()
-
-    @property
-    def oldest_s(self) -> float:
-        """How long the oldest request at work has waited for the ledger."""
-        return self._clock() - next(iter(self._working.values()), self._clock())
 
     @contextmanager
     def admitted(self, actor: str, size_bytes: int) -> Iterator[None]:
@@ -70,14 +74,13 @@ class Gate:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """One request that waits for the ledger, or is at work there; its end counts as an ack when it was one."""
-        ticket = object()
-        self._working[ticket] = self._clock()
+        """One request that is decoded and stored, or waits for it; its end counts as an ack when it was one."""
+        self._working += 1
         try:
             yield
             self._acks.append(self._clock())
         finally:
-            del self._working[ticket]
+            self._working -= 1
 
     def retry_after_s(self) -> int:
         """When somebody who is refused now should come back."""
@@ -85,12 +88,12 @@ class Gate:
         while self._acks and self._acks[0] < now - WINDOW_S:
             self._acks.popleft()
         window_s = min(WINDOW_S, max(0.1, now - self._acks[0])) if self._acks else WINDOW_S
-        return retry_after_s(len(self._working), len(self._acks), window_s)
+        return retry_after_s(self._working, len(self._acks), window_s)
 
     def _check(self, actor: str, size_bytes: int) -> None:
-        if len(self._working) >= self._queue or self.oldest_s > BEHIND_S:
+        if self._working >= self._queue or self._behind_s() > BEHIND_S:
             raise Busy(
-                f"{len(self._working)} requests wait for the ledger",
+                f"{self._working} requests wait for the ledger",
                 hint="Send the same request again after the time that Retry-After says.",
                 reason="ledger_behind",
             )

@@ -85,7 +85,12 @@ def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None
     """A service for a lake that is open."""
     settings = lake.config.server
     pool = partial(ThreadPoolExecutor, thread_name_prefix="strand")
-    gate = Gate(max_requests=settings.max_requests, max_bytes=settings.max_bytes, queue=settings.queue)
+    gate = Gate(
+        max_requests=settings.max_requests,
+        max_bytes=settings.max_bytes,
+        queue=settings.queue,
+        behind_s=lake.ledger.behind_s,
+    )
     metrics = Metrics(lake.ledger, more_metrics)
     metrics.in_flight.set_function(lambda: gate.in_flight)
     return Service(
