@@ -95,6 +95,18 @@ def test_f12_an_idle_tick_opens_no_file_and_sends_nothing(source: Lake, receiver
         assert conn.exec_driver_sql("PRAGMA data_version").scalar() == stamp
 
 
+def test_an_idle_tick_makes_no_client(source: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with its certificates costs more than the rest of an idle tick; it is made for the first request."""
+    import httpx
+
+    forward(source, receiver)
+    source.tick("central")
+    made: list[str] = []
+    monkeypatch.setattr(httpx, "Client", lambda **_: made.append("client"))
+    assert source.tick("central") == []
+    assert made == []
+
+
 def test_f13_after_a_crash_the_same_unit_is_sent_first(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
     """Killed after a chunk whose answer never came; more rows arrive: the same bytes again first, then the rest."""
     forward(source, receiver, url=proxy.url)

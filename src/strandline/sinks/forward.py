@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,19 @@ class Forward:
         self._root = root
         self._gateway = settings["gateway"] or lake_id
         self._token = self._read_token()
-        self._client = httpx.Client(base_url=settings["url"], timeout=settings["timeout"], follow_redirects=False)
         self._acked: dict[str, int] = {}
         """By delivery: how far the receiver has confirmed it to this process."""
 
+    @cached_property
+    def _client(self) -> httpx.Client:
+        """Made by the first request: it costs more than all the rest of an idle tick."""
+        settings = self._settings
+        return httpx.Client(base_url=settings["url"], timeout=settings["timeout"], follow_redirects=False)
+
     def close(self) -> None:
-        """Let go of the connection."""
-        self._client.close()
+        """Let go of the connection, if there is one."""
+        if "_client" in self.__dict__:
+            self._client.close()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
