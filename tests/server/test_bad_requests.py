@@ -284,3 +284,17 @@ def test_a_client_that_never_finishes_its_headers_is_hung_up_on(
         while line.recv(4096):
             pass
     assert httpx.get(f"{server.url}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("said", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_what_is_no_http_is_refused_like_everything_else(server: Running, said: bytes) -> None:
+    """Noise, a broken header, somebody who begins with TLS: our document, and the end of the connection."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(said + b"\r\n\r\n")
+        heard = b""
+        while part := line.recv(65536):
+            heard += part
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and b"application/json" in head
+    assert orjson.loads(body)["error"]["code"] == "bad_request"

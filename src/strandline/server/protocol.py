@@ -1,7 +1,9 @@
-"""A connection whose headers don't arrive is given up.
+"""What uvicorn does before there is a request: how long it waits for one, and what it says to what is none.
 
 Uvicorn waits for the headers of a request for as long as the client likes, and a body's time only begins when they are
 there. Whoever opens connections and says nothing, or a letter a minute, would hold them for ever.
+
+What can't be read as HTTP never comes to the application, so it is refused here, in the shape of every other refusal.
 """
 
 from __future__ import annotations
@@ -9,7 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import h11
+import orjson
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from strandline.errors import BadRequest
 
 HEADERS_S = 30.0
 MAX_HEADERS = 256 << 10
@@ -42,6 +48,20 @@ class ImpatientProtocol(H11Protocol):
         super().on_response_complete()
         if not self._is_answering():
             self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no HTTP request; `msg` is uvicorn's, and always the same."""
+        error = BadRequest("this is not an HTTP/1.1 request", hint="GET /openapi.json describes every request.")
+        body = orjson.dumps({"error": error.as_dict()})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        answer = h11.Response(status_code=error.http_status, headers=headers, reason=b"Bad Request")
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
