@@ -76,6 +76,17 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
+class WorkerConfig:
+    """Where `strand worker` shows its metrics, as HOST:PORT or nowhere.
+
+    And how often a job may fail before it is parked.
+    """
+
+    metrics: str | None
+    attempts: int
+
+
+@dataclass(frozen=True)
 class LakeConfig:
     """One lake's settings, all paths absolute; `ledger` may hold a password, so print `ledger_shown` instead."""
 
@@ -86,6 +97,7 @@ class LakeConfig:
     flush: FlushConfig
     lease: LeaseConfig
     server: ServerConfig
+    worker: WorkerConfig
     sinks: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -199,6 +211,10 @@ def _listen(value: object) -> str:
     return value
 
 
+def _maybe_listen(value: object) -> str | None:
+    return None if value in ("", "off") else _listen(value)
+
+
 def read_listen(text: str) -> str:
     """An address that a command line names."""
     try:
@@ -253,6 +269,7 @@ _KEYS: dict[str, dict[str, _Key]] = {
         "queue": _Key(256, _count),
         "threads": _Key(16, _count),
     },
+    "worker": {"metrics": _Key("off", _maybe_listen), "attempts": _Key(12, _count)},
 }
 _VARIABLES = {f"STRAND_{section}_{key}".upper(): (section, key) for section, keys in _KEYS.items() for key in keys}
 
@@ -296,6 +313,7 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
         server=_server(values["server"]),
+        worker=WorkerConfig(**values["worker"]),
         sinks=_sinks(document.get("sinks", {}), file),
     )
 
@@ -453,4 +471,8 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 # max_bytes = "4GiB"  # of one actor at the same time
 # queue = 256  # requests that wait for the ledger, before others are told to come back later
 # threads = 16  # that decode, validate and store
+
+[worker]
+# metrics = "off"  # or where the worker shows its metrics, such as "127.0.0.1:8401"
+# attempts = 12  # a job that fails so often in a row is parked until `strand worker retry`
 """

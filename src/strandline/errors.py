@@ -32,7 +32,8 @@ and Python share the codes, so each class has exactly one code, one HTTP status 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -217,6 +218,34 @@ class Internal(PersonError):
 
     code, http_status, exit_code = "internal", 500, 70
     hint = "This is a bug in strandline. Run again with --debug and report what it prints."
+
+
+def known(error: Exception) -> StrandError:
+    """The error in our words. What the system refuses is the machine's; anything else unforeseen is a bug."""
+    match error:
+        case StrandError():
+            return error
+        case OSError(errno=errno.EACCES | errno.EPERM | errno.EROFS):
+            return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return NoSpace(f"no room on the disk: {error.filename or error}")
+    first = (str(error).splitlines() or [""])[0]
+    return Internal(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def from_dict(document: Mapping[str, Any]) -> StrandError:
+    """The error that `as_dict` described, of the same class: how one comes back from another process."""
+    kinds = {kind.code: kind for kind in _leaves(StrandError)}
+    detail = {key: value for key, value in document["detail"].items() if key not in ("message", "hint")}
+    return kinds.get(document["code"], Internal)(document["message"], hint=document["hint"], **detail)
+
+
+def _leaves(kind: type[StrandError]) -> Iterator[type[StrandError]]:
+    children = kind.__subclasses__()
+    if not children:
+        yield kind
+    for child in children:
+        yield from _leaves(child)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -53,6 +53,7 @@ class Lake:
         self._context: Context | None = None
         self._iceberg: Iceberg | None = None
         self._spark_lock = threading.Lock()
+        self._whole: Lake | None = None
         self.recovered: list[Recovered] = [] if read_only else self.refresh()
 
     def __enter__(self) -> Lake:
@@ -222,6 +223,14 @@ class Lake:
         )
         return load(self.context, request)
 
+    @staticmethod
+    def load_needs_spark(files: Sequence[str]) -> bool:
+        """Whether a load of these files is too large for the ledger alone."""
+        from strandline.engines.files import find_inputs
+        from strandline.operations.load import SMALL_BYTES
+
+        return sum(one.size_bytes for one in find_inputs(files)) > SMALL_BYTES
+
     def adopt(
         self,
         name: str,
@@ -357,6 +366,16 @@ class Lake:
 
     # -- the engines -------------------------------------------------------------------------------------------------
 
+    def reporting(self, report: Report) -> Lake:
+        """The same open lake, with another place for progress: a worker's jobs have one each."""
+        import copy
+        from dataclasses import replace
+
+        other = copy.copy(self)
+        other._whole, other._report = self._whole or self, report
+        other._context = replace(self.context, report=report, iceberg=other.iceberg)
+        return other
+
     @property
     def context(self) -> Context:
         """What operations on this lake run in."""
@@ -379,6 +398,10 @@ class Lake:
 
     def iceberg(self) -> Iceberg:
         """The lake's Iceberg tables; starts Spark when it is not running."""
+        if self._whole is not None:
+            if self._report is not None and self._whole._iceberg is None:
+                self._report("starting Spark", 0, None)
+            return self._whole.iceberg()
         with self._spark_lock:
             if self._iceberg is None:
                 from strandline.engines.spark.iceberg import Iceberg
@@ -390,6 +413,26 @@ class Lake:
                 catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, self.config.catalog_login)
                 self._iceberg = Iceberg(lake_session(root, catalog), catalog)
             return self._iceberg
+
+    @property
+    def spark_is_up(self) -> bool:
+        """Whether this lake has a Spark, and its JVM lives."""
+        from strandline.engines.spark import session
+
+        lake = self._whole or self
+        return lake._iceberg is not None and session.lives()
+
+    def drop_dead_spark(self) -> bool:
+        """Forget a Spark whose JVM has died, so that the next call starts another; True if there was one."""
+        from strandline.engines.spark import session
+
+        lake = self._whole or self
+        with lake._spark_lock:
+            if lake._iceberg is None or session.lives():
+                return False
+            lake._iceberg = None
+            session.forget_dead()
+            return True
 
     @property
     def spark(self) -> SparkSession:

@@ -6,7 +6,6 @@ for developers, and they ask for it with `--debug`.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
@@ -23,7 +22,7 @@ import typer
 from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.session import Session, hoist
-from strandline.errors import Environment, Internal, NoSpace, StrandError
+from strandline.errors import known
 
 USAGE = 2
 INTERRUPTED = 130
@@ -86,23 +85,10 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
 
 
 def _failed(session: Session, error: Exception) -> int:
-    known = _known(error)
+    said = known(error)
     if session.debug:
         traceback.print_exception(error)
-    return _tell(session, known.as_dict(), known.exit_code)
-
-
-def _known(error: Exception) -> StrandError:
-    """The error in our words. What the system refuses is the machine's; anything else unforeseen is a bug."""
-    match error:
-        case StrandError():
-            return error
-        case OSError(errno=errno.EACCES | errno.EPERM | errno.EROFS):
-            return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return NoSpace(f"no room on the disk: {error.filename or error}")
-    first = (str(error).splitlines() or [""])[0]
-    return Internal(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    return _tell(session, said.as_dict(), said.exit_code)
 
 
 def _usage(session: Session, error: Any) -> int:

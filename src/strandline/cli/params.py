@@ -34,7 +34,15 @@ Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does this: $STRAND
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch; only main exists so far.")]
 
 
+Here = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]
 Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row key is looked for.")]
+
+
+def who(actor: str) -> str:
+    """Who does this, decided here: a worker that is asked to do it has another environment."""
+    from strandline.lake import default_actor
+
+    return actor or default_actor()
 
 
 def listed(values: list[str] | None) -> list[str]:

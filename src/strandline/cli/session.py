@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,23 @@ class Session:
             for recovered in lake.recovered:
                 self.note(f"operation {recovered.op_id} of a dead process was {_past(recovered.outcome)}")
             yield lake
+
+    def carry_out(
+        self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, here: bool, local_files: bool = False
+    ) -> Any:
+        """Have a worker that lives do what needs Spark, else do it here; the answer is plain JSON."""
+        from strandline.worker.asking import Left, carry_out
+
+        report = lake.context.report
+        try:
+            return carry_out(lake, kind, arguments, here=here, local_files=local_files, report=report)
+        except Left as left:
+            self.note(
+                "cancelled: the worker had not begun it"
+                if left.cancelled
+                else f"the worker goes on with it; `strand status` shows request {left.request_id}"
+            )
+            raise
 
     @contextmanager
     def without_pandas(self) -> Iterator[None]:

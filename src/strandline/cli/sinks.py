@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, listed
+from strandline.cli.params import Actor, Here, listed, who
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
@@ -291,15 +291,24 @@ def tick(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Sinks; all if none.")] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
     actor: Actor = "",
+    here: Here = False,
 ) -> None:
     """Deliver what is due, now. Exit code 6 when something is parked, 5 when something has to wait.
 
     \b
     Example: strand sink tick archive
     """
+    from strandline.ledger.sinks import find_sink
+    from strandline.sinks.tick import Ticked
+
     session = session_of(context)
     with session.open() as lake:
-        done = lake.tick(*(names or []), actor=actor, take_over=take_over)
+        lake.sinks()  # those of strand.toml are there from now on
+        with lake.ledger.read() as conn:
+            for name in names or []:
+                find_sink(conn, name)  # an unknown one is said before a worker is asked
+        asked = {"names": names or [], "actor": who(actor), "take_over": take_over}
+        done = [Ticked(**one) for one in session.carry_out(lake, "tick", asked, here=here)]
     session.emit([_ticked(one) for one in done], lambda: _print_ticked(done))
     _exit(done)
 

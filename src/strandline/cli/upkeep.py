@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output, sinks
-from strandline.cli.params import Actor
+from strandline.cli.params import Actor, Here
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
@@ -36,17 +36,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="quarantine")
 
 
-def status(context: typer.Context) -> None:
+def status(
+    context: typer.Context,
+    why: Annotated[bool, typer.Option("--why", help="What the workers decided about each job, and why.")] = False,
+) -> None:
     """One page: tables, tails, what is under way.
 
     \b
-    Example: strand status
+    Example: strand status --why
     """
     from strandline.reports.status import status as report
 
     session = session_of(context)
     with session.open(read_only=True) as lake:
         document = report(lake)
+        if why:
+            from strandline.worker.facts import verdicts
+
+            document["decisions"] = verdicts(lake)
     session.emit(document, lambda: _status(document))
 
 
@@ -88,7 +95,52 @@ def _status(page: dict[str, Any]) -> None:
         [[load["table"], load["parts_done"], load["parts"], output.age(load["age_s"])] for load in page["loads"]],
     )
     _section("In quarantine", QUARANTINE_HEADS, [_quarantine_row(batch) for batch in page["quarantined"]])
+    _work(page)
     _section("Last recoveries", AUDIT_HEADS, [_audit_row(entry) for entry in page["last_recoveries"]])
+
+
+def _work(page: dict[str, Any]) -> None:
+    """Workers, what they were asked for, and what they could not do."""
+    _section(
+        "Workers",
+        ["worker", "host", "process", "state", "Spark", "doing"],
+        [
+            [w["worker"], w["host"], w["pid"], w["state"], "up" if w["spark"] else "down", _doing(w["running"])]
+            for w in page["workers"]
+        ],
+    )
+    _section(
+        "Asked of a worker",
+        ["request", "what", "state", "age", "progress"],
+        [
+            [r["request"], r["kind"], r["state"], output.age(r["age_s"]), (r["progress"] or {}).get("what")]
+            for r in page["requests"]
+        ],
+    )
+    _section(
+        "Jobs that fail (`strand worker retry JOB` lets one go on at once)",
+        ["job", "state", "failures", "since", "error"],
+        [
+            [j["job"], "parked" if j["parked"] else "tried again", j["failures"], output.when(j["at"]), j["error"]]
+            for j in page["failing_jobs"]
+        ],
+    )
+    _section(
+        "Decisions",
+        ["job", "now", "because", "last run", "outcome", "it was because"],
+        [
+            [d["job"], "do it" if d["due"] else "not now", d["why"], *_last_run(d["last"])]
+            for d in page.get("decisions", [])
+        ],
+    )
+
+
+def _doing(running: list[dict[str, Any]]) -> str:
+    return ", ".join(one["job"] for one in running) or "nothing"
+
+
+def _last_run(last: dict[str, Any] | None) -> list[Any]:
+    return [None, None, None] if last is None else [output.when(last["at"]), last["outcome"], last["why"]]
 
 
 def _table_row(table: dict[str, Any]) -> list[Any]:
@@ -185,6 +237,7 @@ def recover(
         str | None, typer.Option(metavar="OP", help="Give up an operation whose record can't be read.")
     ] = None,
     actor: Actor = "",
+    here: Here = False,
 ) -> None:
     """Finish or undo what dead processes left.
 
@@ -201,8 +254,12 @@ def recover(
 
             found = [give_up(lake.context, discard, actor or default_actor())]
         else:
-            by_op = {one.op_id: one for one in [*lake.recovered, *lake.recover(dry_run=dry_run)]}
-            found = list(by_op.values())
+            from strandline.model.operations import Recovered
+
+            left = lake.recover(dry_run=True)
+            if not dry_run:
+                left = [Recovered(**one) for one in session.carry_out(lake, "recover", {}, here=here or not left)]
+            found = list({one.op_id: one for one in [*lake.recovered, *left]}.values())
     session.emit([_recovered(one) for one in found], lambda: _print_recovered(found, dry_run=dry_run))
 
 

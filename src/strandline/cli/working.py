@@ -1,34 +1,44 @@
-"""`strand worker`: the process that flushes and delivers."""
+"""`strand worker`: the process that flushes, delivers and maintains."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.cli import output
 from strandline.cli.session import Session, session_of
 
+if TYPE_CHECKING:
+    from strandline.worker.loop import Worker
+
 NOT_NOW = 5
 
 
 def register(app: typer.Typer) -> None:
-    """Put this command into the tree."""
-    app.command("worker")(worker)
+    """Put these commands into the tree."""
+    group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+    group.callback()(worker)
+    group.command("retry")(retry)
+    app.add_typer(group, name="worker")
 
 
 def worker(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Do everything once, and end.")] = False,
 ) -> None:
-    """Flush tails and tick sinks as they become due, until it is told to stop (Ctrl-C, SIGTERM).
+    """Do what is due (flushes, ticks, maintenance, recovery) until it is told to stop (Ctrl-C, SIGTERM).
+
+    Several workers may share a lake. Commands that need Spark ask a worker that lives.
 
     \b
     Example: strand worker --once
     """
+    if context.invoked_subcommand is not None:
+        return
     session = session_of(context)
     stop = threading.Event()
     _stop_on_signals(stop)
@@ -39,21 +49,48 @@ def worker(
         if once:
             _once(session, one)
             return
-        session.note(f"working on {lake.root}; Ctrl-C stops")
-        finished = one.run()
+        finished = one.run(lambda: session.note(f"working on {lake.root}; Ctrl-C stops"))
         if not finished:
             session.note("stopped in the middle of something; the next worker finishes or undoes it")
             session.emit({"stopped": True, "finished": False})
+            output.flush()
             os._exit(0)  # a thread that is still in Spark would keep the process; what it does is described already
     session.emit({"stopped": True, "finished": True}, lambda: output.say("Stopped."))
 
 
-def _once(session: Session, one: Any) -> None:
+def _once(session: Session, one: Worker) -> None:
     jobs = one.once()
-    document = {"jobs": [{"kind": job.kind, "name": job.name} for job in jobs], "failed": one.failed}
-    session.emit(document, lambda: output.say(f"{len(jobs)} jobs done, {len(one.failed)} of them failed."))
-    if one.failed:
+    failed = sorted(one.failed)
+    document = {"jobs": [{"kind": job.kind, "name": job.name} for job in jobs], "failed": failed}
+    session.emit(document, lambda: output.say(f"{len(jobs)} jobs done, {len(failed)} of them failed."))
+    if failed:
         raise typer.Exit(NOT_NOW)
+
+
+def retry(
+    context: typer.Context,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="As `strand status` names them.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every job that failed.")] = False,
+) -> None:
+    """Let jobs that failed, and were parked perhaps, run again at once, with all their attempts.
+
+    \b
+    Example: strand worker retry flush:messages
+    """
+    from strandline.errors import NotFound, nearest
+    from strandline.ledger.jobs import read_jobs, retry_jobs
+
+    if bool(keys) == every:
+        raise typer.BadParameter("name jobs, or say --all", ctx=context)
+    session = session_of(context)
+    with session.open() as lake, lake.ledger.write() as txn:
+        known = read_jobs(txn.conn)
+        for key in keys or []:
+            if key not in known:
+                raise NotFound(f"there is no job {key!r}", hint=nearest(key, known))
+        freed = retry_jobs(txn, None if every else keys or [])
+    said = f"{output.counted(len(freed), 'job')} will be tried again: {', '.join(freed) or 'none had failed'}."
+    session.emit({"retried": freed}, lambda: output.say(said))
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

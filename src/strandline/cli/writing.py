@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch, Dedupe, TableName, TableNames, listed
+from strandline.cli.params import Actor, Branch, Dedupe, Here, TableName, TableNames, listed, who
 from strandline.cli.session import Session, session_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def load(
     key: Annotated[str | None, typer.Option(metavar="KEY", help="A name to remember this load by.")] = None,
     mode: Annotated[Mode, typer.Option(help="Log tables take append.")] = Mode.append,
     actor: Actor = "",
+    here: Here = False,
 ) -> None:
     """Load files of any size through Spark, once.
 
@@ -87,10 +89,32 @@ def load(
     \b
     Example: strand load messages 'archive/*.parquet'
     """
+    from strandline.model.operations import Loaded
+
     session = session_of(context)
     with session.open() as lake:
-        loaded = lake.load(table, files, actor=actor, branch=branch, again=again, key=key)
-    _emit_loaded(session, loaded)
+        # A load that fits the ledger needs no Spark. One that is to be loaded once more is not asked for: taken back
+        # from a worker that had nearly done it, it would be loaded twice more.
+        alone = here or again or not lake.load_needs_spark(files)
+        asked = {
+            "table": table,
+            "files": files if alone else [_absolute(name) for name in files],
+            "branch": branch,
+            "again": again,
+            "key": key,
+            "actor": who(actor),
+        }
+        answer = session.carry_out(lake, "load", asked, here=alone, local_files=any(map(_is_local, files)))
+    _emit_loaded(session, Loaded(**answer))
+
+
+def _is_local(name: str) -> bool:
+    return "://" not in name or name.startswith("file://")
+
+
+def _absolute(name: str) -> str:
+    """A worker has another current folder."""
+    return name if "://" in name else str(Path(name).expanduser().absolute())
 
 
 def adopt(
@@ -101,6 +125,7 @@ def adopt(
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
     dedupe: Dedupe = "table",
     actor: Actor = "",
+    here: Here = False,
 ) -> None:
     """Take in an Iceberg table or a Parquet folder.
 
@@ -109,17 +134,20 @@ def adopt(
     \b
     Example: strand adopt events /data/events
     """
+    from strandline.model.operations import Loaded
+
     session = session_of(context)
     with session.open() as lake:
-        loaded = lake.adopt(
-            name,
-            source,
-            actor=actor,
-            row_key=listed(row_key),
-            partition_by=listed(partition_by),
-            dedupe=dedupe,
-        )
-    _emit_loaded(session, loaded)
+        asked = {
+            "name": name,
+            "source": _absolute(source) if Path(source).expanduser().exists() else source,
+            "row_key": listed(row_key),
+            "partition_by": listed(partition_by),
+            "dedupe": dedupe,
+            "actor": who(actor),
+        }
+        answer = session.carry_out(lake, "adopt", asked, here=here, local_files=_is_local(source))
+    _emit_loaded(session, Loaded(**answer))
 
 
 def _emit_loaded(session: Session, loaded: Loaded) -> None:
@@ -137,17 +165,29 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
     session.emit({**document, "warnings": []}, human)
 
 
-def flush(context: typer.Context, tables: TableNames = None, branch: Branch = "main", actor: Actor = "") -> None:
+def flush(
+    context: typer.Context,
+    tables: TableNames = None,
+    branch: Branch = "main",
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
     """Move what was appended from the ledger into Iceberg, now.
+
+    A worker does it if one lives, and this command waits for it.
 
     \b
     Example: strand flush messages
     """
+    from strandline.model.operations import Flushed
+
     session = session_of(context)
     with session.open() as lake:
         view = lake.view(branch)
         names = [view.state(name).table.name for name in tables or view.tables]
-        done = [flushed for name in dict.fromkeys(names) for flushed in lake.flush(name, actor=actor, branch=branch)]
+        asked = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
+        idle = not any(view.state(name).tail for name in names)
+        done = [Flushed(**one) for one in session.carry_out(lake, "flush", asked, here=here or idle)]
     for flushed in done:
         for text in flushed.warnings:
             session.warn(text)

@@ -30,6 +30,11 @@ class Owner:
     started: str
     instance: str
 
+    @property
+    def place(self) -> str:
+        """Whose files and processes it sees: its host, and the namespace in it."""
+        return f"{self.host}:{self.namespace}"
+
     def text(self) -> str:
         """The form that is stored in the ledger."""
         return json.dumps(asdict(self), sort_keys=True)

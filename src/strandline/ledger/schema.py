@@ -402,6 +402,59 @@ Index(
     unique=True,
 )
 
+# A worker that works on the lake, for whoever wants to ask it. Its lease `worker:<id>` tells whether it lives; `place`
+# is the host and process namespace whose files it sees, `running` what it is doing.
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("spark", SmallInteger, nullable=False),
+    Column("running", Text, nullable=False),
+    Column("since_us", BigInteger, nullable=False),
+    Column("changed_at_us", BigInteger, nullable=False),
+)
+
+# What the workers last decided about each job, one row for a job, so it never grows. `wait_us` is how long it has to
+# wait after its last run, by the clock of whoever looks; a parked one waits for a person.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("why", Text, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("decided_at_us", BigInteger, nullable=False),
+    Column("took_us", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("wait_us", BigInteger, nullable=False),
+    Column("parked_at_us", BigInteger),
+    Column("error_code", Text),
+    Column("error", Text),
+)
+
+# Work that a command asked a worker for. Whoever moves the fence has it: a worker that takes it, or the command that
+# takes it back. `place` is null unless only a worker that sees the asker's files can do it.
+requests = Table(
+    "requests",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("place", Text),
+    Column("state", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("worker_id", Text),
+    Column("asked_at_us", BigInteger, nullable=False),
+    Column("ended_at_us", BigInteger),
+    Column("progress", Text),
+    Column("answer", Text),
+    Column("error", Text),
+)
+
 # Who may write over HTTP. The token itself is shown once and kept nowhere: this is its hash.
 tokens = Table(
     "tokens",

@@ -30,6 +30,16 @@ def lease_of_stream(sink_id: str, stream: str) -> str:
     return f"stream:{sink_id}:{stream}"
 
 
+def lease_of_worker(worker_id: str) -> str:
+    """The name of the lease that says a worker is alive."""
+    return f"worker:{worker_id}"
+
+
+def lease_of_job(key: str) -> str:
+    """The name of the lease that whichever worker does a job holds."""
+    return f"job:{key}"
+
+
 def private_branch(op_id: str) -> str:
     """The Iceberg branch that an operation stages on, where no reader looks."""
     return f"op_{op_id}"

@@ -72,17 +72,20 @@ def tidy_loads(ctx: Context) -> None:
             log.warning("folder left for later", load=load_id, error=str(error))
 
 
-def pending_settles(ctx: Context) -> int:
-    """How many dead operations wait for somebody with Spark."""
+def left_behind(ctx: Context) -> list[Intent]:
+    """The operations whose process is dead, as far as we have seen by now, oldest first."""
     with ctx.ledger.read() as conn:
         found = intents.read_intents(conn)
-    return sum(
-        1
+    return [
+        intent
         for intent in found
-        if isinstance(intent, Intent)
-        and intent.phase in ("published", "abandoned", "damaged")
-        and _is_dead(ctx, intent, _operation_lease(ctx, intent.op_id))
-    )
+        if isinstance(intent, Intent) and _is_dead(ctx, intent, _operation_lease(ctx, intent.op_id))
+    ]
+
+
+def pending_settles(ctx: Context) -> int:
+    """How many dead operations wait for somebody with Spark."""
+    return sum(intent.phase in ("published", "abandoned", "damaged") for intent in left_behind(ctx))
 
 
 def recover_holder(ctx: Context, lease: leases.Lease) -> bool:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from strandline.ledger.audit import read_audit
 from strandline.ledger.batches import list_quarantined
 from strandline.ledger.intents import UnreadableIntent, read_intents
+from strandline.ledger.jobs import JobRecord, read_jobs
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.loads import list_loads
+from strandline.ledger.owner import Owner, certainly_dead
+from strandline.ledger.requests import Request, WorkerRecord, list_requests, read_workers
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.reports.ledger_checks import is_dead
@@ -32,6 +35,7 @@ def status(lake: Lake) -> dict[str, Any]:
         quarantined = list_quarantined(conn)
         recoveries = read_audit(conn, limit=LAST_RECOVERIES)
         following = sinks(conn)
+        workers, asked, jobs = read_workers(conn), list_requests(conn), read_jobs(conn)
     now_us = time.time_ns() // 1000
     return {
         "lake": str(lake.root),
@@ -45,7 +49,54 @@ def status(lake: Lake) -> dict[str, Any]:
         "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
         "loads": [_load(load, now_us) for load in loads],
         "quarantined": [quarantined_entry(batch) for batch in quarantined],
+        "workers": [_worker(worker) for worker in workers],
+        "requests": [_request(request, now_us) for request in asked],
+        "failing_jobs": [job_entry(job) for job in jobs.values() if job.failures],
         "last_recoveries": [audit_entry(row, names) for row in recoveries],
+    }
+
+
+def job_entry(job: JobRecord) -> dict[str, Any]:
+    """What was last decided about a job, as JSON shows it."""
+    return {
+        "job": job.key,
+        "why": job.why,
+        "at": text_of(job.decided_at_us),
+        "worker": job.worker_id,
+        "outcome": job.outcome,
+        "took_s": job.took_us / 1e6,
+        "runs": job.runs,
+        "failures": job.failures,
+        "parked": job.parked_at_us is not None,
+        "error": job.error,
+    }
+
+
+def _worker(worker: WorkerRecord) -> dict[str, Any]:
+    owner = Owner.parse(worker.owner)
+    gone = certainly_dead(worker.owner)
+    return {
+        "worker": worker.worker_id,
+        "host": owner.host if owner else None,
+        "pid": owner.pid if owner else None,
+        "state": "gone" if gone else worker.state,
+        "spark": worker.spark and not gone,
+        "running": [{**one, "since": text_of(one.pop("since_us"))} for one in map(dict, worker.running)],
+        "since": text_of(worker.since_us),
+    }
+
+
+def _request(request: Request, now_us: int) -> dict[str, Any]:
+    progress = request.progress
+    return {
+        "request": request.request_id,
+        "kind": request.kind,
+        "arguments": request.arguments,
+        "state": request.state,
+        "worker": request.worker_id,
+        "age_s": _age_s(request.asked_at_us, now_us),
+        "progress": None if progress is None else dict(zip(("what", "done", "total"), progress, strict=True)),
+        "error": request.error,
     }
 
 

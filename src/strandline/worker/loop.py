@@ -1,39 +1,59 @@
 """The worker: asks what is due, and does it, until it is told to stop.
 
-Every job has a thread of its own, so that a slow destination keeps nobody else waiting; two jobs of the same key never
-run at once here, and leases keep those of other workers apart. Whatever a job throws is written down and tried again
-later. Told to stop, it lets what runs finish for a few seconds; what does not is abandoned, which is safe: the next
-worker finds an intent or a delivery, and goes on from there.
+Every job has a thread of its own, so that a slow destination keeps nobody else waiting; there are so many of a kind at
+once. A lease for each job keeps several workers on one lake apart: the one that is too late says nothing and looks
+further. Whatever a job throws is written down, and the job is tried again later, and then parked; nothing else waits
+for it.
+
+Told to stop, it lets what runs finish for a few seconds; what does not is abandoned, which is safe: the next worker
+finds an intent or a delivery, and goes on from there.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from strandline import logs
+from strandline.errors import Busy, Environment, LeaseLost, StrandError, TransientError, known
 from strandline.lake import Lake
-from strandline.ledger.ledger import MAIN
-from strandline.ledger.sinks import find_sink, note_tick
-from strandline.ledger.tables import branch_id, tail_sizes
-from strandline.model.sinks import Sink
-from strandline.sinks.settings import resolved
-from strandline.worker.due import Job, Rules, Schedule, Tail, due
+from strandline.ledger import jobs, requests
+from strandline.ledger.requests import Request
+from strandline.model.ids import lease_of_job
+from strandline.operations.beats import holding
+from strandline.operations.recovery import left_behind
+from strandline.worker.due import Facts, Job, due, startable
+from strandline.worker.facts import Sightings, read_facts
+from strandline.worker.presence import Presence, living
+from strandline.worker.work import perform
 
 log = logs.Logger("strandline.worker")
 
 ACTOR = "strandline:worker"
-POLL_S = 0.5
+POLL_S = 0.2
+LOOK_S = 0.5
 STOP_S = 8.0
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 300.0
+BUSY_S = 5.0
+PROGRESS_S = 1.0
+JOB_KEPT_S = 30 * 24 * 3600
+
+LIMITS = {"recover": 1, "flush": 4, "tick": 16, "request": 8}
+"""How many jobs of a kind one worker does at once; of any other kind it is one."""
 
 
-@dataclass
-class _Trouble:
-    failures: int = 0
-    not_before_us: int = 0
+@dataclass(frozen=True)
+class _Running:
+    thread: threading.Thread
+    why: str
+    since_us: int
+    request: Request | None = None
 
 
 @dataclass
@@ -42,116 +62,302 @@ class Worker:
 
     lake: Lake
     stop: threading.Event = field(default_factory=threading.Event)
-    _running: dict[str, threading.Thread] = field(default_factory=dict)
-    _ticked_us: dict[str, int] = field(default_factory=dict)
-    _trouble: dict[str, _Trouble] = field(default_factory=dict)
+    ended: Callable[[str, str, float], None] = lambda _kind, _outcome, _seconds: None
+    failed: set[str] = field(default_factory=set)
+    turned_s: float = field(default_factory=time.monotonic)
+    _running: dict[str, _Running] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sightings: Sightings = field(default_factory=Sightings)
 
-    def run(self) -> bool:
+    def __post_init__(self) -> None:
+        self._presence = Presence(self.lake)
+        self._looked_s = 0.0
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> bool:
         """Work until told to stop; True when everything that ran could finish."""
-        self._recover()
+        self._guarded("could not tidy up", self._tidy)
+        self._guarded("could not say that it is here", self._show)
+        on_ready()
         while not self.stop.is_set():
-            try:
-                for job in self._due():
-                    self._start(job)
-            except Exception as error:  # the ledger may be busy for a moment; nothing ends the loop but a stop
-                log.warning("could not look what is due", error=str(error))
+            self._guarded("could not look what is due", self._turn)
+            self.turned_s = time.monotonic()
             self.stop.wait(POLL_S)
         return self._finish(STOP_S)
 
     def once(self) -> list[Job]:
-        """Flush every tail and tick every sink, then return what was done."""
-        self._recover()
-        tails, schedules = self._facts()
-        jobs = [Job("flush", tail.table, "once") for tail in tails]
-        jobs += [Job("tick", schedule.sink, "once") for schedule in schedules]
-        for job in jobs:
-            self._do(job)
-        return jobs
+        """Recover, do what was asked for, flush every tail, tick every sink, maintain what needs it; return what was
+        done.
+        """
+        with self._shown():
+            facts = self.facts()
+            todo = [Job("recover", "lake", "once")] if facts.left else []
+            todo += [Job("flush", tail.table, "once") for tail in facts.tails]
+            todo += [Job("tick", schedule.sink, "once") for schedule in facts.schedules]
+            todo += [Job(need.kind, need.table, need.why) for need in facts.needs]
+            for asked in self._asked():
+                self._answer(asked)
+            return [job for job in todo if not self.stop.is_set() and self._do(job, facts)]
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Be there for as long as the block takes: what it does keeps the loop from saying so."""
+        over = threading.Event()
+
+        def show() -> None:
+            while not over.is_set():
+                self._guarded("could not say that it is here", self._show)
+                over.wait(POLL_S)
+
+        thread = threading.Thread(target=show, name="presence", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._guarded("could not say goodbye", self._presence.leave)
+
+    def facts(self) -> Facts:
+        """What there is to decide about."""
+        return read_facts(self.lake, self._sightings)
 
     @property
-    def failed(self) -> list[str]:
-        """The jobs whose last run failed."""
-        return sorted(key for key, trouble in self._trouble.items() if trouble.failures)
+    def worker_id(self) -> str:
+        """This worker's id."""
+        return self._presence.worker_id
 
-    def _recover(self) -> None:
-        try:
-            for done in self.lake.recover():
-                log.info("recovered", op=done.op_id, kind=done.kind, outcome=done.outcome)
-        except Exception as error:
-            log.warning("recovery failed", error=str(error))
+    # -- one turn ------------------------------------------------------------------------------------------------------
 
-    def _facts(self) -> tuple[list[Tail], list[Schedule]]:
-        following = self.lake.sinks()
-        for sink in following:
-            if sink.ticked_at_us is not None:  # a worker that starts goes on with the schedule; it begins none
-                self._ticked_us.setdefault(sink.name, sink.ticked_at_us)
-        with self.lake.ledger.read() as conn:
-            sizes = tail_sizes(conn, branch_id(conn, MAIN))
-        tails = [Tail(name, size_bytes, since_us) for name, _, size_bytes, since_us in sizes if since_us is not None]
-        return tails, [_schedule(sink) for sink in following]
+    def _turn(self) -> None:
+        self._show()
+        for asked in self._asked():
+            self._start(f"request:{asked.request_id}", asked.kind, partial(self._answer, asked), asked)
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        facts = self.facts()
+        for job in startable(due(facts), self._keys(), LIMITS):
+            self._start(job.key, job.why, partial(self._do, job, facts))
+        self._looked_s = time.monotonic()
 
-    def _due(self) -> list[Job]:
-        tails, schedules = self._facts()
-        flush = self.lake.config.flush
-        waiting = {key: trouble.not_before_us for key, trouble in self._trouble.items()}
-        rules = Rules(flush.max_bytes, flush.max_age_s)
-        return due(time.time_ns() // 1000, rules, tails, schedules, self._ticked_us, waiting)
-
-    def _start(self, job: Job) -> None:
+    def _show(self, *, stopping: bool = False) -> None:
         with self._lock:
-            if job.key in self._running or self.stop.is_set():
+            running = [
+                {"job": key, "why": one.why, "since_us": one.since_us} for key, one in sorted(self._running.items())
+            ]
+        self._presence.show(running, spark=self.lake.spark_is_up, stopping=stopping)
+
+    def _asked(self) -> list[Request]:
+        """Requests that this worker can take: those that wait, and those of workers that died."""
+        with self.lake.ledger.read() as conn:
+            found = requests.open_requests(conn)
+        if not found:
+            return []
+        place = self.lake.context.owner.place
+        alive = {record.worker_id for record in living(self.lake)} | {self.worker_id}
+        free = LIMITS["request"] - sum(key.startswith("request:") for key in self._keys())
+        fitting = [
+            one
+            for one in found
+            if one.place in (None, place) and (one.state == requests.WAITING or one.worker_id not in alive)
+        ]
+        return fitting[: max(0, free)]
+
+    def _keys(self) -> list[str]:
+        with self._lock:
+            return list(self._running)
+
+    def _start(self, key: str, why: str, work: Callable[[], object], request: Request | None = None) -> None:
+        def run() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._running.pop(key, None)
+
+        with self._lock:
+            if key in self._running or self.stop.is_set():
                 return
-            thread = threading.Thread(target=self._in_thread, args=(job,), name=job.key, daemon=True)
-            self._running[job.key] = thread
-        log.info("due", job=job.key, why=job.why)
-        thread.start()
+            thread = threading.Thread(target=run, name=key, daemon=True)
+            self._running[key] = _Running(thread, why, time.time_ns() // 1000, request)
+            thread.start()
 
-    def _in_thread(self, job: Job) -> None:
+    def _guarded(self, trouble: str, step: Callable[[], object]) -> None:
+        """The ledger may be busy for a moment; nothing ends the loop but a stop."""
         try:
-            self._do(job)
-        finally:
-            with self._lock:
-                self._running.pop(job.key, None)
-
-    def _do(self, job: Job) -> None:
-        try:
-            if job.kind == "flush":
-                self.lake.flush(job.name, actor=ACTOR)
-            else:
-                self._tick(job.name)
+            step()
         except Exception as error:
-            self._failed(job, error)
-        else:
-            self._trouble.pop(job.key, None)
+            log.warning(trouble, error=str(error) or type(error).__name__)
+
+    def _tidy(self) -> None:
+        living(self.lake)
+        with self.lake.ledger.write() as txn:
+            jobs.forget_jobs(txn, time.time_ns() // 1000 - JOB_KEPT_S * 1_000_000)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def _do(self, job: Job, facts: Facts) -> bool:
+        """Do a job, unless another worker is at it or has done it since we looked.
+
+        Whatever it throws is written down.
+        """
+        began_s = time.monotonic()
+        past = facts.past.get(job.key)
+        with ExitStack() as held:
+            try:
+                held.enter_context(holding(self.lake.context, lease_of_job(job.key), wait_s=0))
+                if not self._begin(job, past.runs if past else 0):
+                    return False
+            except Busy:
+                return False
+            except Exception as error:
+                log.warning("not begun", job=job.key, error=str(error) or type(error).__name__)
+                return False
+            log.info("due", job=job.key, why=job.why)
+            try:
+                self._run(job)
+            except Exception as error:
+                self._guarded("could not write down a failure", partial(self._failed, job, error, past, began_s))
+            else:
+                self._guarded("could not write down what was done", partial(self._ended, job, began_s))
+        return True
+
+    def _begin(self, job: Job, seen_runs: int) -> bool:
+        with self.lake.ledger.write() as txn:
+            return jobs.begin_job(
+                txn,
+                job.key,
+                job.why,
+                self.worker_id,
+                now_us=time.time_ns() // 1000,
+                seen_runs=seen_runs,
+                attempts=self.lake.config.worker.attempts,
+            )
+
+    def _run(self, job: Job) -> None:
+        match job.kind:
+            case "flush":
+                self.lake.flush(job.name, actor=ACTOR)
+            case "tick":
+                self._tick(job.name)
+            case "recover":
+                self._recover()
+            case _:
+                raise AssertionError(f"nobody knows how to do {job.key}")
 
     def _tick(self, name: str) -> None:
-        self._ticked_us[name] = time.time_ns() // 1000
-        ticked = self.lake.tick(name, actor=ACTOR, wait_s=0, patient=False, stop=self.stop)
-        if not ticked and not self.stop.is_set():  # an idle tick writes nothing down, but a schedule needs it
-            with self.lake.ledger.write() as txn:
-                note_tick(txn, find_sink(txn.conn, name).sink_id)
-        for done in ticked:
+        for done in self.lake.tick(name, actor=ACTOR, wait_s=0, patient=False, stop=self.stop):
             if done.units or done.error:
                 log.info("ticked", sink=name, table=done.table, rows=done.rows, outcome=done.outcome, error=done.error)
+            if not done.table:  # nothing was tried at all: no stream of the sink can say so
+                raise Environment(done.error or "the sink's destination can't be used")
 
-    def _failed(self, job: Job, error: Exception) -> None:
-        trouble = self._trouble.setdefault(job.key, _Trouble())
-        trouble.failures += 1
-        wait_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (trouble.failures - 1))
-        trouble.not_before_us = time.time_ns() // 1000 + int(wait_s * 1e6)
-        log.warning("failed", job=job.key, error=str(error) or type(error).__name__, again_in_s=wait_s)
+    def _recover(self) -> None:
+        for done in self.lake.recover():
+            log.info("recovered", op=done.op_id, kind=done.kind, outcome=done.outcome)
+        left = [intent.op_id for intent in left_behind(self.lake.context) if intent.phase != "damaged"]
+        if left:
+            raise Busy(f"{len(left)} operations could not be recovered: {', '.join(left[:5])}", reason="not_recovered")
+
+    def _ended(self, job: Job, began_s: float, outcome: str | None = None, wait_s: float = 0.0) -> None:
+        outcome = outcome or (jobs.ABANDONED if self.stop.is_set() and job.kind == "tick" else jobs.DONE)
+        took_s = time.monotonic() - began_s
+        with self.lake.ledger.write() as txn:
+            jobs.end_job(txn, job.key, outcome, int(took_s * 1e6), int((took_s + wait_s) * 1e6) if wait_s else 0)
+        self.ended(job.kind, outcome, took_s)
+
+    def _failed(self, job: Job, error: Exception, past: Any, began_s: float) -> None:
+        if isinstance(error, LeaseLost) or (isinstance(error, Busy) and error.detail.get("reason") == "lease_held"):
+            self._ended(job, began_s, jobs.BUSY, BUSY_S)  # somebody else is at it, and will finish it
+            return
+        if self.lake.drop_dead_spark():
+            log.warning("Spark has died; the next job starts another")
+        self.failed.add(job.key)
+        failures = (past.failures if past else 0) + 1
+        wait_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures - 1, 20))
+        # What passes by itself (no room, a busy ledger) goes on without a person, however long it takes.
+        parked = failures >= self.lake.config.worker.attempts and not isinstance(error, TransientError)
+        now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s
+        said = known(error)
+        with self.lake.ledger.write() as txn:
+            jobs.fail_job(
+                txn,
+                job.key,
+                int(took_s * 1e6),
+                code=said.code,
+                error=said.message,
+                failures=failures,
+                wait_us=int((took_s + wait_s) * 1e6),
+                parked_at_us=now_us if parked else None,
+            )
+        self.ended(job.kind, jobs.PARKED if parked else jobs.FAILED, took_s)
+        if parked:
+            log.warning("parked", job=job.key, error=said.message, retry=f"strand worker retry {job.key}")
+        else:
+            log.warning("failed", job=job.key, error=said.message, again_in_s=wait_s)
+
+    # -- what commands ask for -----------------------------------------------------------------------------------------
+
+    def _answer(self, seen: Request) -> None:
+        """Take a request, do it, and answer; whoever took it away meanwhile gets no answer from here."""
+        with self.lake.ledger.write() as txn:
+            if not requests.claim_request(txn, seen, self.worker_id):
+                return
+        fence, began_s = seen.fence + 1, time.monotonic()
+        log.info("asked", request=seen.request_id, kind=seen.kind)
+        try:
+            lake = self.lake.reporting(self._progress(seen.request_id, fence))
+            answer, error = perform(lake, seen.kind, seen.arguments, self.stop), None
+        except Exception as failure:
+            self.lake.drop_dead_spark()
+            answer, error = None, known(failure).as_dict()
+        outcome = jobs.DONE if error is None else jobs.FAILED
+        self.ended(seen.kind, outcome, time.monotonic() - began_s)
+        if self.stop.is_set() and (error is not None or seen.kind == "tick"):
+            return  # it was cut short; `_hand_over` lets somebody else have it
+
+        def write() -> None:
+            with self.lake.ledger.write() as txn:
+                if not requests.answer_request(txn, seen.request_id, fence, answer=answer, error=error):
+                    log.info("nobody waits for the answer", request=seen.request_id)
+
+        self._guarded("could not answer", write)
+
+    def _progress(self, request_id: str, fence: int) -> Callable[[str, int, int | None], None]:
+        told_s = 0.0
+
+        def report(what: str, done: int, total: int | None) -> None:
+            nonlocal told_s
+            now_s = time.monotonic()
+            if now_s - told_s < PROGRESS_S:
+                return
+            told_s = now_s
+            try:
+                with self.lake.ledger.write() as txn:
+                    requests.note_progress(txn, request_id, fence, what, done, total)
+            except StrandError:
+                pass  # progress that nobody sees harms nobody
+
+        return report
+
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def _finish(self, wait_s: float) -> bool:
         """Wait for what runs, so long and no longer; True when nothing is left running."""
         deadline = time.monotonic() + wait_s
+        self._guarded("could not say that it stops", lambda: self._show(stopping=True))
         with self._lock:
-            left = list(self._running.values())
-        for thread in left:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in left)
+            left = dict(self._running)
+        for one in left.values():
+            one.thread.join(max(0.0, deadline - time.monotonic()))
+        self._guarded("could not say goodbye", lambda: self._hand_over(left))
+        return not any(one.thread.is_alive() for one in left.values())
 
-
-def _schedule(sink: Sink) -> Schedule:
-    settings = resolved(sink.type, sink.settings)
-    return Schedule(sink.name, settings["every"], settings["cron"], sink.hold_until_us)
+    def _hand_over(self, left: dict[str, _Running]) -> None:
+        """What could not finish is for the next worker; nobody asks this one any more."""
+        with self.lake.ledger.write() as txn:
+            for key, one in left.items():
+                if one.request is not None:
+                    requests.give_back_request(txn, one.request.request_id, one.request.fence + 1)
+                elif one.thread.is_alive():
+                    jobs.end_job(txn, key, jobs.ABANDONED, 0)
+        self._presence.leave()

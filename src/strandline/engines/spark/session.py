@@ -63,6 +63,31 @@ def _end_jvm() -> None:
     gateway.proc.wait(JVM_ENDS_S)
 
 
+def lives() -> bool:
+    """Whether this process's Spark was started, and its JVM is still there."""
+    root = _root
+    if root is None or root.sparkContext._jsc is None:
+        return False
+    jvm = getattr(root.sparkContext._gateway, "proc", None)
+    return jvm is None or jvm.poll() is None
+
+
+def forget_dead() -> None:
+    """Forget a JVM that has died, so that `start` makes another. PySpark keeps it in its classes, and would not."""
+    global _root
+    with _lock:
+        if _root is None or lives():
+            return
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        classes: Any = SparkContext
+        classes._active_spark_context = classes._gateway = classes._jvm = None
+        sessions: Any = SparkSession
+        sessions._instantiatedSession = None
+        _root = None
+
+
 def lake_session(root: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> SparkSession:
     """A session that knows one catalog: a lake's, by the properties of `catalog_properties`, or a sink's target."""
     session = root.newSession()

@@ -1,0 +1,122 @@
+"""What a decision depends on, read from the ledger.
+
+Other workers' clocks may be an hour off, and ours may jump. So what was seen once is aged by our own monotonic clock
+from then on; only at the first sight, when there is nothing else, is a time of the ledger compared with the time of
+day.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.lake import Lake
+from strandline.ledger.jobs import ABANDONED, JobRecord, read_jobs
+from strandline.ledger.ledger import MAIN
+from strandline.ledger.tables import branch_id, tail_sizes
+from strandline.model.sinks import Sink
+from strandline.operations.recovery import left_behind
+from strandline.reports.status import job_entry
+from strandline.sinks.settings import resolved
+from strandline.worker.due import Facts, Past, Rules, Schedule, Tail, judge
+
+NEVER_S = float("inf")
+
+
+@dataclass
+class Sightings:
+    """How old things are, by the clock of whoever looks at them again and again."""
+
+    _seen: dict[str, tuple[Hashable, float, float]] = field(default_factory=dict)
+
+    def age_s(self, name: str, what: Hashable, since_us: int, now_us: int) -> float:
+        """How long `what` has been so; it began at `since_us` by somebody's clock."""
+        now_s = time.monotonic()
+        known = self._seen.get(name)
+        if known is None or known[0] != what:
+            # A moment that has not come yet was written by a clock that is ahead, or before ours was set back. Of what
+            # we have seen change ourselves we know better than any clock.
+            age_s = (now_us - since_us) / 1e6 if since_us <= now_us else (NEVER_S if known is None else 0.0)
+            known = self._seen[name] = (what, now_s, age_s)
+        return known[2] + (now_s - known[1])
+
+
+def read_facts(lake: Lake, sightings: Sightings) -> Facts:
+    """Everything there is to decide about, now."""
+    following = lake.sinks()
+    now_us = time.time_ns() // 1000
+    with lake.ledger.read() as conn:
+        sizes = tail_sizes(conn, branch_id(conn, MAIN))
+        records = read_jobs(conn)
+    flush = lake.config.flush
+    found = left_behind(lake.context)
+    damaged = sum(intent.phase == "damaged" for intent in found)
+    return Facts(
+        now_us=now_us,
+        rules=Rules(flush.max_bytes, flush.max_age_s),
+        tails=[
+            Tail(name, size_bytes, sightings.age_s(f"tail:{name}", since_us, since_us, now_us))
+            for name, _, size_bytes, since_us in sizes
+            if since_us is not None
+        ],
+        schedules=[_schedule(sink) for sink in following],
+        left=len(found) - damaged,
+        damaged=damaged,
+        past=_past(records, following, sightings, now_us),
+    )
+
+
+def verdicts(lake: Lake) -> list[dict[str, Any]]:
+    """What a worker would decide now about every job, and what was decided last, for `strand status --why`."""
+    with lake.ledger.read() as conn:
+        records = read_jobs(conn)
+    now = judge(read_facts(lake, Sightings()))
+    decided = {verdict.job.key for verdict in now}
+    said = [
+        {"job": one.job.key, "due": one.due, "why": one.job.why, "last": _last(records.get(one.job.key))} for one in now
+    ]
+    return said + [
+        {"job": key, "due": False, "why": "there is nothing to do", "last": _last(record)}
+        for key, record in records.items()
+        if key not in decided
+    ]
+
+
+def _last(record: JobRecord | None) -> dict[str, Any] | None:
+    return None if record is None else job_entry(record)
+
+
+def _schedule(sink: Sink) -> Schedule:
+    settings = resolved(sink.type, sink.settings)
+    return Schedule(sink.name, settings["every"], settings["cron"], sink.hold_until_us)
+
+
+def _past(
+    records: Mapping[str, JobRecord], following: list[Sink], sightings: Sightings, now_us: int
+) -> dict[str, Past]:
+    past = {key: _of_record(record, sightings, now_us) for key, record in records.items()}
+    for sink in following:
+        at_us = sink.ticked_at_us
+        if at_us is None:
+            continue
+        # `strand sink tick` counts too; and a worker that starts goes on with the schedule, it begins none.
+        key = f"tick:{sink.name}"
+        ago_s = sightings.age_s(f"ticked:{sink.name}", at_us, at_us, now_us)
+        known = past.get(key)
+        if known is None:
+            past[key] = Past(ago_s, at_us, runs=0)
+        elif ago_s < known.ago_s:
+            past[key] = Past(ago_s, at_us, known.runs, known.wait_s, known.failures, known.parked)
+    return past
+
+
+def _of_record(record: JobRecord, sightings: Sightings, now_us: int) -> Past:
+    what = (record.runs, record.outcome, record.wait_us)
+    ago_s = sightings.age_s(f"job:{record.key}", what, record.decided_at_us, now_us)
+    at_us = record.decided_at_us
+    if record.outcome == ABANDONED:  # told to stop in the middle: what it left is due again
+        ago_s, at_us = NEVER_S, 0
+    parked = None if record.parked_at_us is None else record.error or "it was parked"
+    return Past(ago_s, at_us, record.runs, record.wait_us / 1e6, record.failures, parked)

@@ -1,0 +1,54 @@
+"""The work that needs Spark, by its name: the same functions for a worker that was asked and a command that does it.
+
+What goes in and what comes out is plain JSON, because it travels through the ledger. Each of them may be begun again
+after a crash in the middle and then finishes what is left: that is what lets a command take back what it asked a worker
+for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from strandline.errors import Busy
+from strandline.lake import Lake
+
+Work = Callable[[Lake, Mapping[str, Any], threading.Event], Any]
+
+
+def perform(lake: Lake, kind: str, arguments: Mapping[str, Any], stop: threading.Event | None = None) -> Any:
+    """Do it, in this process."""
+    return WORK[kind](lake, arguments, stop or threading.Event())
+
+
+def _flush(lake: Lake, asked: Mapping[str, Any], stop: threading.Event) -> Any:
+    done = []
+    for table in asked["tables"]:
+        if stop.is_set():
+            raise Busy("the worker was told to stop", reason="stopping")
+        done += [asdict(one) for one in lake.flush(table, actor=asked["actor"], branch=asked["branch"])]
+    return done
+
+
+def _tick(lake: Lake, asked: Mapping[str, Any], stop: threading.Event) -> Any:
+    done = lake.tick(*asked["names"], actor=asked["actor"], take_over=asked["take_over"], stop=stop)
+    return [asdict(one) for one in done]
+
+
+def _load(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+    options = {"actor": asked["actor"], "branch": asked["branch"], "key": asked["key"]}
+    return asdict(lake.load(asked["table"], asked["files"], again=asked["again"], **options))
+
+
+def _adopt(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+    options = {name: asked[name] for name in ("actor", "row_key", "partition_by", "dedupe")}
+    return asdict(lake.adopt(asked["name"], asked["source"], **options))
+
+
+def _recover(lake: Lake, _asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+    return [asdict(one) for one in lake.recover()]
+
+
+WORK: dict[str, Work] = {"flush": _flush, "tick": _tick, "load": _load, "adopt": _adopt, "recover": _recover}
