@@ -172,8 +172,13 @@ def tick_process(lake: Lake, *arguments: str, **env: str) -> subprocess.Complete
 
 def start_tick(lake: Lake, *arguments: str, **env: str) -> subprocess.Popen[str]:
     """A real `strand sink tick` that goes on by itself."""
+    return start(lake, "sink", "tick", *arguments, **env)
+
+
+def start(lake: Lake, *command: str, **env: str) -> subprocess.Popen[str]:
+    """A real command that goes on by itself."""
     return subprocess.Popen(
-        [sys.executable, "-m", "strandline", "--lake", str(lake.root), "--json", "sink", "tick", *arguments],
+        [sys.executable, "-m", "strandline", "--lake", str(lake.root), "--json", *command],
         env=environment(**env),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

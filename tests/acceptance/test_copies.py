@@ -13,7 +13,10 @@ import pytest
 
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from tests.delivery import assert_once, streams, tick_process, told, watermark, wipe_marks
+from strandline.ledger import leases
+from strandline.model.ids import lease_of_stream
+from strandline.sinks import blob, iceberg
+from tests.delivery import LAST, assert_once, streams, tick_process, told, watermark, wipe_marks
 from tests.kit import environment, kill, make_table, messages, wait_until
 
 
@@ -207,6 +210,65 @@ def test_f25_an_open_delivery_reads_what_it_pinned(source: Lake, blobs: Blobs) -
         again.tick("archive")
         assert blobs.ranges()[0] == (state.delivery.since, state.delivery.until)
         assert_once([f"p{n}" for n in range(13)], blobs.rows())
+
+
+@pytest.mark.parametrize("kind", [Blobs, Copies])
+def test_f42_two_sinks_that_write_elsewhere_have_nothing_in_common(
+    source: Lake, tmp_path: Path, kind: type[Blobs | Copies]
+) -> None:
+    """Marks and epochs are each sink's own: one is rewound, one is removed, and the other never notices."""
+    one, two = kind(tmp_path / "one"), kind(tmp_path / "two")
+    one.add(source, "one", where="n < 5")
+    two.add(source, "two")
+    done = {each.sink: each for each in source.tick()}
+    assert (done["one"].rows, done["one"].withheld, done["two"].rows) == (5, 5, 10)
+    told(source, "sink", "rewind", "one", "--stream", "messages", "--to", "4", "--yes")
+    assert [(each.sink, each.rows) for each in source.tick()] == [("one", 2)]
+    assert [state.mark.epoch for name in ("one", "two") for state in streams(source, name) if state.mark] == [2, 1]
+    told(source, "sink", "remove", "one")
+    source.append("messages", messages(10, 12))
+    assert [(each.sink, each.rows) for each in source.tick()] == [("two", 2)]
+    assert sorted(one.rows()) == sorted([f"p{n}" for n in (0, 1, 2, 3, 4, 3, 4)]), (
+        "sent again, because it was asked for"
+    )
+    assert_once([f"p{n}" for n in range(12)], two.rows())
+
+
+@pytest.mark.parametrize(("kind", "point"), [("blobs", "blob.after_write"), ("copies", "copy.after_commit")])
+def test_f65_a_tick_that_is_late_with_its_unit_moves_no_mark(
+    source: Lake, kind: str, point: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unit is written, then it is held up past its lease; another ships that and the next; it changes nothing."""
+    place: Blobs | Copies = request.getfixturevalue(kind)
+    place.add(source)
+    room = blob if kind == "blobs" else iceberg
+
+    def overtake(name: str) -> None:
+        if name != point:
+            return
+        monkeypatch.undo()
+        (state,) = streams(source, "archive")
+        with source.ledger.write() as txn:
+            # What another process does that has seen no beat for too long.
+            seen = leases.find(txn.conn, lease_of_stream(sink_id(source), state.stream.text()))
+            assert seen is not None
+            leases.free(txn, seen)
+        with Lake(source.root) as other:
+            other.append("messages", messages(10, 15))
+            assert [(done.outcome, done.rows) for done in other.tick("archive", wait_s=0)] == [("delivered", 15)]
+
+    monkeypatch.setattr(room, "fail", overtake)
+    (late,) = source.tick("archive")
+    assert (late.outcome, late.units) == ("lost", 0)
+    assert watermark(source, "archive") == LAST + 5
+    assert source.tick("archive") == []
+    assert_once([f"p{n}" for n in range(15)], place.rows())
+
+
+def sink_id(lake: Lake) -> str:
+    """The id of the only sink."""
+    (sink,) = lake.sinks()
+    return sink.sink_id
 
 
 def test_f58_every_partition_value_is_a_folder_of_its_own_inside_the_prefix(lake: Lake, blobs: Blobs) -> None:

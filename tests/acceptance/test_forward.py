@@ -6,6 +6,7 @@ The sender is a real `strand sink tick` wherever it is killed or paused.
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from pathlib import Path
@@ -21,13 +22,15 @@ from tests.delivery import (
     assert_once,
     forward,
     refuse_part,
+    start,
     start_tick,
+    streams,
     tick_process,
     told,
     watermark,
     wipe_marks,
 )
-from tests.kit import make_table, messages, python_process, strand_json
+from tests.kit import make_table, message, messages, python_process, strand_json, wait_until
 from tests.proxy import PASS, Hurt, Proxy, Seen, answer, cut_request, drop_answer
 
 
@@ -157,6 +160,45 @@ def test_f14_two_ticks_at_once_send_each_row_once(source: Lake, receiver: Receiv
         assert process.returncode == 0, out + err
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
     assert watermark(source) == source.view().state("messages").head.last_seq
+
+
+def test_f14_two_workers_that_tick_one_sink_send_each_row_once(
+    lake: Lake, receiver: Receiver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two real workers are at one sink at the same moment: nothing is sent twice, and no mark moves back."""
+    make_table(lake, partition_by=["source"])
+    lake.append("messages", [message(n, source=f"s{n % 3}") for n in range(30)])
+    lake.flush("messages")
+    both, met = threading.Barrier(2), threading.Event()
+
+    def hold_the_first(seen: Seen) -> Hurt:
+        """A worker sends one chunk at a time, so the second chunk that comes is the other worker's."""
+        if seen.method == "POST" and not met.is_set():
+            both.wait(60)
+            met.set()
+        return PASS
+
+    monkeypatch.setattr(proxy, "judge", hold_the_first)
+    forward(lake, receiver, url=proxy.url, every="100ms", unit_rows=2, chunk_rows=1, timeout="60s")
+    marks: dict[str, int] = {}
+
+    def all_delivered() -> bool:
+        now = {state.stream.partition: state.mark.seq for state in streams(lake) if state.mark}
+        assert all(seq >= marks.get(partition, 0) for partition, seq in now.items()), "a mark moved back"
+        marks.update(now)
+        return sum(now.values()) == 31 + 30 + 29
+
+    workers = [start(lake, "worker") for _ in range(2)]
+    try:
+        wait_until(all_delivered)
+    finally:
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        said = [worker.communicate(timeout=60) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+    sent = [post.headers["Strand-Until"] for post in proxy.posts]
+    assert len(sent) == len(set(sent)), "a chunk was sent twice"
+    assert_once([f"p{n}" for n in range(30)], receiver.rows())
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
