@@ -12,6 +12,9 @@ import pytest
 
 from strandline import create, failpoints
 from strandline.lake import Lake
+from tests.s3 import s3, s3_endpoint
+
+__all__ = ["s3", "s3_endpoint"]
 
 # A run in the background of a script inherits an ignored Ctrl-C, and would hand it on to every process it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -54,8 +57,12 @@ def _no_failpoint_survives_its_test() -> Iterator[None]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A new lake with nothing in it."""
-    made = create.create(tmp_path / "lake")
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A new lake with nothing in it; its warehouse is in a bucket where $STRAND_TEST_WAREHOUSE says so."""
+    if os.environ.get("STRAND_TEST_WAREHOUSE") == "s3":
+        bucket = request.getfixturevalue("s3")
+        made = create.create(tmp_path / "lake", warehouse=bucket.uri, store=bucket.store)
+    else:
+        made = create.create(tmp_path / "lake")
     yield made
     made.close()

@@ -15,7 +15,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -87,6 +87,19 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True)
+class Store:
+    """Where an object store answers; what is None is found in the environment, as the AWS tools do.
+
+    Credentials are not part of it: every process finds its own. `path_style` says whether a bucket is a part of the
+    path of a request; None: where an endpoint is named, since few other stores have a host's name for each bucket.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+
+
+@dataclass(frozen=True)
 class LakeConfig:
     """One lake's settings, all paths absolute; `ledger` may hold a password, so print `ledger_shown` instead."""
 
@@ -98,6 +111,7 @@ class LakeConfig:
     lease: LeaseConfig
     server: ServerConfig
     worker: WorkerConfig
+    store: Store
     sinks: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -205,6 +219,17 @@ def _positive_duration(value: object) -> float:
     return seconds
 
 
+def _text_or_none(value: object) -> str | None:
+    return None if value == "" else _text(value)
+
+
+def _true_false_auto(value: object) -> bool | None:
+    known: dict[object, bool | None] = {"auto": None, "true": True, "false": False, True: True, False: False}
+    if not isinstance(value, str | bool) or value not in known:
+        raise ValueError('true, false or "auto"')
+    return known[value]
+
+
 def _listen(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\S+:\d{1,5}", value) or int(value.rpartition(":")[2]) > 65535:
         raise ValueError('HOST:PORT, such as "127.0.0.1:8400"')
@@ -260,6 +285,11 @@ _KEYS: dict[str, dict[str, _Key]] = {
     "spark": {"master": _Key("local[*]", _text), "conf": _Key({}, _spark_conf)},
     "flush": {"max_bytes": _Key("64MiB", _size), "max_age": _Key("60s", _duration)},
     "lease": {"ttl": _Key("30s", _positive_duration), "wait": _Key("5m", _duration)},
+    "s3": {
+        "endpoint": _Key("", _text_or_none),
+        "region": _Key("", _text_or_none),
+        "path_style": _Key("auto", _true_false_auto),
+    },
     "server": {
         "listen": _Key("127.0.0.1:8400", _listen),
         "max_body": _Key("64MiB", _some_bytes),
@@ -308,12 +338,13 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
     return LakeConfig(
         root=root,
         ledger=ledger_url(root, values["lake"]["ledger"]),
-        warehouse=_warehouse_uri(root, values["lake"]["warehouse"]),
+        warehouse=warehouse_uri(root, values["lake"]["warehouse"]),
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
         server=_server(values["server"]),
         worker=WorkerConfig(**values["worker"]),
+        store=Store(**values["s3"]),
         sinks=_sinks(document.get("sinks", {}), file),
     )
 
@@ -323,17 +354,25 @@ def _server(values: Mapping[str, Any]) -> ServerConfig:
     return ServerConfig(**plain, read_timeout_s=values["read_timeout"])
 
 
-def write_default(root: Path, ledger: str = DEFAULT_LEDGER, warehouse: str = DEFAULT_WAREHOUSE) -> Path:
+def store_with_environment(store: Store) -> Store:
+    """A store with what $STRAND_S3_… says on top, as it will be when the lake is opened."""
+    found = {key: value for (section, key), value in _from_environment(os.environ).items() if section == "s3"}
+    return replace(store, **found)
+
+
+def write_default(
+    root: Path, ledger: str = DEFAULT_LEDGER, warehouse: str = DEFAULT_WAREHOUSE, store: Store | None = None
+) -> Path:
     """Write a commented `strand.toml`; bad values are refused before that, and a file is never replaced."""
     root = root.resolve()
     ledger_url(root, ledger)
-    _warehouse_uri(root, warehouse)
+    warehouse_uri(root, warehouse)
     file = root / FILE_NAME
     if file.exists():
         raise BadRequest(f"{root} is a lake already: it holds a {FILE_NAME}", hint="Choose another folder.")
     # A reader must never find half a file, since the file is what makes the folder a lake.
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
-    partial.write_text(_DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse)), encoding="utf-8")
+    partial.write_text(_default_file(ledger, warehouse, store or Store()), encoding="utf-8")
     partial.replace(file)
     return file
 
@@ -423,7 +462,7 @@ def ledger_url(root: Path, url: str) -> str:
     return f"{_SQLITE}{path}"
 
 
-def _warehouse_uri(root: Path, warehouse: str) -> str:
+def warehouse_uri(root: Path, warehouse: str) -> str:
     """The absolute URI of a warehouse.
 
     A path goes into the URI as it is, and not percent-encoded: Hadoop and PyIceberg don't decode, and would make a
@@ -437,6 +476,16 @@ def _warehouse_uri(root: Path, warehouse: str) -> str:
     raise BadRequest(
         f"can't use {warehouse!r} as a warehouse", hint="Write a path, file:///path or s3://bucket/prefix."
     )
+
+
+def _default_file(ledger: str, warehouse: str, store: Store) -> str:
+    text = _DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse))
+    for key, value in (("endpoint", store.endpoint), ("region", store.region), ("path_style", store.path_style)):
+        if value is not None:
+            line = re.search(rf"# {key} = \S+", text)
+            assert line is not None, f"the default file has no line for {key}"
+            text = text.replace(line[0], f"{key} = {json.dumps(value)}", 1)
+    return text
 
 
 def _quoted(text: str) -> str:
@@ -462,6 +511,11 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 [lease]
 # ttl = "30s"  # a holder that is silent for this long may be replaced
 # wait = "5m"  # how long a command waits for a holder that is alive
+
+[s3]  # for s3:// addresses; credentials come from the environment or ~/.aws, as for the AWS tools
+# endpoint = ""  # of a store that is not AWS
+# region = ""  # else AWS_REGION, or what the bucket says
+# path_style = "auto"  # true: the bucket is a part of the path; auto: so where there is an endpoint
 
 [server]
 # listen = "127.0.0.1:8400"

@@ -5,32 +5,47 @@ from __future__ import annotations
 from pathlib import Path
 
 from strandline import config as configuration
-from strandline.errors import Conflict, Environment, Unsupported
+from strandline.config import Store
+from strandline.engines.objects import Place, reaching
+from strandline.engines.storage import S3, bucket_of, bucket_system
+from strandline.errors import Conflict, Environment, NotFound
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 
 
-def create(root: Path, *, ledger: str | None = None, warehouse: str | None = None) -> Lake:
-    """Make a lake in a folder that is new or empty.
+def create(root: Path, *, ledger: str | None = None, warehouse: str | None = None, store: Store | None = None) -> Lake:
+    """Make a lake in a folder that is new or empty; `store` says where the buckets of `s3://` addresses are.
 
     The config is written last: a folder without one is no lake, so an init that was killed can simply be run again.
     """
     root = root.resolve()
     _refuse_occupied(root)
-    if warehouse is not None and "://" in warehouse and not warehouse.startswith("file:"):
-        raise Unsupported(f"a warehouse at {warehouse} is not supported yet", hint="Use a folder on a disk.")
+    if warehouse is not None and configuration.warehouse_uri(root, warehouse).startswith(S3):
+        _reach(warehouse, configuration.store_with_environment(store or Store()))
     try:
         root.mkdir(parents=True, exist_ok=True)
         url = configuration.ledger_url(root, ledger or configuration.DEFAULT_LEDGER)
         Ledger.create(url).close()
         configuration.write_default(
-            root, ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE
+            root, ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE, store or Store()
         )
     except PermissionError as error:
         raise Environment(
             f"no permission to write {error.filename}", hint="Pick a folder you may write to, or change its owner."
         ) from error
     return Lake(root)
+
+
+def _reach(warehouse: str, store: Store) -> None:
+    """Say now what is wrong with a bucket or with the credentials, and not when the first flush fails."""
+    from pyarrow.fs import FileType
+
+    place = Place(warehouse, store)
+    with reaching(place):
+        system = bucket_system(bucket_of(warehouse), store)
+        found = system.get_file_info(bucket_of(warehouse)).type
+    if found == FileType.NotFound:
+        raise NotFound(f"there is no bucket {bucket_of(warehouse)!r}", hint="Create it, or correct the address.")
 
 
 def _refuse_occupied(root: Path) -> None:

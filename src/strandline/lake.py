@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from strandline import config as configuration
+from strandline.engines.storage import know
 from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
@@ -45,6 +46,7 @@ class Lake:
         self.root = root
         self.config = configuration.load(root)
         self.read_only = read_only
+        know(self.config.warehouse, self.config.store)
         self.ledger = Ledger.open(self.config.ledger, read_only=read_only)
         self._owner = owners.register()
         self._appender = Appender(self.ledger)
@@ -209,6 +211,8 @@ class Lake:
         from strandline.engines.files import find_inputs
         from strandline.operations.load import LoadRequest, identity, load
 
+        for file in files:
+            know(file, self.config.store)
         inputs = tuple(find_inputs(files))
         with self.ledger.read() as conn:
             digest = identity(tables.find_table(conn, table).table_id, branch, inputs)
@@ -410,8 +414,10 @@ class Lake:
                 if self._report is not None:
                     self._report("starting Spark", 0, None)
                 root = start(self.config.spark.master, self.config.spark.conf)
-                catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, self.config.catalog_login)
-                self._iceberg = Iceberg(lake_session(root, catalog), catalog)
+                catalog = catalog_properties(
+                    self.config.catalog_uri, self.config.warehouse, self.config.catalog_login, self.config.store
+                )
+                self._iceberg = Iceberg(lake_session(root, catalog, store=self.config.store), catalog)
             return self._iceberg
 
     @property

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.config import Store
 from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
@@ -54,7 +55,7 @@ def whole(file: Path) -> Range:
 
 def exported(unit: Range, form: str, folder: Path) -> int:
     """What Spark's worker does for a blob sink."""
-    place = Place(folder.as_uri())
+    place = Place(folder.as_uri(), Store())
     done = export.write_object(
         export.Export(unit, parse_mapping(COLUMNS), form, "zstd", place, "messages/all/x", ".tmp-x")
     )

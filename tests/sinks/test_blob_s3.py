@@ -13,7 +13,7 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from strandline import create
-from strandline.engines import conditional, objects
+from strandline.engines import conditional, objects, storage
 from strandline.engines.objects import Place
 from strandline.errors import Busy, Conflict, Environment, NotFound
 from strandline.lake import Lake
@@ -21,7 +21,7 @@ from strandline.model.sinks import Mark
 from strandline.sinks import blob as blobs
 from strandline.sinks.blob import Blob
 from tests.kit import environment, kill, make_table, messages, python_process
-from tests.sinks.conftest import S3
+from tests.s3 import S3
 from tests.sinks.units import SINK, rows_of, unit_of
 
 NAME = "messages/all/0000000000000000000-0000000000000000021.parquet"
@@ -135,19 +135,19 @@ def test_what_is_wrong_with_a_store_is_said(filled: Lake, s3: S3, monkeypatch: p
         blob_for(filled, settings_for(s3, endpoint="http://127.0.0.1:9")).probe()
     assert "endpoint" in unreachable.value.hint
     with pytest.raises(NotFound):
-        conditional.create_bytes(Place("s3://no-such-bucket-here/x", s3.endpoint), "y", b"")
+        conditional.create_bytes(Place("s3://no-such-bucket-here/x", s3.store), "y", b"")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    objects._bucket_system.cache_clear()
+    storage.bucket_system.cache_clear()
     try:
         with pytest.raises(Environment) as refused:
             blob_for(filled, settings_for(s3)).probe()
         assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
         conditional._store.cache_clear()
         with pytest.raises(Environment) as refused:
-            conditional.create_bytes(Place(f"s3://{s3.bucket}/x", s3.endpoint), "y", b"")
+            conditional.create_bytes(Place(f"s3://{s3.bucket}/x", s3.store), "y", b"")
         assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
     finally:
-        objects._bucket_system.cache_clear()
+        storage.bucket_system.cache_clear()
         conditional._store.cache_clear()
 
 
@@ -162,7 +162,7 @@ class _Breaking(io.BytesIO):
 
 def test_an_upload_that_fails_in_the_middle_leaves_no_object(s3: S3) -> None:
     """PyArrow completes an upload whose stream is closed or collected; this one must be neither."""
-    place = Place(f"s3://{s3.bucket}/some/prefix", s3.endpoint)
+    place = Place(f"s3://{s3.bucket}/some/prefix", s3.store)
     with pytest.raises(OSError, match="the disk failed"):
         objects.upload(place, NAME, _Breaking(bytes(40 << 20)))
     gc.collect()
@@ -173,6 +173,7 @@ UPLOAD = """
 import io, sys, time
 from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
+from strandline.config import Store
 
 class Content(io.BytesIO):
     def read(self, size=-1):
@@ -183,7 +184,7 @@ class Content(io.BytesIO):
             time.sleep(600)
         return super().read(size)
 
-objects.upload(Place(sys.argv[1], sys.argv[2]), sys.argv[3], Content(bytes(40 << 20)))
+objects.upload(Place(sys.argv[1], Store(sys.argv[2])), sys.argv[3], Content(bytes(40 << 20)))
 """
 
 

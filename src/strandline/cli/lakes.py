@@ -22,17 +22,22 @@ def init(
     context: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
     ledger: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql://…")] = None,
-    warehouse: Annotated[str | None, typer.Option(metavar="URI", help="Where Iceberg tables go.")] = None,
+    warehouse: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where Iceberg tables go: a path, or s3://BUCKET/PREFIX.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="An object store that is not AWS.")] = None,
+    region: Annotated[str | None, typer.Option(metavar="NAME", help="The region of the bucket.")] = None,
 ) -> None:
     """Make a lake. A folder that holds anything else is refused.
 
     \b
     Example: strand init lake
     """
+    from strandline.config import Store
     from strandline.create import create
 
     session = session_of(context)
-    with create(Path(folder), ledger=ledger, warehouse=warehouse) as lake:
+    with create(Path(folder), ledger=ledger, warehouse=warehouse, store=Store(endpoint, region)) as lake:
         document = {
             "lake": str(lake.root),
             "ledger": lake.config.ledger_shown,

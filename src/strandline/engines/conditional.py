@@ -19,7 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.engines import objects
+from strandline.config import Store
+from strandline.engines import objects, storage
 from strandline.engines.objects import Place, reaching
 from strandline.errors import Busy
 
@@ -114,7 +115,7 @@ def _get(place: Place, name: str) -> tuple[bytes, Any] | None:
     bucket, key = _split(place, name)
     with _telling(place, name):
         try:
-            found = obstore.get(_store(bucket, place.endpoint, place.region), key)
+            found = obstore.get(_store(bucket, place.store), key)
             return bytes(found.bytes()), {"e_tag": found.meta["e_tag"]}
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
@@ -130,7 +131,7 @@ def _put(place: Place, name: str, content: bytes, mode: Any) -> bool:
     bucket, key = _split(place, name)
     with _telling(place, name):
         try:
-            obstore.put(_store(bucket, place.endpoint, place.region), key, content, mode=mode)
+            obstore.put(_store(bucket, place.store), key, content, mode=mode)
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
@@ -152,19 +153,22 @@ def _telling(place: Place, name: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=32)
-def _store(bucket: str, endpoint: str | None, region: str | None) -> S3Store:
+def _store(bucket: str, store: Store) -> S3Store:
     from obstore.store import S3Store
 
-    endpoint, region = objects.address_of(bucket, endpoint, region)
-    options: dict[str, Any] = {**_shared_credentials(), "region": region}
-    if endpoint is not None:
+    options: dict[str, Any] = {
+        **_shared_credentials(),
+        "region": storage.region_for(bucket, store),
+        "virtual_hosted_style_request": not storage.is_path_style(store),
+    }
+    if (endpoint := storage.endpoint_of(store)) is not None:
         options["endpoint"] = endpoint
     return S3Store(
         bucket,
-        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=objects.REQUEST_TIMEOUT_S)},
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=storage.REQUEST_TIMEOUT_S)},
         client_options={
-            "connect_timeout": f"{objects.CONNECT_TIMEOUT_S}s",
-            "timeout": f"{objects.REQUEST_TIMEOUT_S}s",
+            "connect_timeout": f"{storage.CONNECT_TIMEOUT_S}s",
+            "timeout": f"{storage.REQUEST_TIMEOUT_S}s",
             "allow_http": True,
         },
         **options,

@@ -15,20 +15,19 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
+from strandline.config import Store
+from strandline.engines.storage import bucket_of, bucket_system
 from strandline.errors import Busy, Environment, NoSpace, NotFound, StrandError
 from strandline.model.object_names import TEMPORARY
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem, S3FileSystem
+    from pyarrow.fs import FileSystem
 
 UPLOAD_BYTES = 8 << 20
-CONNECT_TIMEOUT_S = 10
-REQUEST_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Place:
     """
 
     uri: str
-    endpoint: str | None = None
-    region: str | None = None
+    store: Store
 
     @property
     def local(self) -> Path | None:
@@ -62,32 +60,7 @@ class Place:
 
         if self.local is not None:
             return LocalFileSystem()
-        return _bucket_system(self.uri.removeprefix("s3://").partition("/")[0], self.endpoint, self.region)
-
-
-@lru_cache(maxsize=32)
-def _bucket_system(bucket: str, endpoint: str | None, region: str | None) -> S3FileSystem:
-    from pyarrow.fs import S3FileSystem
-
-    endpoint, region = address_of(bucket, endpoint, region)
-    return S3FileSystem(
-        region=region,
-        endpoint_override=endpoint,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        request_timeout=REQUEST_TIMEOUT_S,
-        force_virtual_addressing=False,
-    )
-
-
-def address_of(bucket: str, endpoint: str | None, region: str | None) -> tuple[str | None, str]:
-    """A bucket's endpoint (None is AWS's) and region: as given, else as the environment says, else as AWS says."""
-    from pyarrow.fs import resolve_s3_region
-
-    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if region is None:
-        region = "us-east-1" if endpoint else str(resolve_s3_region(bucket))
-    return endpoint, region
+        return bucket_system(bucket_of(self.uri), self.store)
 
 
 @dataclass(frozen=True)
@@ -233,14 +206,14 @@ def told(error: OSError, place: Place, name: str) -> StrandError:
     if any(word in said for word in _CREDENTIALS):
         return Environment(
             f"{where}: the store does not let us in: {said}",
-            hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the worker, and what they "
+            hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the process, and what they "
             "may do: list, read, write and delete below this prefix.",
         )
     if any(word in said for word in _NO_BUCKET):
-        return NotFound(f"{where}: there is no such bucket: {said}", hint="Create it, or correct the sink's `uri`.")
+        return NotFound(f"{where}: there is no such bucket: {said}", hint="Create it, or correct the address.")
     return Busy(
         f"{where}: the store can't be reached: {said}",
-        hint="Check the sink's `endpoint` and `region` and the network; delivery goes on when it answers again.",
+        hint="Check the `endpoint`, the `region` and the network; work goes on when it answers again.",
         reason="unreachable",
     )
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import orjson
 
+from strandline.config import Store
 from strandline.engines import objects
 from strandline.engines.conditional import change_bytes, create_bytes
 from strandline.engines.objects import Place
@@ -165,7 +166,7 @@ def place_of(settings: Mapping[str, Any]) -> Place:
     uri = str(settings["uri"])
     if not uri.startswith(("file:///", "s3://")):
         raise BadRequest(f"can't write blobs to {uri!r}", hint="Write file:///path or s3://bucket/prefix.")
-    return Place(uri, settings.get("endpoint"), settings.get("region"))
+    return Place(uri, Store(settings.get("endpoint"), settings.get("region")))
 
 
 def read_owner(place: Place) -> Owner | None:

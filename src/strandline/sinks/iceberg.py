@@ -24,6 +24,7 @@ import orjson
 
 from strandline.engines import objects
 from strandline.engines.objects import Place
+from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
 from strandline.model.sinks import Delivery, Mark, Shipped, Stream
@@ -61,7 +62,7 @@ class IcebergCopy:
         self._lake_id = lake_id
         self._sink_id = sink_id
         self._spark = spark
-        self._staging = Place(staging)
+        self._staging = Place(staging, store_of(staging))
         self._start_seq = start_seq
         self._take_over = take_over
         self._lock = threading.Lock()
@@ -220,7 +221,7 @@ class IcebergCopy:
 
         with self._lock:
             if self._copy is None:
-                self._copy = Copy(self._spark(), self._name, self._properties)
+                self._copy = Copy(self._spark(), self._name, self._properties, self._staging.store)
             return self._copy
 
 

@@ -16,6 +16,7 @@ from strandline.engines.duck.predicates import check_predicate
 from strandline.engines.duck.ranges import Range, Select, seq_at
 from strandline.engines.duck.relations import duck_type
 from strandline.engines.duck.sandbox import quote_name
+from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, nearest
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
@@ -107,6 +108,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         select=_select(stored, delivery.settings),
         schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
         older=frozenset(file.path for file in files if not file.origin),
+        store=store_of(files[0].path) if files else None,
     )
     return wanted, state
 

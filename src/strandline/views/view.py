@@ -302,9 +302,9 @@ def _typed() -> Iterator[None]:
     try:
         with sandbox.interruptible():
             yield
-    except duckdb.IOException as error:
-        raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
     except duckdb.PermissionException as error:
         raise BadRequest(f"a query sees the lake alone: {error}", hint="Name tables of the lake only.") from error
     except duckdb.Error as error:
+        if sandbox.is_missing_file(error):
+            raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
         raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error

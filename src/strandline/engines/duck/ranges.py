@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from strandline.config import Store
 from strandline.engines.duck import relations, sandbox
+from strandline.engines.storage import know, open_uri
 from strandline.errors import Damaged, HistoryGone
 from strandline.model.types import SEQ
 
@@ -46,6 +48,8 @@ class Range:
     select: Select
     schema: pa.Schema
     older: frozenset[str] = frozenset()
+    store: Store | None = None
+    """Where the files are, if they are in a store: Spark's workers have not opened the lake."""
 
     @property
     def files(self) -> int:
@@ -64,6 +68,8 @@ class Piece:
 def read_range(wanted: Range) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
     last = wanted.since
+    if wanted.store is not None:
+        know(wanted.runs[0][0], wanted.store)
     for run in wanted.runs:
         paths = [relations.local_path(path) for path in run]
         with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
@@ -82,7 +88,8 @@ def read_range(wanted: Range) -> Iterator[Piece]:
 def _in_order(path: str) -> bool:
     """Whether a file's rows are in seq order: one column of it, read in pieces."""
     last = -1
-    with pq.ParquetFile(path) as file:
+    system, place = open_uri(path if "://" in path else f"file://{path}")
+    with pq.ParquetFile(place, filesystem=system) as file:
         for batch in file.iter_batches(columns=[SEQ]):
             seqs = batch.column(0)
             if seqs.null_count or (len(seqs) and not _ascends(seqs, last)):
@@ -112,7 +119,9 @@ def _kept_files() -> Iterator[None]:
 
     try:
         yield
-    except (duckdb.IOException, FileNotFoundError) as error:
+    except (duckdb.Error, FileNotFoundError) as error:
+        if not sandbox.is_missing_file(error):
+            raise
         raise HistoryGone(f"a file of this range can't be read any more: {error}") from error
 
 

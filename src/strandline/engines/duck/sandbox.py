@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 import orjson
 
+from strandline.engines.storage import any_store
 from strandline.errors import BadRequest, Unsupported, nearest
 
 TABLE_FUNCTIONS = frozenset(
@@ -44,6 +45,10 @@ INTERNAL = "strand_internal"
 def connect() -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database whose spills go to the system's temporary folder, never into the lake."""
     connection = duckdb.connect()
+    if any_store():
+        from strandline.engines.duck.buckets import Buckets
+
+        connection.register_filesystem(Buckets())
     connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
@@ -60,6 +65,11 @@ def interruptible() -> Iterator[None]:
         if str(error) == "Query interrupted":
             raise KeyboardInterrupt from None
         raise
+
+
+def is_missing_file(error: Exception) -> bool:
+    """Whether a file could not be read; of one in a store, DuckDB tells what Python said about it."""
+    return isinstance(error, duckdb.IOException | FileNotFoundError) or "FileNotFoundError" in str(error)
 
 
 def shut(connection: duckdb.DuckDBPyConnection, paths: Iterable[str]) -> None:

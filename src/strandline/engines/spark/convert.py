@@ -8,7 +8,7 @@ already is checked and used as it is.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.config import Store
 from strandline.engines.files import Chunk, Skipped, read_chunk, shape_of
-from strandline.engines.storage import open_uri
+from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
 from strandline.model.rows import MAX_REPORTED
@@ -48,12 +49,18 @@ def convert(
     session: SparkSession, work: Sequence[Sequence[Chunk]], schema: Schema, *, extra: bool, table: str, folder: str
 ) -> list[Converted]:
     """Convert all of it on Spark's workers, in the order of `work`."""
-    task = partial(convert_one, schema=schema, extra=extra, table=table, folder=folder)
+    addresses = {folder, *(chunk.input.uri for chunks in work for chunk in chunks)}
+    stores = {bucket_of(uri): store_of(uri) for uri in addresses if uri.startswith(S3)}
+    task = partial(convert_one, schema=schema, extra=extra, table=table, folder=folder, stores=stores)
     return list(session.sparkContext.parallelize(list(work), len(work)).map(task).collect())
 
 
-def convert_one(chunks: Sequence[Chunk], *, schema: Schema, extra: bool, table: str, folder: str) -> Converted:
+def convert_one(
+    chunks: Sequence[Chunk], *, schema: Schema, extra: bool, table: str, folder: str, stores: Mapping[str, Store]
+) -> Converted:
     """One task: read, judge and write these chunks."""
+    for bucket, store in stores.items():
+        know(f"{S3}{bucket}", store)
     keep = _as_it_is(chunks, schema, extra)
     path = chunks[0].input.uri if keep else f"{folder}/part-{uuid.uuid4().hex}.parquet"
     output = _Output(None if keep else path, stored_schema(schema, extra))

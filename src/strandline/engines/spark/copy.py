@@ -19,6 +19,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from strandline.config import Store
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, is_a, sync
 from strandline.engines.spark.session import lake_session
 from strandline.errors import BadRequest, Busy, Environment, StrandError
@@ -69,9 +70,10 @@ class Copy:
     so it can't be made up, and the lake's own catalog may have the same.
     """
 
-    def __init__(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, spark: SparkSession, name: str, properties: Mapping[str, str], store: Store) -> None:
+        """`store` is where staged files are; the catalog's own is in its properties."""
         self._where = f"the catalog {name!r} at {properties.get('uri', '?').partition('?')[0]}"
-        self.session = lake_session(spark, properties, name)
+        self.session = lake_session(spark, properties, name, store)
         with self._telling():
             self._iceberg = Iceberg(self.session, properties, name)
 

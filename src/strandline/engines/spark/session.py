@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
+from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
 from strandline.errors import Environment
 
 if TYPE_CHECKING:
@@ -88,8 +90,13 @@ def forget_dead() -> None:
         _root = None
 
 
-def lake_session(root: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> SparkSession:
-    """A session that knows one catalog: a lake's, by the properties of `catalog_properties`, or a sink's target."""
+def lake_session(
+    root: SparkSession, catalog: Mapping[str, str], name: str = CATALOG, store: Store | None = None
+) -> SparkSession:
+    """A session that knows one catalog: a lake's, by the properties of `catalog_properties`, or a sink's target.
+
+    A store is for plain files at `s3://`: a catalog's own tables have it in the catalog's properties.
+    """
     session = root.newSession()
     prefix = f"spark.sql.catalog.{name}"
     settings = {
@@ -97,13 +104,14 @@ def lake_session(root: SparkSession, catalog: Mapping[str, str], name: str = CAT
         **{f"{prefix}.{key}": value for key, value in catalog.items()},
         "spark.sql.files.maxPartitionBytes": _SPLIT_BYTES,
         "spark.sql.files.openCostInBytes": _SPLIT_BYTES,
+        **(hadoop_settings(store) if store is not None else {}),
     }
     for key, value in settings.items():
         session.conf.set(key, value)
     return session
 
 
-def catalog_properties(uri: str, warehouse: str, login: Mapping[str, str]) -> dict[str, str]:
+def catalog_properties(uri: str, warehouse: str, login: Mapping[str, str], store: Store) -> dict[str, str]:
     """What Iceberg must be told to find a lake's catalog; outside engines use the same."""
     return {
         "type": "jdbc",
@@ -112,6 +120,7 @@ def catalog_properties(uri: str, warehouse: str, login: Mapping[str, str]) -> di
         "jdbc.schema-version": "V1",
         "cache-enabled": "false",
         **login,
+        **(iceberg_settings(store) if warehouse.startswith(S3) else {}),
     }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.config import Store
 from strandline.engines.spark import session
 from strandline.engines.spark.iceberg import Iceberg
 from strandline.engines.spark.stage import append_to_branch
@@ -26,7 +27,7 @@ TIMES = 3
 def run(folder: Path, options: Sequence[str]) -> None:
     """Start a JVM with these options, work, and wait until it has ended; what it has to write is written then."""
     root = session.start("local[2]", {"spark.driver.extraJavaOptions": session.java_options(options)})
-    catalog = session.catalog_properties(f"jdbc:sqlite:{folder}/catalog.db", f"file://{folder}/warehouse", {})
+    catalog = session.catalog_properties(f"jdbc:sqlite:{folder}/catalog.db", f"file://{folder}/warehouse", {}, Store())
     own = session.lake_session(root, catalog)
     try:
         _work(Iceberg(own, catalog), folder)

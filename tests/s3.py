@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import S3FileSystem
 
+from strandline.config import Store
 from strandline.engines.spark.jars import cache_dir
 
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -28,6 +29,16 @@ class S3:
 
     endpoint: str
     bucket: str
+
+    @property
+    def uri(self) -> str:
+        """A warehouse in the bucket."""
+        return f"s3://{self.bucket}/warehouse"
+
+    @property
+    def store(self) -> Store:
+        """Where it answers, as a lake is told."""
+        return Store(self.endpoint)
 
     @property
     def system(self) -> S3FileSystem:
