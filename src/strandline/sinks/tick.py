@@ -31,6 +31,7 @@ from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
+from strandline.sinks.resuming import Stuck, resume_at
 from strandline.sinks.settings import resolved
 
 log = logs.Logger("strandline.sinks")
@@ -307,8 +308,12 @@ class Ticker:
     def _resume(self, hold: Hold, turn: _Turn, delivery: Delivery, mark: Mark | None) -> bool:
         """Go on where the destination is. It may be behind us: it was wiped, or restored from an older copy."""
         turn.resumes += 1
-        found = mark or Mark(delivery.epoch, self.sink.start_seq)
-        if turn.resumes > RESUMES or found.seq > delivery.until:
+        with self.ctx.ledger.read() as conn:
+            removed_upto = deliveries.removed_upto(conn, delivery.stream)
+        found = resume_at(mark, delivery, start_seq=self.sink.start_seq, removed_upto=removed_upto)
+        if isinstance(found, Stuck):
+            return self._park(hold, turn, delivery, found.reason)
+        if turn.resumes > RESUMES:
             return self._park(hold, turn, delivery, f"the destination's mark is {found}, and ours {delivery.since}")
         log.warning("resumed", delivery=delivery.delivery_id, sink=self.sink.name, mark=found.seq, epoch=found.epoch)
         with self.ctx.ledger.write() as txn:
