@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
-from strandline.errors import Environment
+from strandline.errors import Busy, Environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ CATALOG = "strand"
 # One staged file is one task: a task then holds one unbroken range of seqs, and so does the file that it writes.
 _SPLIT_BYTES = str(128 << 20)
 JVM_ENDS_S = 300
+STANDALONE = "spark://"
+MASTER_ANSWERS_S = 5
 
 _lock = threading.Lock()
 _root: SparkSession | None = None
@@ -126,8 +129,11 @@ def catalog_properties(uri: str, warehouse: str, login: Mapping[str, str], store
 
 def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     os.environ["JAVA_HOME"] = str(java.find().home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    elif master.startswith(STANDALONE):
+        _reach(master)
     # The import alone costs half a second, and most commands need no Spark.
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.sql import SparkSession
@@ -150,6 +156,19 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
             ) from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+def _reach(master: str) -> None:
+    """Say at once that nobody answers; Spark would try for a minute, and then say that its context was stopped."""
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=MASTER_ANSWERS_S):
+            return
+    raise Busy(
+        f"no Spark master answers at {master}",
+        hint="Check [spark] master in strand.toml, and whether the cluster runs. Rows are taken in meanwhile.",
+        reason="unreachable",
+    )
 
 
 @contextmanager
