@@ -60,6 +60,13 @@ class LeaseConfig:
 
 
 @dataclass(frozen=True)
+class MaintenanceConfig:
+    """How long what was superseded or released stays readable, for whoever took a view before."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """Where `strand serve` listens, as HOST:PORT, and how much it takes on.
 
@@ -109,6 +116,7 @@ class LakeConfig:
     spark: SparkConfig
     flush: FlushConfig
     lease: LeaseConfig
+    maintenance: MaintenanceConfig
     server: ServerConfig
     worker: WorkerConfig
     store: Store
@@ -290,6 +298,7 @@ _KEYS: dict[str, dict[str, _Key]] = {
         "region": _Key("", _text_or_none),
         "path_style": _Key("auto", _true_false_auto),
     },
+    "maintenance": {"grace": _Key("15m", _duration)},
     "server": {
         "listen": _Key("127.0.0.1:8400", _listen),
         "max_body": _Key("64MiB", _some_bytes),
@@ -342,6 +351,7 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
+        maintenance=MaintenanceConfig(grace_s=values["maintenance"]["grace"]),
         server=_server(values["server"]),
         worker=WorkerConfig(**values["worker"]),
         store=Store(**values["s3"]),
@@ -516,6 +526,9 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 # endpoint = ""  # of a store that is not AWS
 # region = ""  # else AWS_REGION, or what the bucket says
 # path_style = "auto"  # true: the bucket is a part of the path; auto: so where there is an endpoint
+
+[maintenance]
+# grace = "15m"  # how long superseded snapshots and flushed batches stay readable
 
 [server]
 # listen = "127.0.0.1:8400"

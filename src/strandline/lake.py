@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from strandline import config as configuration
 from strandline.engines.storage import know
-from strandline.errors import BadRequest, Conflict, StrandError
+from strandline.errors import BadRequest, Busy, Conflict, StrandError
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
+from strandline.model.maintenance import Budget, Maintained
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
 
@@ -108,6 +109,24 @@ class Lake:
             dedupe=dedupe,
             extra=unknown_fields == "json",
         )
+
+    def set_table(
+        self,
+        name: str,
+        *,
+        retention_s: float | Literal["keep"] | None = "keep",
+        time_column: str | None = None,
+        target_file_bytes: int | None = None,
+    ) -> Table:
+        """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
+        from strandline.ledger.table_settings import change_settings
+
+        changes: dict[str, Any] = {} if retention_s == "keep" else {"retention_s": retention_s}
+        if time_column is not None:
+            changes["time_column"] = time_column
+        if target_file_bytes is not None:
+            changes["target_file_bytes"] = target_file_bytes
+        return change_settings(self.ledger, name, changes)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -342,11 +361,80 @@ class Lake:
                 stopped.set()  # or the others would be waited for, however long their destinations take
                 raise
 
+    # -- maintenance -------------------------------------------------------------------------------------------------
+
+    def compact(
+        self,
+        *tables: str,
+        actor: str = "",
+        max_bytes: int | None = None,
+        max_time_s: float | None = None,
+        eager: bool = True,
+        dry_run: bool = False,
+        branch: str = MAIN,
+    ) -> list[Maintained]:
+        """Merge the small files of these tables, or of all; the neediest first, as far as the limits go.
+
+        Not `eager`, it merges what is worth it, as the worker does: a row is then not rewritten for a few new ones.
+        """
+        from strandline.operations import compact
+
+        budget = Budget(max_bytes, max_time_s)
+        names = compact.neediest(self.context, tables or self.view(branch).tables, branch, eager=eager)
+        return self._maintain(
+            names,
+            lambda name, who: compact.compact(self.context, name, branch, who, budget, eager=eager, dry_run=dry_run),
+            actor,
+        )
+
+    def expire(
+        self,
+        *tables: str,
+        actor: str = "",
+        max_time_s: float | None = None,
+        grace_s: float | None = None,
+        dry_run: bool = False,
+        branch: str = MAIN,
+    ) -> list[Maintained]:
+        """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
+        from strandline.operations.expire import expire
+
+        budget = Budget(max_time_s=max_time_s)
+        grace = self.config.maintenance.grace_s if grace_s is None else grace_s
+        return self._maintain(
+            tables or self.view(branch).tables,
+            lambda name, who: expire(self.context, name, branch, who, budget, grace_s=grace, dry_run=dry_run),
+            actor,
+        )
+
+    def sweep(
+        self, *tables: str, grace_s: float | None = None, dry_run: bool = False, branch: str = MAIN
+    ) -> list[Maintained]:
+        """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
+        from strandline.operations.sweep import sweep
+
+        for name in tables:
+            self.view(branch).state(name)
+        grace = self.config.maintenance.grace_s if grace_s is None else grace_s
+        return sweep(self.context, tables, grace_s=grace, dry_run=dry_run)
+
+    def _maintain(self, names: Sequence[str], work: Callable[[str, str], Maintained], actor: str) -> list[Maintained]:
+        """The same for several tables; one that somebody else is busy with keeps no other waiting."""
+        done: list[Maintained] = []
+        for name in names:
+            try:
+                done.append(work(name, actor or default_actor()))
+            except Busy as error:
+                if len(names) == 1:
+                    raise
+                done.append(Maintained(name, {}, {}, complete=False, warnings=(str(error),)))
+        return done
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def view(self, branch: str = MAIN) -> View:
         """Everything as it is now, pinned: reads of one view never disagree."""
-        return View(self.ledger, branch, self.iceberg)
+        return View(self.ledger, branch, self.iceberg, grace_s=self.config.maintenance.grace_s)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
@@ -396,6 +484,7 @@ class Lake:
                 watch=Watch(self.config.lease.ttl_s),
                 ttl_s=self.config.lease.ttl_s,
                 wait_s=self.config.lease.wait_s,
+                grace_s=self.config.maintenance.grace_s,
                 report=self._report or silent,
             )
         return self._context

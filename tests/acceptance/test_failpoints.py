@@ -68,11 +68,14 @@ DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_wri
 DELIVERY_POINTS = ["deliver.before_open", "deliver.after_open", "deliver.before_close", "deliver.after_close",
                    "forward.before_send", "forward.after_send", "dead.before_commit", "dead.after_commit"]  # fmt: skip
 """`test_forward` dies at these."""
+MAINTENANCE_POINTS = ["expire.before_delete", "expire.after_delete", "expire.after_forget",
+                      "sweep.before_delete", "sweep.after_delete"]  # fmt: skip
+"""`tests/maintenance` dies at these."""
 
 
 def test_every_failpoint_is_in_the_sweep() -> None:
     """A failpoint that no test dies at protects nothing."""
-    elsewhere = {*INBOUND_POINTS, *DESTINATION_POINTS, *DELIVERY_POINTS}
+    elsewhere = {*INBOUND_POINTS, *DESTINATION_POINTS, *DELIVERY_POINTS, *MAINTENANCE_POINTS}
     swept = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *OTHER_POINTS, *elsewhere}
     assert swept == set(failpoints.NAMES)
 

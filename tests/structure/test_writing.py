@@ -19,8 +19,8 @@ SPEAKS_SQL = ("ledger", "engines", "views")
 ASKS_LIKE_A_USER = ("demo",)
 """The demo puts questions to `view.sql`, as a user would."""
 
-WRITERS = ("engines.spark.stage", "engines.spark.iceberg", "engines.spark.copy")
-"""The lake's own tables are written in the first two; the third writes tables in other catalogs."""
+WRITERS = ("engines.spark.stage", "engines.spark.iceberg", "engines.spark.maintain", "engines.spark.copy")
+"""The lake's own tables are written in the first three; the last writes tables in other catalogs."""
 WRITING_CALLS = frozenset(
     {
         "writeTo", "save", "saveAsTable", "insertInto", "overwritePartitions", "manageSnapshots", "createBranch",

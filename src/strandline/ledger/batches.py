@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, literal, select, update
 from strandline.errors import HistoryGone, NotFound
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
+from strandline.ledger.holds import held_since
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.tables import BatchRef, Payload
 
@@ -94,12 +95,26 @@ def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -
         )
 
 
+def count_released(conn: Connection, *, now_us: int, grace_s: float) -> int:
+    """How many batches a sweep would delete now."""
+    released = db.batches.c.released_at_us
+    over = released.is_not(None) & (released < _swept_until(conn, now_us, grace_s))
+    return int(conn.execute(select(func.count()).select_from(db.batches).where(over)).scalar_one())
+
+
+def _swept_until(conn: Connection, now_us: int, grace_s: float) -> int:
+    """What was released before this is needed by nobody: its grace is over, and nobody holds an older moment."""
+    end_us = now_us - int(grace_s * 1_000_000)
+    held_us = held_since(conn, now_us)
+    return end_us if held_us is None else min(end_us, held_us)
+
+
 def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000) -> int:
     """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it."""
     with ledger.write() as txn:
         over = select(db.batches.c.batch_id).where(
             db.batches.c.released_at_us.is_not(None),
-            db.batches.c.released_at_us < txn.at_us - int(grace_s * 1_000_000),
+            db.batches.c.released_at_us < _swept_until(txn.conn, txn.at_us, grace_s),
         )
         found = list(txn.conn.execute(over.limit(limit)).scalars())
         if found:

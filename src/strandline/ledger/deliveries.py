@@ -17,6 +17,7 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from strandline.errors import LeaseLost
 from strandline.ledger import schema as db
+from strandline.ledger.holds import pin
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import new_id
@@ -114,9 +115,9 @@ def open_delivery(
     schema_version: int,
     settings: Mapping[str, Any],
 ) -> Delivery:
-    """Write down what will be sent. Its snapshot is pinned from here on, so the table's pin row is raised first."""
+    """Write down what will be sent. Its snapshot is pinned from here on; HistoryGone when it expired meanwhile."""
     hold.check(txn)
-    txn.conn.execute(update(db.tables).where(db.tables.c.table_id == stream.table_id).values(pins=db.tables.c.pins + 1))
+    pin(txn, stream.table_id, snapshot)
     delivery = Delivery(
         delivery_id=new_id(),
         sink_id=sink_id,

@@ -1,25 +1,38 @@
 """Snapshots and their data files: a cache of Iceberg's metadata, so that a read is planned by one query.
 
 A file is recorded with the version that added it and the version that removed it. A publish writes the change alone,
-and the files of any version are one range query, however long the history is.
+and the files of any version are one range query, however long the history is. When a version is expired, the files
+that no other version has leave the cache with it; so whoever asks for the files of a version is told when it is gone,
+and never gets a part of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select
+from sqlalchemy import Connection, func, insert, or_, select, update
 
+from strandline.errors import HistoryGone
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.model.tables import DataFile
+
+CHUNK = 500
+_FILE_COLUMNS = [one.name for one in fields(DataFile)]
 
 
 def add_snapshot(
     txn: Txn, branch_id: str, table_id: str, version: int, *, snapshot_id: int, op_id: str, kind: str, rows: int
 ) -> None:
-    """Record that `version` of a (branch, table) is this Iceberg snapshot."""
+    """Record that `version` of a (branch, table) is this Iceberg snapshot; the one before it begins its grace."""
+    snapshot = db.snapshots.c
+    txn.conn.execute(
+        update(db.snapshots)
+        .where(snapshot.branch_id == branch_id, snapshot.table_id == table_id, snapshot.superseded_at_us.is_(None))
+        .values(superseded_at_us=txn.at_us)
+    )
     txn.conn.execute(
         insert(db.snapshots).values(
             branch_id=branch_id,
@@ -35,9 +48,15 @@ def add_snapshot(
 
 
 def add_files(
-    txn: Txn, branch_id: str, table_id: str, version: int, schema_version: int, files: Sequence[DataFile]
+    txn: Txn,
+    branch_id: str,
+    table_id: str,
+    version: int,
+    schema_version: int,
+    files: Sequence[DataFile],
+    replaced: Sequence[Replaced] = (),
 ) -> None:
-    """Record the files that `version` added."""
+    """Record the files that `version` added; their rows are as old as those of the files that they replace."""
     if not files:
         return
     txn.conn.execute(
@@ -56,10 +75,46 @@ def add_files(
                 "partition": file.partition,
                 "origin": int(file.origin),
                 "schema_version": schema_version,
+                "at_us": min((one.at_us for one in replaced if one.overlaps(file)), default=txn.at_us),
+                "oldest_us": file.oldest_us,
+                "newest_us": file.newest_us,
             }
             for file in files
         ],
     )
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A file that a publish removes: where its rows were, and since when."""
+
+    partition: str
+    first_seq: int
+    last_seq: int
+    at_us: int
+
+    def overlaps(self, file: DataFile) -> bool:
+        """Whether rows of it may be in this file."""
+        within = self.first_seq <= file.last_seq and file.first_seq <= self.last_seq
+        return within and self.partition == file.partition
+
+
+def remove_files(txn: Txn, branch_id: str, table_id: str, version: int, paths: Sequence[str]) -> list[Replaced]:
+    """Record that `version` lacks these files, all of which the version before it has."""
+    file = db.files.c
+    found: list[Replaced] = []
+    for start in range(0, len(paths), CHUNK):
+        some = list(paths[start : start + CHUNK])
+        where = (file.branch_id == branch_id, file.table_id == table_id, file.path.in_(some))
+        rows = txn.conn.execute(
+            select(file.partition, file.first_seq, file.last_seq, file.at_us).where(
+                *where, file.removed_version.is_(None)
+            )
+        )
+        found.extend(Replaced(*row) for row in rows)
+        txn.conn.execute(update(db.files).where(*where).values(removed_version=version))
+    assert len(found) == len(paths), f"{len(paths)} files are removed from {table_id}, and it has {len(found)} of them"
+    return found
 
 
 def read_files(
@@ -72,9 +127,14 @@ def read_files(
     until: int | None = None,
     partitions: Sequence[str] | None = None,
 ) -> list[DataFile]:
-    """The files of a version in seq order; those alone that can hold rows of the range or partitions."""
+    """The files of a version in seq order; those alone that can hold rows of the range or partitions.
+
+    HistoryGone when the version was expired: some of its files may be gone, and those that are not are not all.
+    """
+    if version and not _has_version(conn, branch_id, table_id, version):
+        raise HistoryGone(f"version {version} of table {table_id} has expired", table=table_id, version=version)
     file = db.files.c
-    columns = (file.path, file.rows, file.size_bytes, file.first_seq, file.last_seq, file.partition, file.origin)
+    columns = [file[name] for name in _FILE_COLUMNS]
     query = select(*columns).where(
         file.branch_id == branch_id,
         file.table_id == table_id,
@@ -88,7 +148,19 @@ def read_files(
     if partitions is not None:
         query = query.where(file.partition.in_(list(partitions)))
     rows = conn.execute(query.order_by(file.first_seq, file.path))
-    return [DataFile(*row[:-1], origin=bool(row.origin)) for row in rows]
+    return [DataFile(**{**row._mapping, "origin": bool(row.origin)}) for row in rows]
+
+
+def _has_version(conn: Connection, branch_id: str, table_id: str, version: int) -> bool:
+    snapshot = db.snapshots.c
+    return (
+        conn.execute(
+            select(snapshot.version).where(
+                snapshot.branch_id == branch_id, snapshot.table_id == table_id, snapshot.version == version
+            )
+        ).scalar()
+        is not None
+    )
 
 
 def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
@@ -101,6 +173,14 @@ def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
         ).scalar()
         is not None
     )
+
+
+def count_snapshots(conn: Connection, branch_id: str, table_id: str) -> tuple[int, int]:
+    """How many snapshots of a (branch, table) are kept, and how many files the cache knows of them."""
+    snapshot, file = db.snapshots.c, db.files.c
+    kept = select(func.count()).where(snapshot.branch_id == branch_id, snapshot.table_id == table_id)
+    known = select(func.count()).where(file.branch_id == branch_id, file.table_id == table_id)
+    return int(conn.execute(kept).scalar_one()), int(conn.execute(known).scalar_one())
 
 
 def list_snapshots(conn: Connection, branch_id: str, table_id: str, *, limit: int) -> list[dict[str, Any]]:

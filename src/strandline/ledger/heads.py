@@ -16,7 +16,9 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
     head = db.heads.c
     values = {
         "version": version,
-        "rows_log": head.rows_log + effect.rows_added,
+        "rows_log": head.rows_log + effect.rows_added - effect.rows_removed,
+        "rows_pruned": head.rows_pruned + effect.rows_removed,
+        "barrier": head.barrier + int(effect.barrier),
         "rows_acked": head.rows_acked + effect.rows_acked,
         "rows_dropped": head.rows_dropped + effect.rows_dropped,
         "last_seq": case((head.last_seq > effect.last_seq, head.last_seq), else_=effect.last_seq),
@@ -29,7 +31,7 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
 
 
 def move_streams(txn: Txn, effect: TableEffect) -> None:
-    """Raise the heads of the streams that got rows."""
+    """Raise the heads of the streams that got rows, and say how far retention has come in those that lost some."""
     stream = db.stream_heads.c
     for partition, last_seq in effect.stream_heads.items():
         where = (
@@ -41,9 +43,38 @@ def move_streams(txn: Txn, effect: TableEffect) -> None:
         if moved.rowcount == 0:
             txn.conn.execute(
                 insert(db.stream_heads).values(
-                    branch_id=effect.branch_id, table_id=effect.table_id, partition=partition, last_seq=last_seq
+                    branch_id=effect.branch_id,
+                    table_id=effect.table_id,
+                    partition=partition,
+                    last_seq=last_seq,
+                    pruned_upto=0,
                 )
             )
+    for partition, seq in effect.pruned.items():
+        txn.conn.execute(
+            update(db.stream_heads)
+            .where(
+                stream.branch_id == effect.branch_id,
+                stream.table_id == effect.table_id,
+                stream.partition == partition,
+                stream.pruned_upto < seq,
+            )
+            .values(pruned_upto=seq)
+        )
+
+
+def read_pruned(conn: Connection, branch_id: str, table_id: str) -> Mapping[str, int]:
+    """Of each stream that retention has taken rows of, the highest seq that it took.
+
+    Who has to read a stream again from a seq below it does not get all that was there.
+    """
+    stream = db.stream_heads.c
+    rows = conn.execute(
+        select(stream.partition, stream.pruned_upto).where(
+            stream.branch_id == branch_id, stream.table_id == table_id, stream.pruned_upto > 0
+        )
+    )
+    return {row.partition: row.pruned_upto for row in rows}
 
 
 def read_streams(conn: Connection, branch_id: str, table_id: str) -> Mapping[str, int]:

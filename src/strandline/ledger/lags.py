@@ -31,11 +31,11 @@ def read_lags(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
 
 
 def _in_the_log(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
-    file, mark, snapshot = db.files.c, db.watermarks.c, db.snapshots.c
+    file, mark = db.files.c, db.watermarks.c
     reached = func.coalesce(mark.seq, sink.start_seq)
     left = case((file.first_seq > reached, file.rows), else_=_least(file.rows, file.last_seq - reached))
     query = (
-        select(file.branch_id, file.table_id, file.partition, func.sum(left), func.min(snapshot.at_us))
+        select(file.branch_id, file.table_id, file.partition, func.sum(left), func.min(file.at_us))
         .join_from(
             db.files,
             db.watermarks,
@@ -46,14 +46,6 @@ def _in_the_log(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
                 mark.partition == file.partition,
             ),
             isouter=True,
-        )
-        .join(
-            db.snapshots,
-            and_(
-                snapshot.branch_id == file.branch_id,
-                snapshot.table_id == file.table_id,
-                snapshot.version == file.added_version,
-            ),
         )
         .where(file.branch_id == sink.branch_id, file.removed_version.is_(None), file.last_seq > reached)
         .group_by(file.branch_id, file.table_id, file.partition)

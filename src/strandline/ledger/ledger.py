@@ -127,6 +127,11 @@ class Ledger:
         """The last seq that was given to anything."""
         return int(conn.execute(select(schema.counter.c.last_seq)).scalar_one())
 
+    @staticmethod
+    def last_at_us(conn: Connection) -> int:
+        """The time of the last write transaction: what this database snapshot shows was current then."""
+        return int(conn.execute(select(schema.counter.c.last_at_us)).scalar_one())
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read of one database snapshot."""

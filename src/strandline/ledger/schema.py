@@ -48,7 +48,9 @@ branches = Table(
 )
 
 # `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each
-# other. `inbound` is 1 from the first forwarded row on: the log then has the columns that say where rows come from.
+# other. `expired_upto_us` is when the newest of its condemned snapshots was superseded: what was current up to then
+# may be gone. `inbound` is 1 from the first forwarded row on: the log then has the columns that say where rows come
+# from.
 tables = Table(
     "tables",
     metadata,
@@ -64,6 +66,8 @@ tables = Table(
     Column("inbound", SmallInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("pins", BigInteger, nullable=False),
+    Column("expired_upto_us", BigInteger, nullable=False),
+    Column("settings", Text, nullable=False),
 )
 
 schemas = Table(
@@ -136,6 +140,8 @@ tail = Table(
     sqlite_with_rowid=False,
 )
 
+# A snapshot is superseded by the next publish, which begins its grace. Condemned, it can't be pinned any more; its row
+# goes when Iceberg has forgotten it.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -147,12 +153,16 @@ snapshots = Table(
     Column("kind", Text, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
+    Column("superseded_at_us", BigInteger),
+    Column("condemned_at_us", BigInteger),
     PrimaryKeyConstraint("branch_id", "table_id", "version"),
 )
 Index("snapshots_id", snapshots.c.table_id, snapshots.c.snapshot_id)
 
 # A file belongs to every version from the one that added it to the one before it was removed, so a publish writes the
-# change and never the list.
+# change and never the list. `at_us` is since when the oldest of its rows is in the log, through all rewrites;
+# `oldest_us` and `newest_us` are the range of the table's time column: null where no row has one, `newest_us` also
+# where only some have.
 files = Table(
     "files",
     metadata,
@@ -168,9 +178,13 @@ files = Table(
     Column("partition", Text, nullable=False),
     Column("origin", SmallInteger, nullable=False),
     Column("schema_version", Integer, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("oldest_us", BigInteger),
+    Column("newest_us", BigInteger),
     PrimaryKeyConstraint("branch_id", "table_id", "path"),
 )
 
+# `pruned_upto` is the highest seq of the stream that retention has removed: who has not come so far lacks rows.
 stream_heads = Table(
     "stream_heads",
     metadata,
@@ -178,8 +192,32 @@ stream_heads = Table(
     Column("table_id", Text, nullable=False),
     Column("partition", Text, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
+    Column("pruned_upto", BigInteger, nullable=False),
     PrimaryKeyConstraint("branch_id", "table_id", "partition"),
 )
+
+# Whoever still reads the lake as it was at `since_us`: nothing that was superseded or released after it is removed
+# until `until_us`.
+holds = Table(
+    "holds",
+    metadata,
+    Column("hold_id", Text, primary_key=True),
+    Column("since_us", BigInteger, nullable=False),
+    Column("until_us", BigInteger, nullable=False),
+    Column("purpose", Text, nullable=False),
+)
+
+# Hashes of the row keys that a purge removed. They count as seen once its operation is published (`seen` is 1).
+purged_keys = Table(
+    "purged_keys",
+    metadata,
+    Column("table_id", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("op_id", Text, nullable=False),
+    Column("seen", SmallInteger, nullable=False),
+    PrimaryKeyConstraint("table_id", "hash", "op_id"),
+)
+Index("purged_keys_op", purged_keys.c.op_id)
 
 reservations = Table(
     "reservations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.ids import new_id
 from strandline.model.schema import Schema, from_json
-from strandline.model.tables import BatchRef, Books, Dedupe, Head, Table, TableState
+from strandline.model.tables import BatchRef, Books, Dedupe, Head, Table, TableSettings, TableState
 
 # Not the name of the catalog: `strand.messages` would be read as catalog and table.
 NAMESPACE = "lake"
@@ -90,6 +91,8 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
             inbound=int(table.inbound),
             created_at_us=table.created_at_us,
             pins=0,
+            expired_upto_us=0,
+            settings=_json(asdict(table.settings)),
         )
     )
     txn.conn.execute(
@@ -238,6 +241,7 @@ def _table(row: Row[Any]) -> Table:
         extra=bool(values["extra"]),
         created_at_us=values["created_at_us"],
         inbound=bool(values["inbound"]),
+        settings=TableSettings(**orjson.loads(values["settings"])),
     )
 
 

@@ -24,6 +24,11 @@ class TableEffect:
     """What a publish does to one (branch, table).
 
     `snapshot` is None when nothing was written (every row was a duplicate): the tail moves on all the same.
+
+    `removed` are the files that the snapshot lacks; `rows_removed` of their rows are not in `files` either. `pruned` is
+    the highest seq that retention removes of each stream: checked against the sinks' watermarks when it is published,
+    unless `past_sinks`. `condemned` are snapshots that nobody may pin from the publish on, and that settling removes.
+    `barrier` says that rows changed otherwise than by being appended.
     """
 
     branch_id: str
@@ -38,6 +43,12 @@ class TableEffect:
     rows_dropped: int = 0
     last_seq: int = 0
     stream_heads: Mapping[str, int] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    rows_removed: int = 0
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    past_sinks: bool = False
+    condemned: tuple[int, ...] = ()
+    barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,8 @@ def effects_from(body: Mapping[str, Any]) -> Effects | None:
 def _table_effect(stored: Mapping[str, Any]) -> TableEffect:
     values = dict(stored)
     values["files"] = tuple(DataFile(**file) for file in stored["files"])
-    values["batches"] = tuple(stored["batches"])
+    for name in ("batches", "removed", "condemned"):
+        values[name] = tuple(stored.get(name, ()))
     return TableEffect(**values)
 
 

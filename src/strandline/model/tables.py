@@ -6,9 +6,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline.model.schema import Schema
-from strandline.model.types import EXTRA, ORIGIN, OURS, Column
+from strandline.model.types import AT, EXTRA, ORIGIN, OURS, Column
 
 Dedupe = Literal["table", "partition"]
+
+TARGET_FILE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """What may be changed of a table at any time: how it is kept, never what it holds.
+
+    `retention_s` is how old a row may become by `time_column`; None keeps rows for good. `target_file_bytes` is the
+    size that compaction merges small files to.
+    """
+
+    retention_s: float | None = None
+    time_column: str = AT
+    target_file_bytes: int = TARGET_FILE_BYTES
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,7 @@ class Table:
     extra: bool
     created_at_us: int
     inbound: bool = False
+    settings: TableSettings = TableSettings()
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
@@ -90,6 +106,7 @@ class DataFile:
     """A data file of a log snapshot: enough to plan a read without Iceberg's metadata.
 
     `origin` says whether it has the columns of forwarded rows: one that was written before the first of them has not.
+    `oldest_us` and `newest_us` are the range of the table's time column, as far as it is known and no row lacks it.
     """
 
     path: str
@@ -99,6 +116,8 @@ class DataFile:
     last_seq: int
     partition: str
     origin: bool = False
+    oldest_us: int | None = None
+    newest_us: int | None = None
 
 
 @dataclass(frozen=True)

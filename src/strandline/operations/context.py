@@ -56,5 +56,6 @@ class Context:
     watch: Watch
     ttl_s: float
     wait_s: float
+    grace_s: float
     report: Report = silent
     live: LiveOperations = field(default_factory=LiveOperations)

@@ -96,7 +96,7 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)
-    while sweep(ctx.ledger, limit=SWEEP_BATCHES) == SWEEP_BATCHES:
+    while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES) == SWEEP_BATCHES:
         pass
     with ctx.ledger.read() as conn:
         after = read_states(conn, branch, [table])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 
 from strandline.errors import Conflict, Damaged
-from strandline.ledger import audit, batches, files, heads, intents, leases, loads, reservations
+from strandline.ledger import audit, batches, files, heads, holds, intents, leases, loads, reservations
 from strandline.ledger.commits import write_commit
 from strandline.ledger.idempotency import remember
 from strandline.ledger.ledger import Connection, Txn
@@ -74,9 +74,12 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
             snapshot_id=effect.snapshot,
             op_id=intent.op_id,
             kind=intent.kind,
-            rows=effect.rows_added,
+            rows=effect.rows_added - effect.rows_removed,
         )
-        files.add_files(txn, effect.branch_id, effect.table_id, version, head.schema_version, effect.files)
+        replaced = files.remove_files(txn, effect.branch_id, effect.table_id, version, effect.removed)
+        files.add_files(txn, effect.branch_id, effect.table_id, version, head.schema_version, effect.files, replaced)
+    if effect.condemned:
+        holds.condemn(txn, effect.table_id, effect.condemned)
     heads.move(txn, effect, version)
     heads.move_streams(txn, effect)
     batches.release(txn, effect.branch_id, effect.table_id, effect.batches)

@@ -8,9 +8,11 @@ intent is deleted.
 from __future__ import annotations
 
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, RefReport
+from strandline.engines.spark.maintain import expire
 from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases
 from strandline.ledger.files import knows_snapshot
+from strandline.ledger.holds import forget_snapshots
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables import branch_name, read_head, refuse_writes
 from strandline.model.ids import private_branch
@@ -31,6 +33,8 @@ def settle(ctx: Context, op_id: str, *, recovering: bool) -> list[str]:
             return [_refuse_damaged(ctx, intent, scope, report.missing_pin)]
         if report is not None and report.foreign is not None:
             warnings.append(_foreign(scope, report.foreign))
+    if intent.phase == "published":
+        warnings.extend(_remove_condemned(ctx, intent))
     fail("settle.after_ref")
     ctx.staging.remove(intent.op_id)
     fail("settle.after_folder")
@@ -56,6 +60,25 @@ def _settle_table(ctx: Context, iceberg: Iceberg, scope: TableScope, op_id: str)
     except MissingTable:
         wanted = pin()
         return None if wanted is None else RefReport(None, None, missing_pin=wanted)
+
+
+def _remove_condemned(ctx: Context, intent: Intent) -> list[str]:
+    """Let Iceberg forget what the publish condemned. One that a ref still names stays condemned, for a later expiry."""
+    warnings: list[str] = []
+    names = {scope.table_id: scope.iceberg_name for scope in intent.scopes}
+    for effect in intent.effects.tables if intent.effects is not None else ():
+        if not effect.condemned:
+            continue
+        fail("expire.before_delete")
+        gone = expire(ctx.iceberg(), names[effect.table_id], effect.condemned)
+        fail("expire.after_delete")
+        with ctx.ledger.write() as txn:
+            forget_snapshots(txn, effect.table_id, gone)
+        fail("expire.after_forget")
+        if len(gone) < len(effect.condemned):
+            left = len(effect.condemned) - len(gone)
+            warnings.append(f"{left} snapshots of {names[effect.table_id]} are still named by a ref, and stay")
+    return warnings
 
 
 def outside_ref(branch: str, branch_id: str) -> str:

@@ -125,9 +125,16 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
     fail("stage.after_append")
     snapshot = iceberg.branch_snapshot(name, private_branch(op_id))
     assert snapshot is not None, f"Spark appended rows of operation {op_id} and its branch has no snapshot"
-    files = tuple(replace(file, origin=state.table.inbound) for file in iceberg.added_files(name, snapshot))
+    files = added_files(ctx, state, snapshot)
     iceberg.sync_to_disk(name, snapshot, files)
     return snapshot, files
+
+
+def added_files(ctx: Context, state: TableState, snapshot: int) -> tuple[DataFile, ...]:
+    """The files that a staged snapshot added, as the ledger will record them."""
+    table = state.table
+    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
+    return tuple(replace(file, origin=table.inbound) for file in found)
 
 
 def columns_ddl(state: TableState) -> str:

@@ -106,7 +106,7 @@ def _readable(location: str) -> bool:
 
 
 def _swept(look: Look) -> Iterator[str]:
-    swept = sum(iter(lambda: batches.sweep(look.lake.ledger), 0))
+    swept = sum(iter(lambda: batches.sweep(look.lake.ledger, grace_s=look.lake.config.maintenance.grace_s), 0))
     if swept:
         yield f"{swept:,} batches deleted that were flushed long ago"
 

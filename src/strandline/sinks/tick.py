@@ -12,11 +12,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandline import logs
-from strandline.errors import Busy, CallerError, LeaseLost, PersonError, StrandError
+from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
 from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
@@ -30,7 +31,7 @@ from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
-from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
+from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Stuck, resume_at
 from strandline.sinks.settings import resolved
 
@@ -185,12 +186,21 @@ class Ticker:
             plan = plan_unit(conn, table, state, mark, settings)
         if plan is None:
             return None
-        with ledger.write() as txn:
+        try:
+            delivery = self._open(hold, state, mark, plan, {**settings, INBOUND: table.table.inbound})
+        except HistoryGone:  # what was planned was superseded and has expired, all between the two transactions
+            return self._delivery(hold, stream)
+        fail("deliver.after_open")
+        log.info("opened", delivery=delivery.delivery_id, sink=self.sink.name, since=delivery.since, until=plan.until)
+        return delivery
+
+    def _open(self, hold: Hold, state: StreamState, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
+        with self.ctx.ledger.write() as txn:
             delivery = deliveries.open_delivery(
                 txn,
                 hold,
                 self.sink.sink_id,
-                stream,
+                state.stream,
                 state.table,
                 epoch=mark.epoch,
                 since=mark.seq,
@@ -198,11 +208,9 @@ class Ticker:
                 version=plan.version,
                 snapshot=plan.snapshot,
                 schema_version=plan.schema_version,
-                settings={**settings, INBOUND: table.table.inbound},
+                settings=settings,
             )
             fail("deliver.before_open")
-        fail("deliver.after_open")
-        log.info("opened", delivery=delivery.delivery_id, sink=self.sink.name, since=delivery.since, until=plan.until)
         return delivery
 
     def _first_mark(self, hold: Hold, stream: Stream, name: str) -> Mark:

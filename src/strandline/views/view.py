@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.ledger.batches import GRACE_S
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables import read_states
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import OURS, SEQ, Column
+from strandline.views.keeping import Keeper
 
 if TYPE_CHECKING:
     import duckdb
@@ -48,11 +50,15 @@ class Rows:
 class View:
     """All tables of a branch as they were at one moment."""
 
-    def __init__(self, ledger: Ledger, branch: str, iceberg: Callable[[], Iceberg]) -> None:
+    def __init__(
+        self, ledger: Ledger, branch: str, iceberg: Callable[[], Iceberg], *, grace_s: float = GRACE_S
+    ) -> None:
         with ledger.read() as conn:
             states = read_states(conn, branch)
+            at_us = ledger.last_at_us(conn)
         self.branch = branch
         self._ledger = ledger
+        self._keeper = Keeper(ledger, at_us, grace_s)
         self._iceberg = iceberg
         self._states: Mapping[str, TableState] = {state.table.name.lower(): state for state in states}
 
@@ -74,6 +80,7 @@ class View:
 
     def files(self, name: str, since: int | None = None, until: int | None = None) -> list[DataFile]:
         """The data files of a table's pinned log; with a range, those alone that can hold rows of it."""
+        self._keeper.keep()
         state = self.state(name)
         with self._ledger.read() as conn:
             return read_files(
@@ -127,6 +134,9 @@ class View:
 
         state = self.state(name)
         end = _end(state, until, resumable=False)
+        pin = state.head.log_snapshot
+        if pin is not None and not self._iceberg().has_snapshot(state.table.iceberg_name, pin):
+            raise HistoryGone(f"snapshot {pin} of table {state.table.name!r} has expired", table=state.table.name)
         connection = sandbox.connect()
         if state.tail:
             self._load_tail(connection, state, self.files(name))
@@ -139,6 +149,13 @@ class View:
         return read_view(
             self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
         )
+
+    def held(self) -> AbstractContextManager[None]:
+        """Within the block all that the view names stays, however long it takes; HistoryGone when some is gone already.
+
+        Short reads need no block: a view that has become old is held by itself when it is read.
+        """
+        return self._keeper.held()
 
     def _attach(self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str]) -> list[str]:
         """Make a table known to a connection, with all columns that may be `asked` for; returns the paths it needs."""
@@ -190,6 +207,7 @@ class View:
     def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
         columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
+            self._keeper.keep()
             with sandbox.connect() as connection:
                 yield from self._ordered(connection, _files_sql(run, columns), columns, since, until)
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):

@@ -1,7 +1,7 @@
 """Iceberg tables as operations write them: on private branches, invisible until a pin in the ledger names the snapshot.
 
-This is one of the two files in which the lake's Iceberg is written (`stage.py` writes the rows, and `copy.py` tables of
-other catalogs); the other rooms only read.
+This is one of the files in which the lake's Iceberg is written (`stage.py` writes new rows, `maintain.py` rewrites and
+removes what is there, `copy.py` writes tables of other catalogs); the other rooms only read.
 Everything goes through the table's Java API by py4j: a call is a few milliseconds, where the same procedure in SQL is
 a Spark job.
 """
@@ -22,12 +22,13 @@ from strandline.errors import Damaged
 from strandline.model.foreign import spark_ddl
 from strandline.model.rows import partition_text
 from strandline.model.tables import DataFile
-from strandline.model.types import SEQ, Column
+from strandline.model.types import AT, SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAIN_REF = "main"
+DAY_US = 24 * 3600 * 1_000_000
 SETTLE_ATTEMPTS = 20
 TABLE_PROPERTIES = {
     "format-version": "2",
@@ -68,12 +69,12 @@ class Iceberg:
     def __init__(self, session: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> None:
         self.session = session
         self.name = name
-        self._jvm = cast(Any, session._jvm)
+        self.jvm = cast(Any, session._jvm)
         # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
         # held.
         context: Any = session._jsparkSession.sparkContext()
-        self._catalog: Any = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            name, self._jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
+        self._catalog: Any = self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+            name, self.jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
         )
 
     def exists(self, name: str) -> bool:
@@ -95,8 +96,13 @@ class Iceberg:
 
     def tables(self, namespace: str) -> list[str]:
         """The names of a namespace's tables, with the namespace."""
-        place = self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
+        place = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
         return sorted(f"{namespace}.{one.name()}" for one in self._catalog.listTables(place))
+
+    def tables_if_any(self, namespace: str) -> list[str]:
+        """The same, and none when there is no such namespace."""
+        place = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
+        return self.tables(namespace) if self._catalog.namespaceExists(place) else []
 
     def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str]) -> None:
         """Create the table unless it is there; two processes may do so at once."""
@@ -131,8 +137,8 @@ class Iceberg:
 
     def _type(self, column: Column) -> Any:
         """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""
-        util = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil
-        return util.convert(self._jvm.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
+        util = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil
+        return util.convert(self.jvm.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
 
     def ensure_namespace(self, namespace: str) -> None:
         """Create a namespace unless it is there; the first operations of two processes may do so at once.
@@ -140,7 +146,7 @@ class Iceberg:
         The catalog looks and then inserts. Who is too late in between gets the database's error and not the catalog's,
         so what counts is whether the namespace is there afterwards.
         """
-        name = self._jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self._jvm, *namespace.split(".")))
+        name = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
         try:
             self._catalog.createNamespace(name)
         except Py4JJavaError:
@@ -156,7 +162,7 @@ class Iceberg:
         self._catalog.dropTable(self._identifier(name), False)
 
     def _identifier(self, name: str) -> Any:
-        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)
+        return self.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)
 
     def create_branch(self, name: str, branch: str, at_snapshot: int | None) -> None:
         """Make a private branch at a pin, or an empty one when the table has no snapshot yet."""
@@ -193,31 +199,54 @@ class Iceberg:
         refs = self.load(name).refs()
         return {str(key): int(refs[key].snapshotId()) for key in refs}
 
-    def added_files(self, name: str, snapshot_id: int) -> list[DataFile]:
-        """The data files that a snapshot added, with their ranges of seqs."""
+    def added_files(self, name: str, snapshot_id: int, time_column: str = AT) -> list[DataFile]:
+        """The data files that a snapshot added, with their ranges of seqs and of the table's time column."""
         table = self.load(name)
         seq_id = table.schema().findField(SEQ).fieldId()
+        time_of = self._time_bounds(table, time_column)
         fields = table.spec().partitionType().fields()
         is_date = [field.type().toString() == "date" for field in fields]
-        long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
-        bound = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
-        files = [
-            DataFile(
-                path=str(file.location()),
-                rows=int(file.recordCount()),
-                size_bytes=int(file.fileSizeInBytes()),
-                first_seq=int(bound(long_type, file.lowerBounds().get(seq_id))),
-                last_seq=int(bound(long_type, file.upperBounds().get(seq_id))),
-                partition=self._partition(file, is_date),
+        long_type = self.jvm.org.apache.iceberg.types.Types.LongType.get()
+        bound = self.jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        files = []
+        for file in table.snapshot(snapshot_id).addedDataFiles(table.io()):
+            oldest_us, newest_us = time_of(file)
+            files.append(
+                DataFile(
+                    path=str(file.location()),
+                    rows=int(file.recordCount()),
+                    size_bytes=int(file.fileSizeInBytes()),
+                    first_seq=int(bound(long_type, file.lowerBounds().get(seq_id))),
+                    last_seq=int(bound(long_type, file.upperBounds().get(seq_id))),
+                    partition=self._partition(file, is_date),
+                    oldest_us=oldest_us,
+                    newest_us=newest_us,
+                )
             )
-            for file in table.snapshot(snapshot_id).addedDataFiles(table.io())
-        ]
         return sorted(files, key=lambda file: (file.first_seq, file.path))
+
+    def _time_bounds(self, table: Any, column: str) -> Callable[[Any], tuple[int | None, int | None]]:
+        """How to read a file's range of a time column, in µs; a file without figures about it has none."""
+        field = table.schema().findField(column)
+        kind, field_id = field.type(), field.fieldId()
+        unit_us = DAY_US if kind.toString() == "date" else 1
+        bound = self.jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+
+        def read(bounds: Any) -> int | None:
+            found = None if bounds is None else bounds.get(field_id)
+            return None if found is None else int(bound(kind, found)) * unit_us
+
+        def read_both(file: Any) -> tuple[int | None, int | None]:
+            counts = file.nullValueCounts()
+            nulls = None if counts is None else counts.get(field_id)
+            return read(file.lowerBounds()), read(file.upperBounds()) if nulls == 0 else None
+
+        return read_both
 
     def _partition(self, file: Any, is_date: Sequence[bool]) -> str:
         if not is_date:
             return "all"
-        any_class = self._jvm.java.lang.Class.forName("java.lang.Object")
+        any_class = self.jvm.java.lang.Class.forName("java.lang.Object")
         values = [file.partition().get(position, any_class) for position in range(len(is_date))]
         epoch = dt.date(1970, 1, 1)
         return partition_text(

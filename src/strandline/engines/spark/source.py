@@ -14,6 +14,7 @@ from strandline.engines.files import Input, find_inputs
 from strandline.engines.spark.iceberg import Iceberg, MissingTable
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import BadRequest, NotFound
+from strandline.model.ids import new_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,9 +79,7 @@ def _write_snapshot(session: SparkSession, name: str, snapshot_id: int | None, f
 @contextmanager
 def _registered(iceberg: Iceberg, metadata_file: str) -> Iterator[str]:
     """Make a table known to the catalog under a passing name; only the catalog's entry goes afterwards."""
-    import uuid
-
-    name = f"strand_adopt.t_{uuid.uuid4().hex}"
+    name = f"strand_adopt.t_{new_id()}"  # it says when it was made, for whoever finds it left behind
     iceberg.ensure_namespace("strand_adopt")
     iceberg.register(name, metadata_file)
     try:

@@ -1,0 +1,257 @@
+"""Rewriting and removing what a table has: compaction, retention, purge, expiry.
+
+Rows are rewritten the way Iceberg's own `rewrite_data_files` does it, by a scan of chosen files and a write whose files
+are committed apart. We choose the files ourselves: a group is neighbouring files of one partition in seq order, it is
+read by one task in that order and written as one file. So nothing is sorted, and the files of a log never come to
+overlap in seqs, which the procedure does not promise. Iceberg sees one commit, on a private branch.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
+from strandline.errors import Damaged
+from strandline.model.ids import new_id
+from strandline.model.tables import DataFile
+from strandline.model.types import SEQ
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# A group becomes one task; as much as this is never split into two.
+WHOLE = str(1 << 40)
+GROUPS_AT_ONCE = 64
+"""A Spark plan over more scans than this takes longer to make than to run."""
+
+Group = Sequence[DataFile]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rewrite is staged: a table, its pin, and the private branch of an operation."""
+
+    table: str
+    pin: int
+    branch: str
+    op_id: str
+
+
+def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group]) -> int:
+    """Write each group as one file in its files' place; returns the snapshot. Every row stays as it is."""
+    table = iceberg.load(place.table)
+    with _Rewrite(iceberg, table, place) as rewrite:
+        added = rewrite.write(groups, None)
+        change = table.newRewrite().validateFromSnapshot(place.pin)
+        change = change.rewriteFiles(rewrite.files_of([file for group in groups for file in group]), added)
+        change.toBranch(place.branch).set("strand-op", place.op_id).commit()
+    return _tip(iceberg, place)
+
+
+def remove(
+    iceberg: Iceberg, place: Place, whole: Sequence[DataFile], groups: Sequence[Group], without: str | None
+) -> int:
+    """Take files away whole, and write the groups again without the rows whose seqs the file `without` names."""
+    table = iceberg.load(place.table)
+    with _Rewrite(iceberg, table, place) as rewrite:
+        added = rewrite.write(groups, without)
+        change = table.newOverwrite()
+        for file in rewrite.files_of([*whole, *(file for group in groups for file in group)]):
+            change = change.deleteFile(file)
+        for file in added:
+            change = change.addFile(file)
+        change.toBranch(place.branch).set("strand-op", place.op_id).commit()
+    return _tip(iceberg, place)
+
+
+def _tip(iceberg: Iceberg, place: Place) -> int:
+    snapshot = iceberg.branch_snapshot(place.table, place.branch)
+    assert snapshot is not None and snapshot != place.pin, f"operation {place.op_id} rewrote files without a snapshot"
+    return snapshot
+
+
+class _Rewrite:
+    """The scans and writes of one rewrite; Iceberg keeps them in registries of the JVM, until the block ends."""
+
+    def __init__(self, iceberg: Iceberg, table: Any, place: Place) -> None:
+        spark = iceberg.jvm.org.apache.iceberg.spark
+        self._iceberg = iceberg
+        self._table = table
+        self._place = place
+        self._tables = spark.SparkTableCache.get()
+        self._scans = spark.ScanTaskSetManager.get()
+        self._writes = spark.FileRewriteCoordinator.get()
+        self._tasks: dict[str, Any] = {}
+        self._scan_ids: list[str] = []
+        self._write_ids: list[str] = []
+
+    def __enter__(self) -> _Rewrite:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._scan_ids:
+            self._scans.removeTasks(self._table, one)
+        for one in self._write_ids:
+            self._writes.clearRewrite(self._table, one)
+        for one in [*self._scan_ids, *self._write_ids]:
+            self._tables.remove(one)
+
+    def files_of(self, files: Sequence[DataFile]) -> Any:
+        """Iceberg's own records of these files."""
+        self._plan(files)
+        found = self._iceberg.jvm.java.util.HashSet()
+        for file in files:
+            found.add(self._tasks[file.path].file())
+        return found
+
+    def write(self, groups: Sequence[Group], without: str | None) -> Any:
+        """Let Spark write each group as one file; returns the new files, which no snapshot has yet."""
+        added = self._iceberg.jvm.java.util.HashSet()
+        self._plan([file for group in groups for file in group])
+        for start in range(0, len(groups), GROUPS_AT_ONCE):
+            rows = reduce(
+                lambda left, right: left.unionByName(right),
+                [self._read(group) for group in groups[start : start + GROUPS_AT_ONCE]],
+            )
+            write_id = new_id()
+            self._tables.add(write_id, self._table)
+            self._write_ids.append(write_id)
+            (
+                _without(rows, without)
+                .write.format("iceberg")
+                .option("target-file-size-bytes", WHOLE)
+                .option("use-table-distribution-and-ordering", "false")
+                .option("fanout-enabled", "true")
+                .mode("append")
+                .save(write_id)
+            )
+            added.addAll(self._writes.fetchNewFiles(self._table, write_id))
+        return added
+
+    def _read(self, group: Group) -> DataFrame:
+        """A group's rows in the order of its files, as one partition of Spark."""
+        scan_id = new_id()
+        tasks = self._iceberg.jvm.java.util.ArrayList()
+        for file in sorted(group, key=lambda file: file.first_seq):
+            tasks.add(self._tasks[file.path])
+        self._tables.add(scan_id, self._table)
+        self._scan_ids.append(scan_id)
+        self._scans.stageTasks(self._table, scan_id, tasks)
+        return (
+            self._iceberg.session.read.format("iceberg")
+            .option("split-size", WHOLE)
+            .option("file-open-cost", "0")
+            .load(scan_id)
+        )
+
+    def _plan(self, files: Sequence[DataFile]) -> None:
+        """Find Iceberg's scan tasks of these files; Damaged when the snapshot lacks one that the ledger names."""
+        absent = {file.path for file in files} - self._tasks.keys()
+        if not absent:
+            return
+        filters = self._iceberg.jvm.org.apache.iceberg.expressions.Expressions
+        first, last = min(file.first_seq for file in files), max(file.last_seq for file in files)
+        within = filters.__getattr__("and")(filters.greaterThanOrEqual(SEQ, first), filters.lessThanOrEqual(SEQ, last))
+        scan = self._table.newScan().useSnapshot(self._place.pin).filter(within).ignoreResiduals()
+        with _iterated(scan.planFiles()) as tasks:
+            for task in tasks:
+                path = str(task.file().location())
+                if path in absent:
+                    self._tasks[path] = task
+        lost = absent - self._tasks.keys()
+        if lost:
+            raise Damaged(
+                f"snapshot {self._place.pin} of {self._place.table} lacks {len(lost)} files that the ledger names, "
+                f"such as {sorted(lost)[0]}",
+                operation=self._place.op_id,
+            )
+
+
+def _without(rows: DataFrame, seqs: str | None) -> DataFrame:
+    """The rows in their order, without those whose seqs a file names."""
+    if seqs is None:
+        return rows
+    from pyspark.sql import functions as sf
+
+    gone = rows.sparkSession.read.option("__globPaths__", "false").parquet(seqs)
+    return rows.join(sf.broadcast(gone), on=SEQ, how="left_anti").select(*rows.columns)
+
+
+@contextmanager
+def _iterated(closeable: Any) -> Iterator[Iterator[Any]]:
+    """A Java iterable that holds files open, as a Python iterator."""
+
+    def each() -> Iterator[Any]:
+        items = closeable.iterator()
+        while items.hasNext():
+            yield items.next()
+
+    try:
+        yield each()
+    finally:
+        closeable.close()
+
+
+def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int]:
+    """Let Iceberg forget these snapshots and delete the files that it needs no more; returns those that are gone now.
+
+    By name alone: whatever else is old stays. One that a ref still points at stays too, until the ref has moved.
+    """
+    table = iceberg.load(name)
+    refs = table.refs()
+    named = {int(refs[key].snapshotId()) for key in refs}
+    gone = [one for one in snapshot_ids if one not in named]
+    there = [one for one in gone if table.snapshot(one) is not None]
+    if there:
+        change = table.expireSnapshots().expireOlderThan(0)
+        for one in there:
+            change = change.expireSnapshotId(one)
+        change.cleanExpiredFiles(True).commit()
+        iceberg.sync_to_disk(name, None)
+    return gone
+
+
+def staged_snapshots(iceberg: Iceberg, name: str) -> dict[int, str]:
+    """The snapshots that operations of ours have written, and the operation of each.
+
+    A table's first branch begins with an empty snapshot that Iceberg makes up: it has no operation, and says so.
+    """
+    found: dict[int, str] = {}
+    for snapshot in iceberg.load(name).snapshots():
+        op_id = snapshot.summary().get("strand-op")
+        made_up = snapshot.parentId() is None and snapshot.summary().get("total-data-files") in (None, "0")
+        if op_id is not None or made_up:
+            found[int(snapshot.snapshotId())] = str(op_id or "")
+    return found
+
+
+def drop_branch(iceberg: Iceberg, name: str, branch: str) -> None:
+    """Drop a private branch whose operation is over."""
+    for attempt in range(SETTLE_ATTEMPTS):
+        table = iceberg.load(name)
+        manage = table.manageSnapshots()
+        if table.snapshot(branch) is None:
+            return
+        try:
+            manage.removeBranch(branch).commit()
+            return
+        except Py4JJavaError as error:
+            if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
+                raise
+
+
+def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
+    """The files in a table's folders that none of its snapshots names; they are listed, and none is removed."""
+    moment = older_than.strftime("%Y-%m-%d %H:%M:%S UTC")
+    found = iceberg.session.sql(
+        f"CALL {iceberg.name}.system.remove_orphan_files(table => '{name}', older_than => TIMESTAMP '{moment}', "
+        "dry_run => true)"
+    )
+    return sorted(str(row.orphan_file_location) for row in found.collect())

@@ -1,0 +1,198 @@
+"""Pins and holds against expiry: who may still need a snapshot, and which ones nobody may need any more.
+
+A snapshot that was superseded is kept for a grace period, because a reader may have taken its view just before. Then an
+expiry condemns it in one transaction, and Iceberg removes it after that. Whatever pins a snapshot (the opening of a
+delivery, a hold) does so in a transaction that refuses condemned ones. Both update the table's pin row first, so that
+on every database one of the two waits for the other, and they can't miss each other.
+
+A hold is of a moment and not of a list: it keeps whatever was superseded or released after that moment, of every
+table. It lapses by itself, so a reader that died holds nothing for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+
+from strandline.errors import Conflict, HistoryGone
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Txn
+
+CHUNK = 500
+
+
+@dataclass(frozen=True)
+class Expirable:
+    """A snapshot that a (branch, table) needs no more; `condemned` when an expiry said so and has not finished."""
+
+    version: int
+    snapshot_id: int
+    condemned: bool
+
+
+def raise_pins(txn: Txn, table_id: str | None = None) -> None:
+    """Touch a table's pin row, or every table's, before anything is pinned or condemned."""
+    change = update(db.tables).values(pins=db.tables.c.pins + 1)
+    txn.conn.execute(change if table_id is None else change.where(db.tables.c.table_id == table_id))
+
+
+def pin(txn: Txn, table_id: str, snapshot_id: int) -> None:
+    """Make sure, inside the transaction that writes down who needs it, that a snapshot stays; else HistoryGone."""
+    raise_pins(txn, table_id)
+    snapshot = db.snapshots.c
+    kept = txn.conn.execute(
+        select(snapshot.version).where(
+            snapshot.table_id == table_id, snapshot.snapshot_id == snapshot_id, snapshot.condemned_at_us.is_(None)
+        )
+    ).first()
+    if kept is None:
+        raise HistoryGone(
+            f"snapshot {snapshot_id} of table {table_id} has expired", table=table_id, snapshot=snapshot_id
+        )
+
+
+def hold(txn: Txn, hold_id: str, *, since_us: int, keep_s: float, purpose: str) -> None:
+    """Keep the lake as it was at `since_us` for so long, or renew that; HistoryGone when some of it is gone."""
+    raise_pins(txn)
+    until_us = txn.at_us + int(keep_s * 1_000_000)
+    held = db.holds.c
+    renewed = txn.conn.execute(
+        update(db.holds).where(held.hold_id == hold_id, held.until_us > txn.at_us).values(until_us=until_us)
+    )
+    if renewed.rowcount:
+        return
+    _refuse_gone(txn.conn, since_us)
+    txn.conn.execute(delete(db.holds).where(or_(held.hold_id == hold_id, held.until_us <= txn.at_us)))
+    txn.conn.execute(insert(db.holds).values(hold_id=hold_id, since_us=since_us, until_us=until_us, purpose=purpose))
+
+
+def _refuse_gone(conn: Connection, since_us: int) -> None:
+    """HistoryGone when something that was current at this moment, or later, was condemned already."""
+    if conn.execute(select(db.tables.c.table_id).where(db.tables.c.expired_upto_us >= since_us)).first() is not None:
+        raise HistoryGone(
+            "what this view names is older than the grace period, and a part of it has expired",
+            hint="Take a new view. One that is needed for long is held with `with view.held():`.",
+        )
+
+
+def release(txn: Txn, hold_id: str) -> None:
+    """Nobody needs it any more."""
+    txn.conn.execute(delete(db.holds).where(db.holds.c.hold_id == hold_id))
+
+
+def held_since(conn: Connection, now_us: int) -> int | None:
+    """The oldest moment that somebody holds."""
+    return conn.execute(select(func.min(db.holds.c.since_us)).where(db.holds.c.until_us > now_us)).scalar()
+
+
+def find_expirable(
+    conn: Connection, branch_id: str, table_id: str, *, now_us: int, grace_s: float, limit: int
+) -> list[Expirable]:
+    """The oldest snapshots that no head, delivery or hold needs and whose grace is over, and those still condemned."""
+    snapshot = db.snapshots.c
+    rows = conn.execute(
+        select(snapshot.version, snapshot.snapshot_id, snapshot.condemned_at_us)
+        .where(
+            snapshot.branch_id == branch_id,
+            snapshot.table_id == table_id,
+            or_(snapshot.condemned_at_us.is_not(None), _over(conn, now_us, grace_s)),
+        )
+        .order_by(snapshot.version)
+        .limit(limit)
+    )
+    return [Expirable(row.version, row.snapshot_id, row.condemned_at_us is not None) for row in rows]
+
+
+def count_expirable(conn: Connection, branch_id: str, *, now_us: int, grace_s: float) -> dict[str, int]:
+    """How many snapshots of each table could go; tables without any are left out."""
+    snapshot = db.snapshots.c
+    rows = conn.execute(
+        select(snapshot.table_id, func.count())
+        .where(
+            snapshot.branch_id == branch_id,
+            or_(snapshot.condemned_at_us.is_not(None), _over(conn, now_us, grace_s)),
+        )
+        .group_by(snapshot.table_id)
+    )
+    return {row[0]: int(row[1]) for row in rows}
+
+
+def _over(conn: Connection, now_us: int, grace_s: float) -> ColumnElement[bool]:
+    """The condition for a snapshot that nobody needs: superseded, its grace over, neither held nor being delivered."""
+    snapshot, delivery = db.snapshots.c, db.deliveries.c
+    end_us = now_us - int(grace_s * 1_000_000)
+    held_us = held_since(conn, now_us)
+    sent = (
+        select(delivery.delivery_id)
+        .where(delivery.table_id == snapshot.table_id, delivery.snapshot_id == snapshot.snapshot_id)
+        .exists()
+    )
+    over = and_(snapshot.superseded_at_us <= end_us, ~sent)
+    return over if held_us is None else and_(over, snapshot.superseded_at_us < held_us)
+
+
+def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int]) -> None:
+    """Let nobody pin these any more. Conflict when somebody has, since they were found to be free."""
+    raise_pins(txn, table_id)
+    snapshot, delivery = db.snapshots.c, db.deliveries.c
+    for some in _chunks(snapshot_ids):
+        named = (snapshot.table_id == table_id, snapshot.snapshot_id.in_(some))
+        found = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named)).scalar()
+        needed = txn.conn.execute(
+            select(delivery.snapshot_id).where(delivery.table_id == table_id, delivery.snapshot_id.in_(some))
+        ).first()
+        current = txn.conn.execute(
+            select(snapshot.snapshot_id).where(*named, snapshot.superseded_at_us.is_(None))
+        ).first()
+        held_us = held_since(txn.conn, txn.at_us)
+        fresh = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named, _FRESH)).scalar()
+        held = held_us is not None and fresh is not None and fresh >= held_us
+        if needed is not None or current is not None or held:
+            raise Conflict(
+                f"a snapshot of table {table_id} that was about to expire is needed again",
+                kind="table_moved",
+                hint="Nothing was removed. The next expiry looks again.",
+                expected=list(some),
+                actual=None,
+            )
+        txn.conn.execute(update(db.snapshots).where(*named, _FRESH).values(condemned_at_us=txn.at_us))
+        table = db.tables.c
+        txn.conn.execute(
+            update(db.tables)
+            .where(table.table_id == table_id, table.expired_upto_us < (found or 0))
+            .values(expired_upto_us=found)
+        )
+
+
+_FRESH = db.snapshots.c.condemned_at_us.is_(None)
+
+
+def forget_snapshots(txn: Txn, table_id: str, snapshot_ids: Sequence[int]) -> None:
+    """Iceberg has forgotten these: their rows go, and with them the files that no other version has."""
+    snapshot, file = db.snapshots.c, db.files.c
+    for some in _chunks(snapshot_ids):
+        txn.conn.execute(
+            delete(db.snapshots).where(
+                snapshot.table_id == table_id,
+                snapshot.snapshot_id.in_(some),
+                snapshot.condemned_at_us.is_not(None),
+            )
+        )
+    named = (
+        select(snapshot.version)
+        .where(
+            snapshot.branch_id == file.branch_id,
+            snapshot.table_id == file.table_id,
+            snapshot.version >= file.added_version,
+            snapshot.version < file.removed_version,
+        )
+        .exists()
+    )
+    txn.conn.execute(delete(db.files).where(file.table_id == table_id, file.removed_version.is_not(None), ~named))
+
+
+def _chunks(snapshot_ids: Sequence[int]) -> Iterator[list[int]]:
+    for start in range(0, len(snapshot_ids), CHUNK):
+        yield list(snapshot_ids[start : start + CHUNK])

@@ -1,0 +1,64 @@
+"""What maintenance was asked to do, what it did, and what is due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What one kind of maintenance did to one table; in a dry run, what it would do.
+
+    `before` and `after` are figures of the same names: files, bytes, rows, snapshots. `complete` is False when the run
+    ended with something left to do, and `warnings` say what a person should know.
+    """
+
+    table: str
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    dry_run: bool = False
+    complete: bool = True
+    operations: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What maintenance of one table is due, counted from the ledger alone.
+
+    `small_files` of `small_bytes` could be merged now; `old_rows` are past the table's retention, by what is known of
+    its files; `snapshots` could be expired.
+    """
+
+    table: str
+    small_files: int = 0
+    small_bytes: int = 0
+    old_rows: int = 0
+    snapshots: int = 0
+
+
+class Budget:
+    """How much one run may do: bytes of input and seconds; None is without a limit. What has begun is finished."""
+
+    def __init__(self, max_bytes: int | None = None, max_time_s: float | None = None) -> None:
+        self._bytes_left = max_bytes
+        self._end_s = None if max_time_s is None else time.monotonic() + max_time_s
+
+    def spend(self, size_bytes: int) -> None:
+        """So much input was rewritten."""
+        if self._bytes_left is not None:
+            self._bytes_left -= size_bytes
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more may be begun."""
+        out_of_bytes = self._bytes_left is not None and self._bytes_left <= 0
+        return out_of_bytes or (self._end_s is not None and time.monotonic() >= self._end_s)
+
+    def bite(self, size_bytes: int) -> int:
+        """The largest input that the next operation may take, `size_bytes` at most."""
+        return size_bytes if self._bytes_left is None else max(1, min(size_bytes, self._bytes_left))

@@ -1,0 +1,191 @@
+"""Compaction: small neighbouring files of a log become large ones, and no row changes.
+
+Every flush leaves a small file for each partition it touches. Merging them keeps reads and plans short. Rows keep
+their `_seq` and their order, so marks, deliveries and views read straight through it: those that pin an older version
+go on reading the files that it had.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strandline.engines.spark import maintain
+from strandline.errors import Damaged
+from strandline.failpoints import fail
+from strandline.ledger import leases
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Connection
+from strandline.ledger.tables import read_states
+from strandline.model.ids import lease_of_table, private_branch
+from strandline.model.maintenance import Budget, Maintained
+from strandline.model.operations import Effects, TableEffect
+from strandline.model.tables import DataFile, TableState
+from strandline.operations.context import Context
+from strandline.operations.flush import scope_of
+from strandline.operations.layout import Group, mergeable, size_of, take_bite
+from strandline.operations.stage_tail import added_files, prepare_branch
+from strandline.operations.steps import Coverage, Running, run
+
+BITE_BYTES = 256 << 20
+YIELD_POLLS = 20
+
+
+@dataclass
+class Compact:
+    """One bite: groups of files that were chosen at a version of the table, and are merged if it is still that."""
+
+    table: str
+    branch: str
+    actor: str
+    version: int
+    groups: Sequence[Group]
+    kind: str = "compact"
+    waited_for: bool = field(default=False, init=False)
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The table, unless it has moved since the files were chosen."""
+        self.state = read_states(conn, self.branch, [self.table])[0]
+        if self.state.head.version != self.version:
+            return None
+        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Write each group as one file, and see that nothing but the files has changed."""
+        state = self.state
+        prepare_branch(ctx, state, running.op_id)
+        fail("stage.before_append")
+        snapshot = maintain.merge(ctx.iceberg(), place_of(state, running.op_id), self.groups)
+        fail("stage.after_append")
+        added = added_files(ctx, state, snapshot)
+        _check(running.op_id, self.groups, added)
+        ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
+        self.waited_for = somebody_waits(ctx, state)
+        return Effects(
+            tables=(
+                TableEffect(
+                    branch_id=state.head.branch_id,
+                    table_id=state.table.table_id,
+                    from_version=state.head.version,
+                    from_snapshot=state.head.log_snapshot,
+                    snapshot=snapshot,
+                    files=added,
+                    removed=tuple(file.path for group in self.groups for file in group),
+                ),
+            )
+        )
+
+
+def place_of(state: TableState, op_id: str) -> maintain.Place:
+    """Where an operation on a table's log stages what it rewrites."""
+    assert state.head.log_snapshot is not None, f"{state.table.name} has files and no snapshot"
+    return maintain.Place(state.table.iceberg_name, state.head.log_snapshot, private_branch(op_id), op_id)
+
+
+def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> None:
+    """Damaged unless each group became one file with as many rows and the same range of seqs."""
+    wanted = sorted(
+        (group[0].partition, group[0].first_seq, group[-1].last_seq, sum(file.rows for file in group))
+        for group in groups
+    )
+    found = sorted((file.partition, file.first_seq, file.last_seq, file.rows) for file in added)
+    if wanted != found:
+        odd = next(iter(set(wanted) ^ set(found)))
+        raise Damaged(
+            f"compaction wrote other rows than it read, such as those of partition {odd[0]}, seqs {odd[1]}..{odd[2]}: "
+            "nothing was published",
+            operation=op_id,
+        )
+
+
+def plan(conn: Connection, state: TableState, *, eager: bool) -> list[Group]:
+    """What of a table is to be merged, oldest first."""
+    head = state.head
+    files = read_files(conn, head.branch_id, head.table_id, head.version)
+    return mergeable(files, state.table.settings.target_file_bytes, eager=eager)
+
+
+def neediest(ctx: Context, tables: Sequence[str], branch: str, *, eager: bool) -> list[str]:
+    """These tables, those first that have the most files to merge."""
+    with ctx.ledger.read() as conn:
+        states = read_states(conn, branch, list(tables))
+        needs = [(-sum(len(group) for group in plan(conn, one, eager=eager)), one.table.name) for one in states]
+    return [name for _, name in sorted(needs)]
+
+
+def compact(
+    ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, eager: bool = True, dry_run: bool = False
+) -> Maintained:
+    """Merge a table's small files bite by bite, as far as the budget goes."""
+    before = _figures(ctx, table, branch)
+    operations: list[str] = []
+    warnings: list[str] = []
+    merged = rows = 0
+    while True:
+        with ctx.ledger.read() as conn:
+            state = read_states(conn, branch, [table])[0]
+            groups = plan(conn, state, eager=eager)
+        if dry_run:
+            return _preview(state, before, groups)
+        if not groups or budget.is_spent:
+            break
+        bite = take_bite(groups, budget.bite(BITE_BYTES), maintain.GROUPS_AT_ONCE)
+        operation = Compact(table, branch, actor, state.head.version, bite)
+        done = run(ctx, operation)
+        if done is None:
+            continue  # somebody else published first: look again
+        budget.spend(sum(size_of(group) for group in bite))
+        merged += sum(len(group) for group in bite)
+        rows += sum(file.rows for group in bite for file in group)
+        operations.append(done.op_id)
+        warnings.extend(done.warnings)
+        ctx.report(f"compacting {state.table.name}", merged, None)
+        if operation.waited_for:
+            step_aside(ctx, state)
+    return Maintained(
+        table=state.table.name,
+        before=before,
+        after=_figures(ctx, table, branch),
+        complete=not groups,
+        operations=tuple(operations),
+        warnings=tuple(warnings),
+        detail={"files_merged": merged, "rows_rewritten": rows},
+    )
+
+
+def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
+    with ctx.ledger.read() as conn:
+        head = read_states(conn, branch, [table])[0].head
+        files = read_files(conn, head.branch_id, head.table_id, head.version)
+    return {"files": len(files), "size_bytes": size_of(files)}
+
+
+def _preview(state: TableState, before: dict[str, int], groups: Sequence[Group]) -> Maintained:
+    inputs = sum(len(group) for group in groups)
+    return Maintained(
+        table=state.table.name,
+        before=before,
+        after={**before, "files": before["files"] - inputs + len(groups)},
+        dry_run=True,
+        complete=not groups,
+        detail={"files_merged": inputs, "rows_rewritten": sum(file.rows for group in groups for file in group)},
+    )
+
+
+def somebody_waits(ctx: Context, state: TableState) -> bool:
+    """Whether somebody waits for the table that we hold."""
+    with ctx.ledger.read() as conn:
+        lease = leases.find(conn, lease_of_table(state.head.branch_id, state.table.table_id))
+    return lease is not None and lease.waiting > 0
+
+
+def step_aside(ctx: Context, state: TableState) -> None:
+    """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
+    name = lease_of_table(state.head.branch_id, state.table.table_id)
+    for _ in range(YIELD_POLLS):
+        with ctx.ledger.read() as conn:
+            lease = leases.find(conn, name)
+        if lease is not None and lease.owner is not None:
+            return
+        time.sleep(ctx.watch.poll_s / 4)

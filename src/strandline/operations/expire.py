@@ -1,0 +1,116 @@
+"""Expiry: snapshots that nobody needs any more are named, condemned, and then removed.
+
+What goes is condemned by the publish, in the ledger. From then on nobody can pin it, and only then does settling let
+Iceberg forget it and delete the files that no other snapshot has. A process that dies in between leaves the rest to
+recovery. What a head, an open delivery or a hold needs is never named, nor what was superseded within the grace.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from strandline.errors import Conflict
+from strandline.ledger.files import count_snapshots
+from strandline.ledger.holds import find_expirable
+from strandline.ledger.intents import read_intents
+from strandline.ledger.ledger import Connection
+from strandline.ledger.tables import read_states
+from strandline.model.maintenance import Budget, Maintained
+from strandline.model.operations import Effects, Intent, TableEffect
+from strandline.operations.context import Context
+from strandline.operations.flush import scope_of
+from strandline.operations.steps import Coverage, Running, run
+
+BITE_SNAPSHOTS = 500
+
+
+@dataclass
+class Expire:
+    """The oldest of a table's snapshots that can go, so many at most."""
+
+    table: str
+    branch: str
+    actor: str
+    grace_s: float
+    kind: str = "expire"
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The table, when it has snapshots that can go."""
+        self.state = read_states(conn, self.branch, [self.table])[0]
+        head = self.state.head
+        now_us = time.time_ns() // 1000
+        self.found = find_expirable(
+            conn, head.branch_id, head.table_id, now_us=now_us, grace_s=self.grace_s, limit=BITE_SNAPSHOTS
+        )
+        if _is_at_work(conn, head.table_id):
+            self.found = [one for one in self.found if not one.condemned]
+        return Coverage(head.branch_id, (scope_of(self.state),)) if self.found else None
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Nothing is written: what goes is removed when it is settled."""
+        head = self.state.head
+        condemned = tuple(one.snapshot_id for one in self.found)
+        effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None, condemned=condemned)
+        return Effects(tables=(effect,))
+
+
+def _is_at_work(conn: Connection, table_id: str) -> bool:
+    """Whether another expiry of the table is under way, and removes what it condemned."""
+    return any(
+        isinstance(intent, Intent)
+        and intent.kind == Expire.kind
+        and any(scope.table_id == table_id for scope in intent.scopes)
+        for intent in read_intents(conn)
+    )
+
+
+def expire(
+    ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, grace_s: float, dry_run: bool = False
+) -> Maintained:
+    """Remove every snapshot of a table that can go."""
+    name, before = _figures(ctx, table, branch)
+    if dry_run:
+        gone = _count(ctx, table, branch, grace_s)
+        after = {**before, "snapshots": before["snapshots"] - gone}
+        return Maintained(name, before, after, dry_run=True, complete=gone == 0)
+    operations: list[str] = []
+    warnings: list[str] = []
+    removed = 0
+    while not budget.is_spent:
+        try:
+            done = run(ctx, Expire(table, branch, actor, grace_s))
+        except Conflict:
+            continue  # somebody has pinned one of them meanwhile: name them anew
+        if done is None:
+            break
+        operations.append(done.op_id)
+        warnings.extend(done.warnings)
+        _, now = _figures(ctx, table, branch)
+        if before["snapshots"] - now["snapshots"] == removed:
+            break  # a ref still points at what is left; it goes when the ref has moved
+        removed = before["snapshots"] - now["snapshots"]
+        ctx.report(f"expiring snapshots of {name}", removed, None)
+    _, after = _figures(ctx, table, branch)
+    return Maintained(
+        name,
+        before,
+        after,
+        complete=_count(ctx, table, branch, grace_s) == 0,
+        operations=tuple(operations),
+        warnings=tuple(warnings),
+    )
+
+
+def _count(ctx: Context, table: str, branch: str, grace_s: float) -> int:
+    with ctx.ledger.read() as conn:
+        head = read_states(conn, branch, [table])[0].head
+        now_us = time.time_ns() // 1000
+        return len(find_expirable(conn, head.branch_id, head.table_id, now_us=now_us, grace_s=grace_s, limit=1_000_000))
+
+
+def _figures(ctx: Context, table: str, branch: str) -> tuple[str, dict[str, int]]:
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+        snapshots, files = count_snapshots(conn, state.head.branch_id, state.head.table_id)
+    return state.table.name, {"snapshots": snapshots, "files_known": files}

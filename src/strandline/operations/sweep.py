@@ -1,0 +1,213 @@
+"""Sweeping: what crashes, lost leases and discarded operations left behind, and what is past its grace.
+
+Nothing here is anybody's: batches that no tail names and no reader can still need, old idempotency keys, folders and
+private branches of operations that have no intent any more, snapshots that were staged and never published, files
+that no snapshot names. What exists is always listed first and the ledger read after it: an intent is written before
+the first of its effects and deleted after the last, so what has no intent then belongs to nobody that lives.
+
+Files alone have no such record. They must be a day old by the store's own clock, and older than every operation that
+is under way on their table.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from strandline import logs
+from strandline.engines.spark import maintain
+from strandline.engines.storage import open_uri
+from strandline.failpoints import fail
+from strandline.ledger import batches
+from strandline.ledger.files import knows_snapshot
+from strandline.ledger.intents import read_intents
+from strandline.ledger.loads import list_loads
+from strandline.ledger.tables import list_tables
+from strandline.model.ids import new_id, private_branch
+from strandline.model.maintenance import Maintained
+from strandline.model.tables import Table
+from strandline.operations.context import Context
+from strandline.operations.recovery import tidy_loads
+
+log = logs.Logger("strandline.sweep")
+
+ORPHAN_AGE_S = 24 * 3600
+CLOCKS_APART_S = 3600
+ADOPTING = "strand_adopt"
+LAKE = "(lake)"
+"""Stands for the table in what was done to no single one."""
+
+_OWNED_FOLDER = re.compile(r"(?:load-)?[0-9a-f]{24}")
+_PRIVATE_BRANCH = re.compile(r"op_([0-9a-f]{24})")
+
+
+def sweep(
+    ctx: Context,
+    names: Sequence[str] = (),
+    *,
+    grace_s: float,
+    orphan_age_s: float = ORPHAN_AGE_S,
+    dry_run: bool = False,
+) -> list[Maintained]:
+    """Remove what is nobody's: of these tables, or of all and of the lake itself."""
+    with ctx.ledger.read() as conn:
+        tables = [table for table in list_tables(conn) if not names or table.name.lower() in _folded(names)]
+    done = [] if names else [_sweep_lake(ctx, grace_s, dry_run=dry_run)]
+    store_now_s = _store_clock(ctx)
+    for place, table in enumerate(tables):
+        ctx.report(f"sweeping {table.name}", place, len(tables))
+        if ctx.iceberg().exists(table.iceberg_name):
+            done.append(_sweep_table(ctx, table, min(store_now_s, time.time()) - orphan_age_s, dry_run=dry_run))
+    return done
+
+
+def _folded(names: Sequence[str]) -> set[str]:
+    return {name.lower() for name in names}
+
+
+@dataclass
+class _Found:
+    """Things to remove, and how."""
+
+    what: str
+    names: Sequence[str]
+    remove: Callable[[str], None]
+
+
+def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
+    waiting = _released(ctx, grace_s)
+    found = [
+        _Found("folders", _dead_folders(ctx), ctx.staging.remove),
+        _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
+    ]
+    before = {"batches": waiting, **{one.what: len(one.names) for one in found}}
+    if dry_run:
+        return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
+    tidy_loads(ctx)
+    while batches.sweep(ctx.ledger, grace_s=grace_s) > 0:
+        pass
+    left, warnings = _remove(found)
+    after = {"batches": _released(ctx, grace_s), **left}
+    return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
+
+
+def _released(ctx: Context, grace_s: float) -> int:
+    with ctx.ledger.read() as conn:
+        return batches.count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+
+
+def _dead_folders(ctx: Context) -> list[str]:
+    """Working folders of operations and loads that are not written down any more."""
+    there = [name for name in ctx.staging.listing() if _OWNED_FOLDER.fullmatch(name)]
+    with ctx.ledger.read() as conn:
+        owners = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
+    return [name for name in there if name not in owners]
+
+
+def _dead_adoptions(ctx: Context) -> list[str]:
+    """Passing names under which killed adoptions have registered what they read: their names say how old they are."""
+    iceberg = ctx.iceberg()
+    oldest_ms = (time.time() - ORPHAN_AGE_S) * 1000
+    return [name for name in iceberg.tables_if_any(ADOPTING) if _made_ms(name) < oldest_ms]
+
+
+def _made_ms(name: str) -> float:
+    made = re.fullmatch(rf"{ADOPTING}\.t_([0-9a-f]{{12}})[0-9a-f]{{12}}", name)
+    return int(made[1], 16) if made else float("inf")
+
+
+def _sweep_table(ctx: Context, table: Table, older_than_s: float, *, dry_run: bool) -> Maintained:
+    iceberg = ctx.iceberg()
+    name = table.iceberg_name
+    branches = _dead_branches(ctx, name)
+    found = [
+        _Found("private_branches", branches, lambda branch: maintain.drop_branch(iceberg, name, branch)),
+        _Found(
+            "unpublished_snapshots",
+            _unpublished(ctx, table),
+            lambda snapshot: _forget_unpublished(ctx, table, int(snapshot)),
+        ),
+        _Found("orphan_files", _orphans(ctx, table, older_than_s), _delete_file),
+    ]
+    before = {one.what: len(one.names) for one in found}
+    if dry_run:
+        detail = {one.what: list(one.names) for one in found if one.names}
+        after = dict.fromkeys(before, 0)
+        return Maintained(table.name, before, after, dry_run=True, complete=not any(before.values()), detail=detail)
+    left, warnings = _remove(found)
+    return Maintained(table.name, before, left, complete=not any(left.values()), warnings=tuple(warnings))
+
+
+def _remove(found: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
+    """Remove all of it; what can't be removed now is counted, and left to the next sweep."""
+    left: dict[str, int] = {}
+    warnings: list[str] = []
+    for one in found:
+        failed = 0
+        for name in one.names:
+            fail("sweep.before_delete")
+            try:
+                one.remove(name)
+            except Exception as error:
+                failed += 1
+                log.warning("left for later", what=one.what, name=name, error=str(error))
+                warnings.append(f"{one.what}: {name} could not be removed: {str(error).splitlines()[0]}")
+            fail("sweep.after_delete")
+        left[one.what] = failed
+    return left, warnings
+
+
+def _dead_branches(ctx: Context, name: str) -> list[str]:
+    """Private branches whose operation is not written down any more."""
+    refs = [ref for ref in ctx.iceberg().refs(name) if _PRIVATE_BRANCH.fullmatch(ref)]
+    with ctx.ledger.read() as conn:
+        live = {private_branch(intent.op_id) for intent in read_intents(conn)}
+    return [ref for ref in refs if ref not in live]
+
+
+def _unpublished(ctx: Context, table: Table) -> list[str]:
+    """Snapshots that an operation of ours staged, that were never published, and whose operation is over."""
+    staged = maintain.staged_snapshots(ctx.iceberg(), table.iceberg_name)
+    with ctx.ledger.read() as conn:
+        live = {intent.op_id for intent in read_intents(conn)}
+        return [
+            str(snapshot)
+            for snapshot, op_id in staged.items()
+            if op_id not in live and not knows_snapshot(conn, table.table_id, snapshot)
+        ]
+
+
+def _forget_unpublished(ctx: Context, table: Table, snapshot: int) -> None:
+    maintain.expire(ctx.iceberg(), table.iceberg_name, [snapshot])
+
+
+def _orphans(ctx: Context, table: Table, older_than_s: float) -> list[str]:
+    """Files in the table's folders that no snapshot names, older than that and than any operation under way."""
+    with ctx.ledger.read() as conn:
+        begun = [intent.created_at_us / 1e6 for intent in read_intents(conn)]
+    oldest_s = min([older_than_s, *(moment_s - CLOCKS_APART_S for moment_s in begun)])
+    return maintain.orphans(ctx.iceberg(), table.iceberg_name, dt.datetime.fromtimestamp(oldest_s, dt.UTC))
+
+
+def _delete_file(location: str) -> None:
+    system, path = open_uri(location)
+    try:
+        system.delete_file(path)
+    except FileNotFoundError:
+        return
+
+
+def _store_clock(ctx: Context) -> float:
+    """What time it is where the files are: the time that the store gives to a file written now."""
+    owner = f"clock-{new_id()}"
+    ctx.staging.create(owner)
+    try:
+        system, path = open_uri(ctx.staging.uri(owner, "now"))
+        with system.open_output_stream(path) as stream:
+            stream.write(b"now")
+        return float(system.get_file_info(path).mtime.timestamp())
+    finally:
+        ctx.staging.remove(owner)
