@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from strandline.config import Store
 from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
 from strandline.errors import Busy
 from strandline.sinks import blob as blobs
 from tests.kit import environment, kill, python_process, wait_until
-from tests.sinks.conftest import S3
+from tests.s3 import S3
 
 ADD = """
 import sys
+from strandline.config import Store
 from strandline.engines.objects import Place
 from strandline.sinks.blob import Line, add_to_manifest
-add_to_manifest(Place(sys.argv[1]), "m.jsonl", Line("1.parquet", 1, 2, 1, 1, "0"))
+add_to_manifest(Place(sys.argv[1], Store()), "m.jsonl", Line("1.parquet", 1, 2, 1, 1, "0"))
 """
 
 
@@ -36,7 +38,7 @@ def numbers_in(manifest: bytes) -> list[int]:
 
 def test_a_late_writer_takes_no_line_out_of_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has read the manifest and is held up; another wants to add its line meanwhile: both are there, in order."""
-    place = objects.Place(f"file://{tmp_path}")
+    place = Place(f"file://{tmp_path}", Store())
     blobs.add_to_manifest(place, "m.jsonl", line_of(1))
     other = threading.Thread(target=blobs.add_to_manifest, args=(place, "m.jsonl", line_of(3)))
 
@@ -56,7 +58,7 @@ def test_a_writer_that_is_paused_with_the_manifest_keeps_nobody_for_good(
 ) -> None:
     """Others are told, and try again later; when it is killed, they go on."""
     monkeypatch.setattr(conditional, "LOCK_WAIT_S", 0.2)
-    place = objects.Place(f"file://{tmp_path}")
+    place = Place(f"file://{tmp_path}", Store())
     paused = python_process(ADD, place.uri, env=environment(STRAND_FAILPOINTS="blob.before_manifest=hang"))
     try:
         wait_until(lambda: _is_locked(tmp_path / ".m.jsonl.lock"))
@@ -82,7 +84,7 @@ def _is_locked(path: Path) -> bool:
 def test_of_many_that_claim_an_empty_prefix_at_once_one_gets_it(s3: S3) -> None:
     """They all see that it is nobody's; the store lets one of them through."""
     for n in range(3):
-        place = Place(f"s3://{s3.bucket}/claim{n}", s3.endpoint)
+        place = Place(f"s3://{s3.bucket}/claim{n}", s3.store)
         together = threading.Barrier(6)
 
         def claim(who: int, place: Place = place, together: threading.Barrier = together) -> bool:
@@ -97,7 +99,7 @@ def test_of_many_that_claim_an_empty_prefix_at_once_one_gets_it(s3: S3) -> None:
 
 def test_a_late_writer_takes_no_line_out_of_a_manifest_in_a_bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the manifest and is held up while another adds a line; the store refuses what it read from."""
-    place = Place(f"s3://{s3.bucket}/some/prefix", s3.endpoint)
+    place = Place(f"s3://{s3.bucket}/some/prefix", s3.store)
 
     def overtake(name: str) -> None:
         if name == "blob.before_manifest":
