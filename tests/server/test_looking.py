@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.lake import Lake
 from strandline.model import inbound
-from tests.kit import make_table, messages
+from tests.kit import make_table, message, messages
 from tests.server.chunks import Sender, ndjson
 from tests.server.conftest import Running
 
@@ -55,21 +55,24 @@ def test_metrics_count_requests_rows_and_tails(server: Running) -> None:
     assert found["strand_http_in_flight", ()] == 0
 
 
-def test_other_rooms_add_their_figures(lake: Lake, serve: Callable[..., Any]) -> None:
-    """Sinks report their lag by a function, read when somebody asks."""
-    make_table(lake)
-    lag = 5.0
+def test_the_state_of_the_lake_is_read_when_somebody_asks(lake: Lake, serve: Callable[..., Any]) -> None:
+    """Lags, jobs, workers and recoveries are those of the ledger, whichever process made them.
 
-    def sinks() -> Iterator[tuple[str, str, dict[str, str], float]]:
-        yield "strand_sink_lag_rows", "Rows behind.", {"sink": "a"}, lag
-        yield "strand_sink_lag_rows", "Rows behind.", {"sink": "b"}, 2.0
-
-    with serve(lake, more_metrics=sinks) as server:
-        assert figures(server)["strand_sink_lag_rows", (("sink", "a"),)] == 5
-        lag = 7.0
+    No partition is named.
+    """
+    make_table(lake, partition_by=["source"])
+    lake.append("messages", [message(n, source="a secret") for n in range(5)])
+    lake.add_sink("archive", "blob", {"uri": f"file://{lake.root.parent / 'blobs'}"}, check=False)
+    with serve(lake) as server:
+        sink = (("sink", "archive"), ("table", "messages"))
         found = figures(server)
-        assert found["strand_sink_lag_rows", (("sink", "a"),)] == 7
-        assert found["strand_sink_lag_rows", (("sink", "b"),)] == 2
+        assert found["strand_sink_lag_rows", sink] == 5
+        (stream,) = [labels for name, labels in found if name == "strand_stream_lag_rows"]
+        assert "secret" not in str(stream)
+        assert found["strand_table_rows_acked_total", (("table", "messages"),)] == 5
+        assert found["strand_jobs_parked", ()] == found["strand_workers", ()] == 0
+        lake.append("messages", [message(9)])
+        assert figures(server)["strand_sink_lag_rows", sink] == 6
 
 
 def test_the_api_describes_itself(server: Running) -> None:

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("ledger",),
     ("model",),
-    ("config", "errors", "failpoints", "logs"),
+    ("config", "errors", "failpoints", "logs", "spans"),
 )
 """From the top. A room imports itself and what is on a lower floor; the leaves may import each other."""
 
@@ -49,7 +49,8 @@ ONLY_IN = {
     "starlette": ("server",),
     "uvicorn": ("server",),
     "pydantic": ("server",),
-    "prometheus_client": ("server",),
+    "prometheus_client": ("server", "worker", "reports.figures"),
+    "opentelemetry": ("spans",),
 }
 """Where a library is used. Names that only a type checker reads don't count."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, serving, sinks, tables, upkeep, working, writing
+from strandline.cli import lakes, reading, service, serving, sinks, tables, up, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -78,3 +78,5 @@ sinks.register(app)
 upkeep.register(app)
 serving.register(app)
 working.register(app)
+up.register(app)
+service.register(app)

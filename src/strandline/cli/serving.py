@@ -8,6 +8,7 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.session import session_of
+from strandline.cli.supervised import end_with_parent, tell_ready
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +42,9 @@ def serve(
         def ready(address: str) -> None:
             session.emit({"listen": address}, lambda: output.say(f"Listening on http://{address}"))
             output.flush()
+            tell_ready(f"listening on http://{address}")
 
+        end_with_parent()
         run(lake, where, ready)
 
 

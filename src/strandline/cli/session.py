@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline import logs
+from strandline import logs, spans
 from strandline.cli import output
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Session:
 
         root = find_root(Path(self.lake) if self.lake is not None else None)
         with (
+            spans.traces("strandline"),
             Progress(shown=not self.quiet) as progress,
             Lake(root, read_only=read_only, report=progress.report) as lake,
         ):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strandline import spans
 from strandline.cli import output
 from strandline.cli.session import Session, session_of
+from strandline.cli.supervised import end_with_parent, tell_ready
 
 if TYPE_CHECKING:
     from strandline.worker.loop import Worker
@@ -49,11 +51,18 @@ def worker(
         if once:
             _once(session, one)
             return
-        finished = one.run(lambda: session.note(f"working on {lake.root}; Ctrl-C stops"))
+
+        def ready() -> None:
+            session.note(f"working on {lake.root}; Ctrl-C stops")
+            tell_ready("working")
+
+        end_with_parent()
+        finished = one.run(ready)
         if not finished:
             session.note("stopped in the middle of something; the next worker finishes or undoes it")
             session.emit({"stopped": True, "finished": False})
             output.flush()
+            spans.flush()
             os._exit(0)  # a thread that is still in Spark would keep the process; what it does is described already
     session.emit({"stopped": True, "finished": True}, lambda: output.say("Stopped."))
 

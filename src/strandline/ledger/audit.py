@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
@@ -76,6 +76,13 @@ def read_audit(conn: Connection, *, limit: int | None = None) -> list[dict[str, 
     query = select(db.audit).order_by(db.audit.c.audit_id.desc())
     rows = conn.execute(query.limit(limit) if limit is not None else query)
     return [{**row._mapping, "tables": orjson.loads(row.tables)} for row in rows]
+
+
+def count_audit(conn: Connection) -> list[tuple[str, int]]:
+    """How often each outcome was audited."""
+    outcome = db.audit.c.outcome
+    rows = conn.execute(select(outcome, func.count()).group_by(outcome).order_by(outcome))
+    return [(str(name), int(count)) for name, count in rows]
 
 
 def has_audit(conn: Connection, op_id: str) -> bool:

@@ -219,6 +219,25 @@ def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, in
     return [(name, int(count or 0), int(size_bytes or 0), at_us) for name, count, size_bytes, at_us in rows]
 
 
+def read_books(conn: Connection, on_branch: str) -> list[tuple[str, Books]]:
+    """Every table with its books."""
+    head = db.heads.c
+    rows = conn.execute(
+        select(
+            db.tables.c.name,
+            head.rows_acked,
+            head.rows_log,
+            head.rows_dropped,
+            head.rows_pruned,
+            head.rows_quarantined,
+        )
+        .join_from(db.tables, db.heads, head.table_id == db.tables.c.table_id)
+        .where(head.branch_id == on_branch)
+        .order_by(db.tables.c.name)
+    )
+    return [(name, Books(*counts)) for name, *counts in rows]
+
+
 def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:
     """Make a (branch, table) refuse writes until a person has looked; None lets it take them again."""
     txn.conn.execute(

@@ -27,6 +27,7 @@ from strandline.operations.beats import beating
 from strandline.operations.context import Context
 from strandline.operations.failures import typed
 from strandline.operations.settle import settle
+from strandline.spans import span
 
 log = logs.Logger("strandline.operations")
 
@@ -86,13 +87,18 @@ def run(ctx: Context, operation: Operation) -> Done | None:
     if running is None:
         return None
     try:
-        with beating(ctx, running.op_id, running.fences):
-            effects = _stage_and_publish(ctx, operation, running)
-        own = lease_of_operation(running.op_id)
-        with beating(ctx, running.op_id, {own: running.fences[own]}):
-            return Done(running.op_id, effects, _settle_quietly(ctx, running))
+        with span("operation", kind=operation.kind, op=running.op_id, actor=operation.actor):
+            return _work_off(ctx, operation, running)
     finally:
         ctx.live.discard(running.op_id)
+
+
+def _work_off(ctx: Context, operation: Operation, running: Running) -> Done:
+    with beating(ctx, running.op_id, running.fences):
+        effects = _stage_and_publish(ctx, operation, running)
+    own = lease_of_operation(running.op_id)
+    with beating(ctx, running.op_id, {own: running.fences[own]}), span("settle", op=running.op_id):
+        return Done(running.op_id, effects, _settle_quietly(ctx, running))
 
 
 def _begin(ctx: Context, operation: Operation) -> Running | None:
@@ -160,13 +166,14 @@ def _busy(lease: leases.Lease) -> Busy:
 
 def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> Effects:
     try:
-        effects = operation.stage(ctx, running)
+        with span("stage", op=running.op_id):
+            effects = operation.stage(ctx, running)
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
             staged = intents.set_staged(txn, running.intent, effects)
             fail("staged.before_commit")
         fail("staged.after_commit")
-        with ctx.ledger.write() as txn:
+        with span("publish", op=running.op_id), ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
             publish.apply(txn, staged)
             fail("publish.before_commit")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.lags import Lag, read_lags
-from strandline.ledger.ledger import Connection, Ledger
+from strandline.ledger.ledger import Connection
 from strandline.ledger.sinks import list_sinks
 from strandline.ledger.tables import branch_name, list_tables
 from strandline.model.moments import text_of
-from strandline.model.sinks import Delivery, Sink, StreamState
+from strandline.model.sinks import Delivery, Sink, Stream, StreamState, Tally
 
 
 def sinks(conn: Connection) -> list[dict[str, Any]]:
@@ -29,9 +28,13 @@ def one_sink(conn: Connection, sink: Sink) -> dict[str, Any]:
 def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, Any]:
     names = {table.table_id: table.name for table in list_tables(conn)}
     lags = read_lags(conn, sink)
+    states = deliveries.read_streams(conn, sink)
+    known = {state.stream for state in states}
+    # A stream whose rows are all in the tail has no head yet, and may wait for longest.
+    states += [_unflushed(stream, names) for stream in sorted(lags) if stream not in known]
     streams = [
         _stream(state, lags.get(state.stream, Lag(0, None)), letters.get((sink.sink_id, state.stream), 0), sink)
-        for state in deliveries.read_streams(conn, sink)
+        for state in states
     ]
     ages = [stream["lag"]["age_s"] for stream in streams if stream["lag"]["age_s"] is not None]
     return {
@@ -53,12 +56,28 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
     }
 
 
+def _unflushed(stream: Stream, names: dict[str, str]) -> StreamState:
+    table = names.get(stream.table_id, stream.table_id)
+    return StreamState(
+        stream,
+        table,
+        mark=None,
+        head_seq=0,
+        tally=Tally(),
+        last_error=None,
+        last_error_at_us=None,
+        delivered_at_us=None,
+        delivery=None,
+    )
+
+
 def _stream(state: StreamState, lag: Lag, dead: int, sink: Sink) -> dict[str, Any]:
     mark = state.mark
     return {
         "table": state.table,
         "partition": state.stream.partition,
         "stream": state.stream.text(),
+        "stream_id": state.stream.short_id,
         "epoch": mark.epoch if mark else None,
         "watermark": mark.seq if mark else sink.start_seq,
         "head": state.head_seq,
@@ -104,36 +123,3 @@ def _moment(at_us: int | None) -> str | None:
 
 def _age_s(since_us: int | None) -> float | None:
     return None if since_us is None else max(0.0, time.time() - since_us / 1e6)
-
-
-Figure = tuple[str, str, dict[str, str], float]
-"""A number for whoever watches: its name, its help, its labels, its value."""
-
-
-def figures(ledger: Ledger) -> Iterator[Figure]:
-    """The same as numbers, for the metrics of a server or a worker."""
-    with ledger.read() as conn:
-        following = sinks(conn)
-    for sink in following:
-        for table in sorted({stream["table"] for stream in sink["streams"]}):
-            yield from _of_table(sink, table)
-
-
-def _of_table(sink: dict[str, Any], table: str) -> Iterator[Figure]:
-    """A table's streams together: the values of partitions may be nobody's business who only watches."""
-    label = {"sink": sink["sink"], "table": table}
-    streams = [stream for stream in sink["streams"] if stream["table"] == table]
-    done = [stream["delivered"] for stream in streams]
-    parked = sum((stream["delivery"] or {"parked": None})["parked"] is not None for stream in streams)
-    age_s = max(stream["lag"]["age_s"] or 0.0 for stream in streams)
-    yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, _sum(streams, "lag", "rows")
-    yield "strand_sink_lag_seconds", "How long the oldest of them waits.", label, age_s
-    yield "strand_sink_delivered_rows", "Rows delivered.", label, sum(one["rows"] for one in done)
-    yield "strand_sink_delivered_bytes", "Bytes delivered.", label, sum(one["bytes"] for one in done)
-    yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, sum(one["withheld"] for one in done)
-    yield "strand_sink_parked", "Deliveries that wait for a person.", label, parked
-    yield "strand_sink_dead_letters", "Rows refused.", label, sum(stream["dead_letters"] for stream in streams)
-
-
-def _sum(streams: list[dict[str, Any]], group: str, name: str) -> float:
-    return float(sum(stream[group][name] for stream in streams))

@@ -7,7 +7,7 @@ refusal is one of our errors, with the same codes as on the command line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -21,7 +21,7 @@ from strandline.errors import BadRequest, Internal, NotFound, StrandError, Trans
 from strandline.lake import Lake
 from strandline.logs import Logger
 from strandline.server import health, inbound, rows
-from strandline.server.metrics import CountRequests, Figure
+from strandline.server.metrics import CountRequests
 from strandline.server.service import Service, make_service, service_of
 
 _log = Logger("strandline.server")
@@ -30,9 +30,9 @@ _log = Logger("strandline.server")
 _UNREAD = (408, 413)
 
 
-def create_app(lake: Lake, *, more_metrics: Callable[[], Iterable[Figure]] | None = None) -> FastAPI:
-    """The application. `more_metrics` adds what other rooms have to report to `/metrics`."""
-    service = make_service(lake, more_metrics)
+def create_app(lake: Lake) -> FastAPI:
+    """The application."""
+    service = make_service(lake)
     app = FastAPI(
         title="Strandline",
         description="Append rows durably, and receive what other lakes forward.",

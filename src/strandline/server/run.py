@@ -17,7 +17,6 @@ from fastapi import FastAPI
 
 from strandline.errors import Environment
 from strandline.lake import Lake
-from strandline.reports.sinks import figures
 from strandline.server.app import create_app
 from strandline.server.protocol import MAX_HEADERS, ImpatientProtocol
 
@@ -27,7 +26,7 @@ GRACE_S = 20
 def serve(lake: Lake, listen: str, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal; `on_ready` is told the address once requests are answered."""
     bound = _bind(listen)
-    config = configured(create_app(lake, more_metrics=lambda: figures(lake.ledger)))
+    config = configured(create_app(lake))
     with _signals_end_quietly(), bound:
         _Server(config, lambda: on_ready(_address(bound))).run(sockets=[bound])
 

@@ -7,7 +7,7 @@ threads; appends that meet there share a transaction, as everywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from strandline.lake import Lake
 from strandline.server.admission import Gate
 from strandline.server.auth import Tokens, bearer
 from strandline.server.bodies import declared_bytes, decompressed, encoding_of, read_body
-from strandline.server.metrics import Figure, Metrics
+from strandline.server.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Service:
         self.counters.shutdown(wait=True)
 
 
-def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None) -> Service:
+def make_service(lake: Lake) -> Service:
     """A service for a lake that is open."""
     settings = lake.config.server
     pool = partial(ThreadPoolExecutor, thread_name_prefix="strand")
@@ -91,7 +91,7 @@ def make_service(lake: Lake, more_metrics: Callable[[], Iterable[Figure]] | None
         queue=settings.queue,
         behind_s=lake.ledger.behind_s,
     )
-    metrics = Metrics(lake.ledger, more_metrics)
+    metrics = Metrics(lake.ledger)
     metrics.in_flight.set_function(lambda: gate.in_flight)
     return Service(
         lake=lake,

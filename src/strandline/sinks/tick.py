@@ -34,6 +34,7 @@ from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Stuck, resume_at
 from strandline.sinks.settings import resolved
+from strandline.spans import span
 
 log = logs.Logger("strandline.sinks")
 
@@ -242,7 +243,9 @@ class Ticker:
             return self._wait(turn, min(pause_s, BACKOFF_MAX_S), delivery.last_error or "")
         self.ctx.report(f"{self.sink.name}: {delivery.table}", turn.ticked.rows, None)
         try:
-            shipped = self.destination.ship(self._unit(hold, delivery))
+            about = {"delivery": delivery.delivery_id, "sink": self.sink.name, "table": delivery.table}
+            with span("delivery", kind=self.sink.type, **about):
+                shipped = self.destination.ship(self._unit(hold, delivery))
         except Resume as found:
             return self._resume(hold, turn, delivery, found.mark)
         except LeaseLost:

@@ -27,8 +27,10 @@ from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
 from strandline.operations.recovery import left_behind
+from strandline.spans import span
 from strandline.worker.due import Facts, Job, due, startable
 from strandline.worker.facts import Sightings, read_facts
+from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
 from strandline.worker.work import perform
 
@@ -62,9 +64,7 @@ class Worker:
 
     lake: Lake
     stop: threading.Event = field(default_factory=threading.Event)
-    ended: Callable[[str, str, float], None] = lambda _kind, _outcome, _seconds: None
     failed: set[str] = field(default_factory=set)
-    turned_s: float = field(default_factory=time.monotonic)
     _running: dict[str, _Running] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sightings: Sightings = field(default_factory=Sightings)
@@ -72,17 +72,24 @@ class Worker:
     def __post_init__(self) -> None:
         self._presence = Presence(self.lake)
         self._looked_s = 0.0
+        self._turned_s = {"loop": time.monotonic()}
+        self.metrics = WorkerMetrics(self.lake.ledger)
+        self.metrics.spark_up.set_function(lambda: self.lake.spark_is_up)
+        self.metrics.running.set_function(lambda: len(self._running))
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> bool:
         """Work until told to stop; True when everything that ran could finish."""
-        self._guarded("could not tidy up", self._tidy)
-        self._guarded("could not say that it is here", self._show)
-        on_ready()
-        while not self.stop.is_set():
-            self._guarded("could not look what is due", self._turn)
-            self.turned_s = time.monotonic()
-            self.stop.wait(POLL_S)
-        return self._finish(STOP_S)
+        with ExitStack() as shown:
+            if self.lake.config.worker.metrics is not None:
+                shown.enter_context(showing(self.metrics, self.lake.config.worker.metrics, self._turned_s))
+            self._guarded("could not tidy up", self._tidy)
+            self._guarded("could not say that it is here", self._show)
+            on_ready()
+            while not self.stop.is_set():
+                self._guarded("could not look what is due", self._turn)
+                self._turned_s["loop"] = time.monotonic()
+                self.stop.wait(POLL_S)
+            return self._finish(STOP_S)
 
     def once(self) -> list[Job]:
         """Recover, do what was asked for, flush every tail, tick every sink, maintain what needs it; return what was
@@ -214,7 +221,8 @@ class Worker:
                 return False
             log.info("due", job=job.key, why=job.why)
             try:
-                self._run(job)
+                with span("job", kind=job.kind, job=job.key, why=job.why):
+                    self._run(job)
             except Exception as error:
                 self._guarded("could not write down a failure", partial(self._failed, job, error, past, began_s))
             else:
@@ -263,7 +271,7 @@ class Worker:
         took_s = time.monotonic() - began_s
         with self.lake.ledger.write() as txn:
             jobs.end_job(txn, job.key, outcome, int(took_s * 1e6), int((took_s + wait_s) * 1e6) if wait_s else 0)
-        self.ended(job.kind, outcome, took_s)
+        self.metrics.ended(job.kind, outcome, took_s)
 
     def _failed(self, job: Job, error: Exception, past: Any, began_s: float) -> None:
         if isinstance(error, LeaseLost) or (isinstance(error, Busy) and error.detail.get("reason") == "lease_held"):
@@ -289,7 +297,7 @@ class Worker:
                 wait_us=int((took_s + wait_s) * 1e6),
                 parked_at_us=now_us if parked else None,
             )
-        self.ended(job.kind, jobs.PARKED if parked else jobs.FAILED, took_s)
+        self.metrics.ended(job.kind, jobs.PARKED if parked else jobs.FAILED, took_s)
         if parked:
             log.warning("parked", job=job.key, error=said.message, retry=f"strand worker retry {job.key}")
         else:
@@ -304,14 +312,14 @@ class Worker:
                 return
         fence, began_s = seen.fence + 1, time.monotonic()
         log.info("asked", request=seen.request_id, kind=seen.kind)
+        lake = self.lake.reporting(self._progress(seen.request_id, fence))
         try:
-            lake = self.lake.reporting(self._progress(seen.request_id, fence))
-            answer, error = perform(lake, seen.kind, seen.arguments, self.stop), None
+            with span("request", kind=seen.kind, request=seen.request_id):
+                answer, error = self._perform(lake, seen), None
         except Exception as failure:
-            self.lake.drop_dead_spark()
             answer, error = None, known(failure).as_dict()
         outcome = jobs.DONE if error is None else jobs.FAILED
-        self.ended(seen.kind, outcome, time.monotonic() - began_s)
+        self.metrics.ended(seen.kind, outcome, time.monotonic() - began_s)
         if self.stop.is_set() and (error is not None or seen.kind == "tick"):
             return  # it was cut short; `_hand_over` lets somebody else have it
 
@@ -321,6 +329,16 @@ class Worker:
                     log.info("nobody waits for the answer", request=seen.request_id)
 
         self._guarded("could not answer", write)
+
+    def _perform(self, lake: Lake, asked: Request) -> Any:
+        """Do what was asked for; when Spark died in the middle, once more with another one."""
+        try:
+            return perform(lake, asked.kind, asked.arguments, self.stop)
+        except Exception:
+            if not self.lake.drop_dead_spark():
+                raise
+        log.warning("Spark has died; trying again with another", request=asked.request_id)
+        return perform(lake, asked.kind, asked.arguments, self.stop)
 
     def _progress(self, request_id: str, fence: int) -> Callable[[str, int, int | None], None]:
         told_s = 0.0
