@@ -57,5 +57,5 @@ def _append(iceberg: Iceberg, file: Path) -> None:
     append_to_branch(iceberg.session.read.parquet(str(file)), NAME, BRANCH, "training", columns)
     snapshot = iceberg.branch_snapshot(NAME, BRANCH)
     assert snapshot is not None, "the training wrote rows and found no snapshot"
-    iceberg.added_files(NAME, snapshot)
+    iceberg.added_files(NAME, snapshot, "ts")
     iceberg.settle(NAME, "main", BRANCH, lambda: snapshot, lambda _: True)
