@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import against_dlt, appends, deliveries, exports, flushes, memory, receiver, report, starts
+from bench import against_dlt, appends, cluster, deliveries, exports, flushes, memory, receiver, report, starts
 from bench.measure import Line, Scale, tell
 
 Group = Callable[[Scale, Path], Iterator[Line]]
@@ -18,6 +18,7 @@ GROUPS: dict[str, Group] = {
     "starts": starts.lines,
     "flushes": flushes.lines,
     "late": flushes.late_lines,
+    "cluster": cluster.lines,
     "dlt": against_dlt.lines,
     "memory": memory.lines,
     "deliveries": deliveries.lines,

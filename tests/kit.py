@@ -18,8 +18,8 @@ from strandline import failpoints
 from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
-from strandline.ledger.intents import Intent, read_intents
-from strandline.model.operations import Recovered
+from strandline.ledger.intents import read_intents
+from strandline.model.operations import Intent, Recovered
 
 COLUMNS = {"part_id": "string", "source": "string", "n": "long", "body": "string?"}
 

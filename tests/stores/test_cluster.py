@@ -7,83 +7,32 @@ takes nothing with it.
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from strandline import create
-from strandline.engines.spark import java
 from strandline.lake import Lake
-from tests.kit import environment, free_port, kill, make_table, messages, part_ids, python_process, strand, wait_until
+from tests.cluster import CONF, Cluster, standalone
+from tests.kit import environment, kill, make_table, messages, part_ids, python_process, strand, wait_until
 from tests.s3 import S3
-
-CONF = {
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-}
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A standalone cluster on the loopback."""
-
-    url: str
-    workers: tuple[subprocess.Popen[bytes], ...]
-
-    def environment(self, **more: str) -> dict[str, str]:
-        """What a process needs to run its jobs there."""
-        return environment(STRAND_SPARK_MASTER=self.url, STRAND_SPARK_CONF=json.dumps(CONF), **more)
-
-    def executors(self) -> list[psutil.Process]:
-        """The executors' processes."""
-        return [child for worker in self.workers for child in psutil.Process(worker.pid).children()]
-
-
-def _daemon(name: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-    import pyspark
-
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
-    env = {**os.environ, "JAVA_HOME": str(java.find().home), "SPARK_LOCAL_IP": "127.0.0.1",
-           "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-           "PYSPARK_PYTHON": sys.executable}  # fmt: skip
-    with log.open("wb") as out:
-        return subprocess.Popen([*command, *arguments], env=env, stdout=out, stderr=out)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    logs = [folder / f"{name}.log" for name in ("master", "one", "two")]
-    started = [_daemon("master.Master", "--host", "127.0.0.1", "--port", str(port),
-                       "--webui-port", str(free_port()), log=logs[0])]  # fmt: skip
-    try:
-        started += [
-            _daemon("worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port()), "--cores", "1",
-                    "--memory", "1g", "--work-dir", str(folder / log.stem), url, log=log)
-            for log in logs[1:]
-        ]  # fmt: skip
-        wait_until(lambda: len(re.findall("Registering worker", logs[0].read_text())) == 2)
-        yield Cluster(url, tuple(started[1:]))
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(timeout=60)
+    """One cluster for all of these tests."""
+    with standalone(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def on(cluster: Cluster, **more: str) -> dict[str, str]:
+    """What a process needs to run its jobs there."""
+    return environment(STRAND_SPARK_MASTER=cluster.url, STRAND_SPARK_CONF=json.dumps(CONF), **more)
 
 
 FLOW = """
@@ -115,7 +64,7 @@ def test_flush_load_and_deliveries_run_on_a_cluster(cluster: Cluster, s3: S3, tm
     inbox.write_text("\n".join(json.dumps(row) for row in messages(300, 400)))
     done = subprocess.run(
         [sys.executable, "-c", FLOW, str(tmp_path / "lake"), str(inbox)],
-        env=cluster.environment(), capture_output=True, text=True, timeout=300, check=False,
+        env=on(cluster), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["200", "100", "800", "400"], done.stderr[-3000:]
     with Lake(tmp_path / "lake", read_only=True) as lake:
@@ -129,7 +78,7 @@ def test_an_executor_that_is_killed_in_a_flush_takes_no_row_with_it(cluster: Clu
     with create.create(tmp_path / "lake", warehouse=s3.uri, store=s3.store) as lake:
         make_table(lake)
         lake.append("messages", messages(0, 50))
-        env = cluster.environment(STRAND_FAILPOINTS="stage.before_append=sleep(4000)@2")
+        env = on(cluster, STRAND_FAILPOINTS="stage.before_append=sleep(4000)@2")
         flusher = python_process(FLOW, str(lake.root), env=env)
         try:
             wait_until(lambda: len(cluster.executors()) == 2)
