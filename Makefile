@@ -50,6 +50,7 @@ setup: $(ready) ## only set up: .venv, Java, jars
 
 lock: $(tools_ready) ## pin the dependencies again (ARGS=--upgrade for newer ones)
 	$(locking) $(ARGS) --group dev pyproject.toml -o locks/dev.txt
+	$(locking) $(ARGS) --extra otel pyproject.toml -o locks/run.txt
 	$(locking) $(ARGS) bench/dlt-requirements.in -o locks/dlt.txt
 	$(locking) $(ARGS) locks/tools.in -o locks/tools.txt
 

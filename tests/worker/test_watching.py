@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from strandline import spans
 from strandline.errors import Environment
 from strandline.lake import Lake
+from strandline.ledger.audit import write_audit
+from strandline.server.metrics import Metrics
 from strandline.worker.loop import Worker
 from strandline.worker.metrics import STUCK_S, WorkerMetrics, showing
 from tests.kit import free_port, make_table, messages, wait_until
@@ -118,3 +123,33 @@ def test_nobody_pays_for_spans_that_nobody_listens_to(monkeypatch: pytest.Monkey
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     with spans.traces("strandline"), spans.span("operation", kind="flush"):
         assert spans._tracer is None
+
+
+def test_every_metric_that_the_board_shows_is_exported(lake: Lake) -> None:
+    """A panel that names something else stays empty, and nobody notices in the night."""
+    make_table(lake)
+    lake.append("messages", messages(0, 1))
+    lake.add_sink("archive", "blob", {"uri": f"file://{lake.root.parent / 'blobs'}"}, check=False)
+    with lake.ledger.write() as txn:
+        write_audit(txn, op_id="x", kind="flush", outcome="rolled_back", original_actor="", tables=[], reason="")
+    exported: set[str] = set()
+    for registry in (WorkerMetrics(lake.ledger).registry, Metrics(lake.ledger)._registry):
+        for family in registry.collect():
+            suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(family.type, [""])
+            exported |= {family.name + suffix for suffix in suffixes}
+    board = json.loads((Path(__file__).parents[2] / "ops" / "grafana" / "strandline.json").read_text())
+    shown = {
+        name
+        for panel in board["panels"]
+        for target in panel.get("targets", [])
+        for name in re.findall(r"strand_\w+", target["expr"])
+    }
+    assert shown - exported == set()
+    assert exported - shown - UNSHOWN == set(), "worth a panel, or a place in this list"
+
+
+UNSHOWN = {
+    "strand_append_seconds_count", "strand_append_seconds_sum", "strand_delivery_seconds_count",
+    "strand_delivery_seconds_sum", "strand_job_seconds_count", "strand_job_seconds_sum", "strand_operation_seconds_sum",
+    "strand_sink_delivered_bytes", "strand_sink_withheld_rows", "strand_table_rows_log", "strand_workers_with_spark",
+}  # fmt: skip
