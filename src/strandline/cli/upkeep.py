@@ -219,7 +219,9 @@ def _doctor(findings: list[Finding], fixed: list[str], checks: int) -> None:
     if errors:
         output.say(f"{checks} checks: {errors} findings need a person.")
     elif findings:
-        output.say(f"{checks} checks: the lake is well; {len(findings)} warnings.")
+        output.say(
+            f"{checks} checks: the lake is well; {len(findings)} {'warning' if len(findings) == 1 else 'warnings'}."
+        )
     else:
         output.say(f"{checks} checks: all is well.")
 
