@@ -6,6 +6,8 @@
 PYTHON ?=
 ARGS ?=
 MINUTES ?= 10
+LEDGER ?= sqlite
+WAREHOUSE ?= local
 
 py := .venv/bin/python
 uv := .venv-tools/bin/uv
@@ -30,8 +32,8 @@ demo: $(ready) ## make a lake in ./demo-lake and show what it does
 test: $(ready) ## run all tests (ARGS="-k flush" for some)
 	@$(py) -m pytest $(ARGS)
 
-soak: $(ready) ## kill everything at random for MINUTES=10, then compare every destination with what was acked
-	@$(py) -m tests.soak --minutes $(MINUTES) $(ARGS)
+soak: $(ready) ## kill everything at random for MINUTES=10 (LEDGER=postgres WAREHOUSE=s3), then compare what is where
+	@$(py) -m tests.soak --minutes $(MINUTES) --ledger $(LEDGER) --warehouse $(WAREHOUSE) $(ARGS)
 
 damages: $(ready) ## plant seven damages, one after the other, and show what doctor says about each
 	@$(py) -m tests.doctor

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pyarrow.fs import S3FileSystem
 
 from strandline.config import Store
 from strandline.engines.spark.jars import cache_dir
+from tests.kit import free_port
 
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 BUILD_TIMEOUT_S = 900
@@ -66,19 +68,16 @@ def _server_program() -> Path:
     return program
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server's address; it is stopped with the run."""
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A server that keeps its buckets in this folder; its address. Its keys are those of the environment."""
     program = _server_program()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {
         **os.environ,
         "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
         "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
     }
-    folder = tmp_path_factory.mktemp("s3")
     server = subprocess.Popen(
         [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder)],
         env=env,
@@ -91,6 +90,20 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         server.kill()
         server.wait(timeout=30)
+
+
+def new_bucket(endpoint: str) -> S3:
+    """An empty bucket."""
+    made = S3(endpoint, f"bucket-{uuid.uuid4().hex[:12]}")
+    made.system.create_dir(made.bucket)
+    return made
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server's address; it is stopped with the run."""
+    with serving(tmp_path_factory.mktemp("s3")) as endpoint:
+        yield endpoint
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -107,6 +120,4 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 @pytest.fixture
 def s3(s3_endpoint: str) -> S3:
     """The server with an empty bucket."""
-    made = S3(s3_endpoint, f"bucket-{uuid.uuid4().hex[:12]}")
-    made.system.create_dir(made.bucket)
-    return made
+    return new_bucket(s3_endpoint)

@@ -32,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{time.monotonic() - began_s:7.1f} s  {text}", markup=False, soft_wrap=True)
 
     folder = Path(options.folder or tempfile.mkdtemp(prefix="strand-soak-")).resolve()
-    settings = Settings(folder, options.minutes * 60, options.seed, options.writers, options.workers, options.drain)
+    settings = Settings(folder, options.minutes * 60, options.seed, options.writers, options.workers, options.drain,
+                        options.ledger, options.warehouse)  # fmt: skip
     try:
         outcome = soak(settings, tell)
     except KeyboardInterrupt:
@@ -91,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", default=1, help="another number makes other trouble", **more)
     parser.add_argument("--writers", default=4, **more)
     parser.add_argument("--workers", default=2, help="how many workers share the lake (default: 2)", **more)
+    parser.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--warehouse", choices=("local", "s3"), default="local")
     parser.add_argument("--drain", type=float, default=300.0, metavar="SECONDS", help="how long it may take afterwards")
     parser.add_argument("--folder", help="where to make the lakes (default: a temporary folder, which is kept)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; the steps go to stderr")

@@ -29,10 +29,15 @@ FAILPOINTS = {
         if name.partition(".")[0] in ("begin", "stage", "staged", "publish", "settle", "recover", "deliver")
         or name.partition(".")[0] in ("forward", "blob", "copy")
     ],
+    "maintainer": [
+        name
+        for name in failpoints.NAMES
+        if name.partition(".")[0] in ("begin", "stage", "staged", "publish", "settle", "recover", "expire", "sweep")
+    ],
     "receiver": ["inbound.before_commit", "inbound.after_commit"],
     "writer": ["append.before_commit", "append.after_commit"],
 }
-PASSAGES = {"worker": (2, 12), "receiver": (5, 60), "writer": (1, 60)}
+PASSAGES = {"worker": (2, 12), "maintainer": (2, 30), "receiver": (5, 60), "writer": (1, 60)}
 
 
 class Chaos:

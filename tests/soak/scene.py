@@ -7,13 +7,17 @@ either; the other has one, is partitioned, and is offered some of its rows by ev
 from __future__ import annotations
 
 import json
-import socket
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from strandline import create
+from strandline.config import Store
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
+from tests import s3
 from tests.kit import COLUMNS
 
 PLAIN, KEYED = "events", "messages"
@@ -26,6 +30,8 @@ LEASE_TTL_S = 3.0
 ENVIRONMENT = {
     "STRAND_LEASE_TTL": f"{LEASE_TTL_S:g}s",
     "STRAND_FLUSH_MAX_AGE": "2s",
+    # Short enough that snapshots go and batches are swept while everybody is at work.
+    "STRAND_MAINTENANCE_GRACE": "20s",
     "STRAND_SPARK_MASTER": "local[2]",
     "STRAND_SPARK_CONF": json.dumps(
         {
@@ -82,9 +88,35 @@ class Scene:
         return self.folder / f"{name}.log"
 
 
-def make(scene: Scene) -> str:
+@dataclass(frozen=True)
+class Places:
+    """Where the lake that is written to keeps its ledger and its files; by default both are in its folder."""
+
+    ledger: str | None = None
+    warehouse: str | None = None
+    store: Store | None = None
+
+
+@contextmanager
+def places(folder: Path, ledger: str, warehouse: str) -> Iterator[Places]:
+    """The servers that a soak needs, for as long as it lasts."""
+    with ExitStack() as servers:
+        url = store = uri = None
+        if ledger == "postgres":
+            from tests import postgres
+
+            url = servers.enter_context(postgres.serving()).new_database()
+        if warehouse == "s3":
+            (folder / "s3").mkdir(parents=True)
+            os.environ.update(AWS_ACCESS_KEY_ID="strandline", AWS_SECRET_ACCESS_KEY="strandline-soak-alone")
+            bucket = s3.new_bucket(servers.enter_context(s3.serving(folder / "s3")))
+            uri, store = bucket.uri, bucket.store
+        yield Places(url, uri, store)
+
+
+def make(scene: Scene, at: Places) -> str:
     """Make both lakes; returns the token for the receiver."""
-    with create.create(scene.lake) as lake:
+    with create.create(scene.lake, ledger=at.ledger, warehouse=at.warehouse, store=at.store) as lake:
         lake.create_table(PLAIN, COLUMNS)
         lake.create_table(KEYED, COLUMNS, row_key=["part_id"], partition_by=["source"])
     with create.create(scene.receiver) as receiver:
@@ -103,10 +135,3 @@ def connect(scene: Scene, url: str, token: str) -> None:
         copy = {"catalog": "jdbc", "uri": f"jdbc:sqlite:{scene.catalog}", "warehouse": scene.copied}
         for name, kind, settings in zip(SINKS, ("forward", "blob", "iceberg"), (forward, blob, copy), strict=True):
             lake.add_sink(name, kind, {**settings, **patience}, check=False)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

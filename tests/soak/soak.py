@@ -15,12 +15,12 @@ from strandline.ledger.dead_letters import count_open
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.intents import read_intents
 from strandline.ledger.sinks import list_sinks
-from tests.kit import environment, strand
+from tests.kit import environment, free_port, strand
 from tests.proxy import PASS, Proxy
 from tests.soak.chaos import Chaos, Weather
 from tests.soak.children import Child
 from tests.soak.oracle import Offered, Verdict, overlaps, read_offered, verdicts
-from tests.soak.scene import ENVIRONMENT, SINKS, TABLES, Scene, connect, free_port, make
+from tests.soak.scene import ENVIRONMENT, SINKS, TABLES, Places, Scene, connect, make, places
 
 Tell = Callable[[str], None]
 REPORT_S = 15.0
@@ -36,6 +36,8 @@ class Settings:
     writers: int = 4
     workers: int = 2
     drain_s: float = 300.0
+    ledger: str = "sqlite"
+    warehouse: str = "local"
 
     @property
     def names(self) -> list[str]:
@@ -72,14 +74,22 @@ class Outcome:
 def soak(settings: Settings, tell: Tell) -> Outcome:
     """Run one soak in a folder that is empty or not there yet."""
     settings.folder.mkdir(parents=True, exist_ok=True)
+    with places(settings.folder, settings.ledger, settings.warehouse) as at:
+        return _soak(settings, at, tell)
+
+
+def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     scene = Scene(settings.folder)
-    token, port = make(scene), free_port()
+    token, port = make(scene, at), free_port()
     proxy, weather = Proxy("127.0.0.1", port), Weather(settings.seed)
     proxy.keeps = False
     proxy.rule = weather
     connect(scene, proxy.url, token)
     chaos = _cast(scene, settings, port)
-    tell(f"seed {settings.seed}: {settings.writers} writers, {settings.workers} workers, {settings.folder}")
+    tell(
+        f"seed {settings.seed}: {settings.writers} writers, {settings.workers} workers, a maintainer, a receiver; "
+        f"ledger {settings.ledger}, warehouse {settings.warehouse}; {settings.folder}"
+    )
     try:
         chaos.rage(settings.seconds, tell)
         proxy.rule = lambda _n, _seen: PASS
@@ -107,6 +117,7 @@ def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
     serve = child("receiver", "strandline", *receiver, "--json", "serve", "--listen", f"127.0.0.1:{port}")
     seed, folder = str(settings.seed), str(scene.folder)
     writers = [child(name, "tests.soak.writer", folder, seed, name) for name in settings.names]
+    workers.append(child("maintainer", "tests.soak.maintainer", folder))
     return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()))
 
 
@@ -120,7 +131,7 @@ def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[s
     """Let writers finish their calls and everything be delivered; returns what is left after the time for it."""
     done = ", ".join(f"{sink} {units:,}" for sink, units in _delivered(scene).items())
     tell(f"chaos is over; units delivered so far: {done}; letting everything drain")
-    writers = [child for child in chaos.children if child.name in settings.names]
+    writers = [child for child in chaos.children if child.name in (*settings.names, "maintainer")]
     others = [child for child in chaos.children if child not in writers]
     scene.stop.touch()
     deadline_s = time.monotonic() + settings.drain_s
