@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from tests.kit import wait_until
 
 from strandline.engines.spark import archive, java, training
 
@@ -103,3 +106,21 @@ def test_a_jvm_is_told_to_keep_its_opinion_of_an_archive_off_stdout(jar: Path, r
     assert archive.options(None) == archive.QUIET
     assert archive.options(made) == (*archive.QUIET, f"-XX:SharedArchiveFile={made}")
     assert runs[0][: len(archive.QUIET)] == archive.QUIET
+
+
+def test_a_worker_that_finds_none_lets_another_process_make_it_and_takes_that_along_when_it_ends(
+    jar: Path, runs: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho $$ $@ > {tmp_path}/started\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with archive.made_meanwhile():
+        wait_until(lambda: (tmp_path / "started").exists() and (tmp_path / "started").read_text().endswith("\n"))
+        pid, *arguments = (tmp_path / "started").read_text().split()
+        assert arguments == ["-m", "strandline.engines.spark.archive"] and psutil.pid_exists(int(pid))
+    assert not psutil.pid_exists(int(pid))
+    (tmp_path / "started").unlink()
+    archive.make()
+    with archive.made_meanwhile():
+        assert not (tmp_path / "started").exists()

@@ -44,6 +44,7 @@ def worker(
     session = session_of(context)
     stop = threading.Event()
     _stop_on_signals(stop)
+    from strandline.engines.spark.archive import made_meanwhile
     from strandline.worker.loop import Worker
 
     with session.open() as lake:
@@ -57,7 +58,8 @@ def worker(
             tell_ready("working")
 
         end_with_parent()
-        finished = one.run(ready)
+        with made_meanwhile():
+            finished = one.run(ready)
         if not finished:
             session.note("stopped in the middle of something; the next worker finishes or undoes it")
             session.emit({"stopped": True, "finished": False})

@@ -59,16 +59,19 @@ def make() -> Path | None:
     return None
 
 
-def in_background() -> subprocess.Popen[bytes] | None:
-    """Let a process of its own make the archive, behind everybody else; None when it is there."""
+@contextmanager
+def made_meanwhile() -> Iterator[None]:
+    """Let a process of its own make the archive, unless it is there, behind everybody else and while the block runs."""
     if find() is not None:
-        return None
-    return subprocess.Popen(
-        ["nice", "-n", "19", sys.executable, "-m", __name__],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+        yield
+        return
+    command = ["nice", "-n", "19", sys.executable, "-m", __name__]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def _make() -> Path | None:
