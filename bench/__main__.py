@@ -8,7 +8,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import against_dlt, appends, cluster, deliveries, exports, flushes, memory, receiver, report, starts
+from bench import (
+    against_dlt,
+    appends,
+    cluster,
+    deliveries,
+    exports,
+    flushes,
+    memory,
+    receiver,
+    report,
+    starts,
+    statuses,
+)
 from bench.measure import Line, Scale, tell
 
 Group = Callable[[Scale, Path], Iterator[Line]]
@@ -16,6 +28,7 @@ Group = Callable[[Scale, Path], Iterator[Line]]
 GROUPS: dict[str, Group] = {
     "appends": appends.lines,
     "starts": starts.lines,
+    "statuses": statuses.lines,
     "flushes": flushes.lines,
     "late": flushes.late_lines,
     "cluster": cluster.lines,

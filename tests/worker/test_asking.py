@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from strandline.worker import asking
 from strandline.worker.asking import Left, carry_out
 from strandline.worker.loop import Worker
 from tests.cli.conftest import Strand, call
-from tests.kit import log_part_ids, make_table, messages, wait_until
+from tests.kit import assert_recovered, environment, kill, log_part_ids, make_table, messages, wait_until
 from tests.worker.test_loop import working
 
 FLUSH = {"tables": ["messages"], "branch": "main", "actor": "tester"}
@@ -123,6 +125,27 @@ def test_a_request_of_a_dead_worker_is_taken_back_and_done_here(filled: Lake, be
         assert not requests.claim_request(txn, request, worker)
     assert requests_of_workers(filled) == [], "nothing of the dead worker is left"
     assert log_part_ids(filled) == [f"p{n}" for n in range(5)]
+
+
+def test_a_worker_killed_in_the_middle_of_a_request_loses_it_to_the_command(filled: Lake) -> None:
+    """A real worker dies as by kill -9 when it has staged the rows: the command finishes.
+
+    And each row is there once.
+    """
+    command = [sys.executable, "-m", "strandline", "--lake", str(filled.root), "worker"]
+    env = environment(STRAND_FAILPOINTS="stage.after_append=exit", STRAND_FLUSH_MAX_AGE="1h")
+    worker = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: bool(requests_of_workers(filled)))
+        said = Said()
+        (flushed,) = carry_out(filled, "flush", FLUSH, report=said)
+        assert worker.wait(60) == 137
+    finally:
+        if worker.poll() is None:
+            kill(worker)
+    assert flushed["rows"] == 5 and "the worker is gone; doing it here" in said.lines
+    assert log_part_ids(filled) == [f"p{n}" for n in range(5)]
+    assert_recovered(filled, "rolled_back")
 
 
 def test_another_worker_takes_over_what_a_dead_one_had_begun(filled: Lake) -> None:

@@ -14,6 +14,7 @@ from strandline import failpoints
 from strandline.errors import Environment, NoSpace
 from strandline.lake import Lake
 from strandline.ledger.jobs import JobRecord, begin_job, read_jobs, retry_jobs
+from strandline.reports.doctor import examine
 from strandline.worker import loop
 from strandline.worker.due import due
 from strandline.worker.facts import Sightings, read_facts, verdicts
@@ -103,6 +104,8 @@ def test_a_failing_job_waits_longer_each_time_and_is_parked_with_its_reason(
         assert (parked.outcome, parked.failures, parked.error) == ("parked", 3, "no Java here")
         (said,) = [one for one in verdicts(again) if one["job"] == "flush:messages"]
         assert not said["due"] and "strand worker retry flush:messages" in said["why"]
+        (finding,) = [one for one in examine(again) if one.kind == "job_parked"]
+        assert (finding.about, finding.severity) == ("flush:messages", "error")
         runs = parked.runs
         worker.once()
         assert job(lake, "flush:messages").runs == runs, "a parked job is left alone"

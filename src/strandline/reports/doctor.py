@@ -26,6 +26,7 @@ CHECKS: dict[str, Check] = {
     "payloads of the tail": ledger_checks.payloads,
     "operations under way": ledger_checks.under_way,
     "leases": ledger_checks.leases,
+    "jobs": ledger_checks.parked_jobs,
     "quarantine and refusals": ledger_checks.set_aside,
     "data files": file_checks.data_files,
     "orphans": file_checks.orphans,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from strandline.ledger import checks
 from strandline.ledger.batches import list_quarantined
 from strandline.ledger.intents import UnreadableIntent, read_intents
+from strandline.ledger.jobs import read_jobs
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import certainly_dead
 from strandline.model.moments import text_of
@@ -69,6 +70,21 @@ def leases(look: Look) -> Iterator[Finding]:
             meaning="Nothing waits for them: whoever needs one takes it over.",
             fix="strand doctor --fix   (frees them; so does the next flush or tick)",
             severity="warning",
+        )
+
+
+def parked_jobs(look: Look) -> Iterator[Finding]:
+    """Jobs that the workers have given up, until a person lets them go on."""
+    with look.lake.ledger.read() as conn:
+        found = [job for job in read_jobs(conn).values() if job.parked_at_us is not None]
+    for job in found:
+        yield Finding(
+            kind="job_parked",
+            about=job.key,
+            what=f"the workers have given up {job.key} after {job.failures} failures: {job.error}",
+            meaning="Nothing is lost, and nothing else waits for it; but it is not done any more.",
+            fix=f"see to the reason, then: strand worker retry {job.key}",
+            since=text_of(job.parked_at_us or 0),
         )
 
 

@@ -141,6 +141,7 @@ class Worker:
             self._start(f"request:{asked.request_id}", asked.kind, partial(self._answer, asked), asked)
         if time.monotonic() - self._looked_s < LOOK_S:
             return
+        living(self.lake)  # whoever died is forgotten, though nobody asks
         facts = self.facts()
         for job in startable(due(facts), self._keys(), LIMITS):
             self._start(job.key, job.why, partial(self._do, job, facts))
@@ -154,20 +155,24 @@ class Worker:
         self._presence.show(running, spark=self.lake.spark_is_up, stopping=stopping)
 
     def _asked(self) -> list[Request]:
-        """Requests that this worker can take: those that wait, and those of workers that died."""
+        """Requests that this worker can take: those that wait, those of workers that died, and our own that we could
+        not answer.
+        """
         with self.lake.ledger.read() as conn:
             found = requests.open_requests(conn)
         if not found:
             return []
         place = self.lake.context.owner.place
-        alive = {record.worker_id for record in living(self.lake)} | {self.worker_id}
-        free = LIMITS["request"] - sum(key.startswith("request:") for key in self._keys())
+        others = {record.worker_id for record in living(self.lake)} - {self.worker_id}
+        mine = [key for key in self._keys() if key.startswith("request:")]
         fitting = [
             one
             for one in found
-            if one.place in (None, place) and (one.state == requests.WAITING or one.worker_id not in alive)
+            if one.place in (None, place)
+            and f"request:{one.request_id}" not in mine
+            and (one.state == requests.WAITING or one.worker_id not in others)
         ]
-        return fitting[: max(0, free)]
+        return fitting[: max(0, LIMITS["request"] - len(mine))]
 
     def _keys(self) -> list[str]:
         with self._lock:
