@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,15 @@ def test_what_the_dockerfile_copies_is_there() -> None:
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (OPS.parent / source).exists(), source
+
+
+def test_the_image_has_every_dependency_locked() -> None:
+    """`make lock` writes what the image installs too; a package that was added without it would be missing there."""
+    project = tomllib.loads((OPS.parent / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    locked = set(re.findall(r"^([\w-]+)(?:\[[^]]*\])?==", (OPS.parent / "locks" / "run.txt").read_text(), re.MULTILINE))
+    names = {re.split(r"[\[<>=~! ]", one, maxsplit=1)[0].lower() for one in wanted}
+    assert names - locked == set()
 
 
 def test_compose_refers_only_to_what_it_declares() -> None:

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
-from strandline import spans
+from strandline import logs, spans
 from strandline.errors import Environment
 from strandline.lake import Lake
 from strandline.ledger.audit import write_audit
@@ -108,6 +108,23 @@ def test_operations_and_deliveries_are_traced_where_an_endpoint_is_set(lake: Lak
     about = {one.key: one.value.string_value for one in operation.attributes}
     op_id = lake.view().state("messages").head.version and _op_of(lake)
     assert about["strand.op"] == op_id
+
+
+def test_log_lines_carry_the_ids_of_what_they_are_about(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever finds an id in the ledger, a trace or a message finds its lines."""
+    make_table(lake)
+    lake.append("messages", messages(0, 5))
+    lake.add_sink("archive", "blob", {"uri": f"file://{lake.root.parent / 'blobs'}"}, check=False)
+    logs.set_format("json")
+    try:
+        Worker(lake).once()
+    finally:
+        logs.set_format("text")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    by_event = {line["event"]: line for line in lines}
+    assert by_event["published"]["op"] == by_event["begun"]["op"] == _op_of(lake)
+    assert by_event["delivered"]["delivery"] and by_event["delivered"]["sink"] == "archive"
+    assert {line["job"] for line in lines if line["event"] == "due"} == {"flush:messages", "tick:archive"}
 
 
 def _op_of(lake: Lake) -> str:
