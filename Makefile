@@ -20,10 +20,10 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak damages check bench setup lock clean
+.PHONY: help demo test test-all soak damages check bench setup lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, soak, bench and lock."
 
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
@@ -31,6 +31,9 @@ demo: $(ready) ## make a lake in ./demo-lake and show what it does
 
 test: $(ready) ## run all tests (ARGS="-k flush" for some)
 	@$(py) -m pytest $(ARGS)
+
+test-all: $(ready) ## run all tests on SQLite and on Postgres
+	@$(py) -m pytest --ledger both $(ARGS)
 
 soak: $(ready) ## kill everything at random for MINUTES=10 (LEDGER=postgres WAREHOUSE=s3), then compare what is where
 	@$(py) -m tests.soak --minutes $(MINUTES) --ledger $(LEDGER) --warehouse $(WAREHOUSE) $(ARGS)

@@ -1,4 +1,9 @@
-"""What all tests share: one Spark for the whole run, a lake per test."""
+"""What all tests share: one Spark for the whole run, one Postgres, a lake per test.
+
+A test marked `both_ledgers` runs on a SQLite ledger and on a Postgres one; the others on SQLite. `--ledger postgres`
+(or $STRAND_TEST_LEDGER) runs all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on
+both.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +21,9 @@ from strandline.lake import Lake
 from tests.s3 import s3, s3_endpoint
 
 __all__ = ["s3", "s3_endpoint"]
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 # A run in the background of a script inherits an ignored Ctrl-C, and would hand it on to every process it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -56,13 +65,56 @@ def _no_failpoint_survives_its_test() -> Iterator[None]:
     failpoints.arm(None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run choose where ledgers are."""
+    default = os.environ.get("STRAND_TEST_LEDGER", "core")
+    choices = ("core", "sqlite", "postgres", "both")
+    parser.addoption("--ledger", default=default, choices=choices, help="where the tests' ledgers are")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name our marks."""
+    config.addinivalue_line("markers", "both_ledgers: runs on SQLite and on Postgres")
+    config.addinivalue_line("markers", "sqlite_only: needs a ledger that is a file")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that uses a lake once for each kind of ledger that was asked for."""
+    if "ledger_kind" not in metafunc.fixturenames:
+        return
+    asked = metafunc.config.getoption("--ledger")
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    kinds = ["sqlite", "postgres"] if asked == "both" or (asked == "core" and "both_ledgers" in marks) else [asked]
+    kinds = ["sqlite" if kind == "core" else kind for kind in kinds]
+    if "sqlite_only" in marks:
+        kinds = [kind for kind in kinds if kind == "sqlite"]
+    # One of one kind keeps its name, so that a test can be called by it.
+    ids = [kind if len(kinds) > 1 else pytest.HIDDEN_PARAM for kind in kinds]
+    metafunc.parametrize("ledger_kind", kinds, ids=ids, scope="session")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """The run's Postgres."""
+    from tests.postgres import serving
+
+    with serving() as server:
+        yield server
+
+
 @pytest.fixture
-def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
+def ledger_url(ledger_kind: str, request: pytest.FixtureRequest) -> str | None:
+    """Where a new lake's ledger goes; None is beside it."""
+    return request.getfixturevalue("postgres").new_database() if ledger_kind == "postgres" else None
+
+
+@pytest.fixture
+def lake(tmp_path: Path, ledger_url: str | None, request: pytest.FixtureRequest) -> Iterator[Lake]:
     """A new lake with nothing in it; its warehouse is in a bucket where $STRAND_TEST_WAREHOUSE says so."""
     if os.environ.get("STRAND_TEST_WAREHOUSE") == "s3":
         bucket = request.getfixturevalue("s3")
-        made = create.create(tmp_path / "lake", warehouse=bucket.uri, store=bucket.store)
+        made = create.create(tmp_path / "lake", ledger=ledger_url, warehouse=bucket.uri, store=bucket.store)
     else:
-        made = create.create(tmp_path / "lake")
+        made = create.create(tmp_path / "lake", ledger=ledger_url)
     yield made
     made.close()

@@ -29,9 +29,9 @@ GATEWAY = "laptop"
 class Receiver:
     """A lake of its own with a `strand serve` before it, as a real process that can be killed and started again."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, ledger: str | None = None) -> None:
         self.root = root
-        create.create(root).close()
+        create.create(root, ledger=ledger).close()
         self.token = self.new_token(GATEWAY)
         self.port = 0
         self._process: subprocess.Popen[str] | None = None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from strandline.errors import BadRequest, Environment, NotFound, nearest
 
@@ -33,6 +33,10 @@ RESERVED_VARIABLES = frozenset(
 
 _SQLITE = "sqlite:///"
 _POSTGRES_SCHEMES = ("postgresql", "postgresql+psycopg")
+_JDBC_SETTINGS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+PASSWORD_FILE = "secrets/ledger.password"
+"""Where `strand init` puts the password of a ledger's URL, for its owner's eyes alone."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,9 @@ class LakeConfig:
             return f"jdbc:sqlite:{self.catalog_path}?journal_mode=WAL&busy_timeout=30000"
         parts = urlsplit(self.ledger)
         address = f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        return f"{address}?{parts.query}" if parts.query else address
-
-    @property
-    def catalog_login(self) -> dict[str, str]:
-        """Catalog properties with the ledger's user and password; apart from the URI, because URIs end up in logs."""
-        parts = urlsplit(self.ledger)
-        login = {"jdbc.user": parts.username, "jdbc.password": parts.password}
-        return {key: unquote(value) for key, value in login.items() if value}
+        # The two drivers share only some names of settings, and the Java one takes an unknown one without a word.
+        shared = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key in _JDBC_SETTINGS])
+        return f"{address}?{shared}&tcpKeepAlive=true" if shared else f"{address}?tcpKeepAlive=true"
 
 
 def parse_size(text: str) -> int:
@@ -346,7 +345,7 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         values[section][key] = {**values[section][key], **value} if isinstance(value, dict) else value
     return LakeConfig(
         root=root,
-        ledger=ledger_url(root, values["lake"]["ledger"]),
+        ledger=_with_password(root, ledger_url(root, values["lake"]["ledger"])),
         warehouse=warehouse_uri(root, values["lake"]["warehouse"]),
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
@@ -382,9 +381,41 @@ def write_default(
         raise BadRequest(f"{root} is a lake already: it holds a {FILE_NAME}", hint="Choose another folder.")
     # A reader must never find half a file, since the file is what makes the folder a lake.
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
-    partial.write_text(_default_file(ledger, warehouse, store or Store()), encoding="utf-8")
+    shown = _put_password_away(root, ledger)
+    partial.write_text(_default_file(shown, warehouse, store or Store()), encoding="utf-8")
     partial.replace(file)
     return file
+
+
+def _put_password_away(root: Path, url: str) -> str:
+    """The URL without its password, which goes into a file that only its owner can read."""
+    parts = urlsplit(url)
+    if parts.scheme not in _POSTGRES_SCHEMES or parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    file = root / PASSWORD_FILE
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as secret:
+        secret.write(unquote(parts.password))
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
+
+
+def _with_password(root: Path, url: str) -> str:
+    """The URL with the password that was put away. One in the URL or in libpq's own variables goes first."""
+    parts = urlsplit(url)
+    named = any(os.environ.get(variable) for variable in ("PGPASSWORD", "PGPASSFILE"))
+    if parts.scheme not in _POSTGRES_SCHEMES or parts.password is not None or not parts.username or named:
+        return url
+    file = root / PASSWORD_FILE
+    try:
+        password = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return url
+    except OSError as error:
+        raise Environment(f"can't read {file}: {error.strerror}", hint="Check the file's owner and mode.") from error
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -460,6 +491,8 @@ def ledger_url(root: Path, url: str) -> str:
     if found and scheme in _POSTGRES_SCHEMES:
         if not urlsplit(url).path.strip("/"):
             raise BadRequest("the ledger's URL names no database", hint="Write postgresql://USER@HOST:5432/DATABASE.")
+        if not urlsplit(url).hostname:  # Spark knows no sockets but TCP's
+            raise BadRequest("the ledger's URL names no host", hint="Write postgresql://USER@HOST:5432/DATABASE.")
         return url
     if scheme != "sqlite" or not rest.startswith("/") or not rest.strip("/"):
         raise BadRequest(

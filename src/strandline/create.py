@@ -8,6 +8,7 @@ from strandline import config as configuration
 from strandline.config import Store
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
+from strandline.engines.warehouse import MARKER, claim, owner_of, refuse_other
 from strandline.errors import Conflict, Environment, NotFound
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
@@ -25,7 +26,14 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
     try:
         root.mkdir(parents=True, exist_ok=True)
         url = configuration.ledger_url(root, ledger or configuration.DEFAULT_LEDGER)
-        Ledger.create(url).close()
+        uri = configuration.warehouse_uri(root, warehouse or configuration.DEFAULT_WAREHOUSE)
+        place = Place(uri, configuration.store_with_environment(store or Store()))
+        owner = owner_of(place)
+        made = Ledger.create(url, uri, lambda lake_id: refuse_other(place, owner, lake_id))
+        try:
+            claim(place, made.lake_id())
+        finally:
+            made.close()
         configuration.write_default(
             root, ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE, store or Store()
         )
@@ -69,7 +77,9 @@ def _refuse_occupied(root: Path) -> None:
 
 def _is_ours(entry: Path) -> bool:
     """What an init that was killed may have left."""
+    if entry.name == configuration.DEFAULT_WAREHOUSE and entry.is_dir():
+        return {inner.name for inner in entry.iterdir()} <= {MARKER}
     return entry.name in _OURS or entry.name.startswith(f".{configuration.FILE_NAME}.")
 
 
-_OURS = ("ledger.db", "ledger.db-wal", "ledger.db-shm")
+_OURS = ("ledger.db", "ledger.db-wal", "ledger.db-shm", Path(configuration.PASSWORD_FILE).parent.name)

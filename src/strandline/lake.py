@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,6 +70,11 @@ class Lake:
         """Close the lake; what it still held is held by nobody. Spark goes on for the process's other lakes."""
         owners.unregister(self._owner)
         self.ledger.close()
+        with self._spark_lock:
+            iceberg, self._iceberg = self._iceberg, None
+        if iceberg is not None:
+            with suppress(Exception):  # Spark may be gone already, and with it what it held
+                iceberg.close()
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -499,13 +505,14 @@ class Lake:
             if self._iceberg is None:
                 from strandline.engines.spark.iceberg import Iceberg
                 from strandline.engines.spark.session import catalog_properties, lake_session, start
+                from strandline.engines.warehouse import Place, claim
 
                 if self._report is not None:
                     self._report("starting Spark", 0, None)
+                claim(Place(self.config.warehouse, self.config.store), self.ledger.lake_id())
                 root = start(self.config.spark.master, self.config.spark.conf)
-                catalog = catalog_properties(
-                    self.config.catalog_uri, self.config.warehouse, self.config.catalog_login, self.config.store
-                )
+                login = self.ledger.database.login()
+                catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, login, self.config.store)
                 self._iceberg = Iceberg(lake_session(root, catalog, store=self.config.store), catalog)
             return self._iceberg
 

@@ -46,7 +46,8 @@ def test_an_init_that_was_killed_is_run_again(tmp_path: Path) -> None:
     """What it left behind, a ledger without a config, is taken over as it is."""
     root = tmp_path / "lake"
     root.mkdir()
-    Ledger.create(f"sqlite:///{root}/ledger.db").close()
+    Ledger.create(f"sqlite:///{root}/ledger.db", f"file://{root}/warehouse").close()
+    (root / "warehouse").mkdir()
     (root / ".strand.toml.123").write_text("half a fil")
     with create.create(root) as made:
         make_table(made)

@@ -226,7 +226,6 @@ def test_a_wrong_value_in_a_variable_names_the_variable(tmp_path: Path, text: st
 def test_the_catalog_is_a_file_of_its_own_beside_a_sqlite_ledger(tmp_path: Path) -> None:
     lake = load(tmp_path, "[lake]\nledger = 'sqlite:///meta/ledger.db'")
     assert lake.catalog_uri == f"jdbc:sqlite:{tmp_path}/meta/catalog.db?journal_mode=WAL&busy_timeout=30000"
-    assert lake.catalog_login == {}
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
@@ -234,10 +233,10 @@ def test_the_catalog_of_a_postgres_ledger_is_the_same_database_without_the_passw
     tmp_path: Path, scheme: str
 ) -> None:
     """URIs are printed and logged, so the password travels apart, and is shown nowhere."""
-    lake = load(tmp_path, f"[lake]\nledger = '{scheme}://me:s%40fe@db.host:5433/lake?sslmode=require'")
-    assert lake.catalog_uri == "jdbc:postgresql://db.host:5433/lake?sslmode=require"
-    assert lake.catalog_login == {"jdbc.user": "me", "jdbc.password": "s@fe"}
-    assert lake.ledger_shown == f"{scheme}://me:***@db.host:5433/lake?sslmode=require"
+    settings = "sslmode=require&application_name=x"
+    lake = load(tmp_path, f"[lake]\nledger = '{scheme}://me:s%40fe@db.host:5433/lake?{settings}'")
+    assert lake.catalog_uri == "jdbc:postgresql://db.host:5433/lake?sslmode=require&tcpKeepAlive=true"
+    assert lake.ledger_shown == f"{scheme}://me:***@db.host:5433/lake?{settings}"
     assert "s%40fe" not in repr(lake)
     assert lake.ledger_path is None
 
@@ -250,7 +249,16 @@ def test_a_folder_with_spaces_and_signs_keeps_its_name_in_the_uri(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "ledger", ["ledger.db", "mysql://host/db", "sqlite://", "sqlite:///", "postgresql://host", "sqlite:///a?mode=ro"]
+    "ledger",
+    [
+        "ledger.db",
+        "mysql://host/db",
+        "sqlite://",
+        "sqlite:///",
+        "postgresql://host",
+        "postgresql:///db",
+        "sqlite:///a?mode=ro",
+    ],
 )
 def test_a_ledger_that_cannot_be_used_is_refused(tmp_path: Path, ledger: str) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -324,6 +332,20 @@ def test_the_default_file_keeps_odd_names(tmp_path: Path) -> None:
     lake = config.load(tmp_path, env={})
     assert lake.ledger_path == tmp_path / "l'é\"dger.db"
     assert lake.warehouse == f'file://{tmp_path}/ware "house"'
+
+
+def test_a_password_is_put_away_where_only_its_owner_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`strand.toml` is shown around and checked in; libpq's own variables go before what was put away."""
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.delenv("PGPASSFILE", raising=False)
+    file = config.write_default(tmp_path, ledger="postgresql://me:s%40fe@db.host/lake")
+    assert "postgresql://me@db.host/lake" in file.read_text() and "s%40fe" not in file.read_text()
+    secret = tmp_path / config.PASSWORD_FILE
+    assert secret.read_text() == "s@fe" and secret.stat().st_mode & 0o777 == 0o600
+    assert secret.parent.stat().st_mode & 0o777 == 0o700
+    assert config.load(tmp_path, env={}).ledger == "postgresql://me:s%40fe@db.host/lake"
+    monkeypatch.setenv("PGPASSFILE", "/somewhere")
+    assert config.load(tmp_path, env={}).ledger == "postgresql://me@db.host/lake"
 
 
 def test_the_default_file_is_not_written_with_a_bad_value_or_over_another(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ from strandline.lake import Lake
 def lose_one_answer(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The next commit of the ledger is done, and its answer is not heard; the list says when that was."""
     lost: list[str] = []
-    write = lake.ledger.database.write
+    write = lake.ledger.database.transaction
 
     @contextmanager
-    def losing() -> Iterator[Any]:
-        with write() as conn:
-            yield conn
+    def losing(*arguments: Any) -> Iterator[Any]:
+        with write(*arguments) as opened:
+            yield opened
         if not lost:
             lost.append("commit")
             raise Busy("the ledger does not answer", reason="ledger_behind")
 
-    monkeypatch.setattr(lake.ledger.database, "write", losing)
+    monkeypatch.setattr(lake.ledger.database, "transaction", losing)
     return lost
 
 
@@ -50,12 +50,12 @@ def test_an_append_that_fails_before_its_commit_is_not_tried_again(lake: Lake, m
     tried: list[str] = []
 
     @contextmanager
-    def locked() -> Iterator[Any]:
+    def locked(*_: Any) -> Iterator[Any]:
         tried.append("write")
         raise Busy("another process holds the ledger", reason="ledger_behind")
         yield
 
-    monkeypatch.setattr(lake.ledger.database, "write", locked)
+    monkeypatch.setattr(lake.ledger.database, "transaction", locked)
     with pytest.raises(Busy):
         lake.append("messages", [message(0)])
     assert tried == ["write"]

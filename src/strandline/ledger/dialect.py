@@ -1,9 +1,15 @@
-"""The two databases a ledger may live in, and everything about them that differs.
+"""The two databases a ledger may live in: one way to read and one way to write, whichever it is.
 
 SQLite is the embedded default: WAL, `synchronous=FULL` (an ack means the bytes are on the disk), and `BEGIN IMMEDIATE`
 for writes, because a transaction that starts as a reader and then wants to write can fail at its first write. A read
 is an explicit `BEGIN`: the driver's default would give every SELECT a database snapshot of its own, and two reads of
-one view could then disagree. Postgres says the same with REPEATABLE READ. No other module knows which one it is.
+one view could then disagree. Postgres says the same with REPEATABLE READ (`postgres.py`). No other module knows which
+one it is.
+
+A connection to Postgres may be cut at any moment. Before a transaction's first statement was answered nothing has
+happened, and another connection is taken. After that the transaction is gone, and its error says so (`was_undone`): who
+knows how to run it again does. Only when the answer to a COMMIT is lost nobody knows; then the database is asked, under
+the lock which that transaction held, so that it can't be still on its way.
 """
 
 from __future__ import annotations
@@ -12,10 +18,11 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -25,8 +32,14 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql.expression import ClauseElement
 
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
+from strandline.ledger import postgres
 
 BUSY_TIMEOUT_S = 30.0
+PATIENCE_S = 30.0
+"""How long an open ledger waits for a database that does not answer: long enough for a restart, or for a failover."""
+PAUSE_S = 0.1
+
+T = TypeVar("T")
 
 
 class Database:
@@ -37,28 +50,63 @@ class Database:
         self.read_only = read_only
         self._pid = os.getpid()
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        self._engine = _sqlite(url, read_only, create) if self.is_sqlite else _postgres(url)
+        self._reads, self._writes = _engines(url, read_only, create)
         # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
         # lock.
-        self._one_writer = threading.Lock() if self.is_sqlite else None
+        self._one_writer = threading.Lock()
         self._idle_writer: Connection | None = None
-        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        self._driver_error: type[Exception] = self._reads.dialect.loaded_dbapi.Error
+        self._has_answered = False
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Every statement inside sees the same database snapshot."""
         self._refuse_fork()
-        with self._translated(), self._engine.connect() as conn, conn.begin():
-            yield conn
+        with self._translated():
+            conn, _ = self._begin(self._reads, _nothing)
+            try:
+                yield conn
+            finally:
+                _give_back(conn)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One write transaction: committed when the block ends, rolled back when it raises."""
+        """One write transaction by itself, of which nobody asks later whether it arrived."""
+        with self.transaction(_nothing, _unknown) as (conn, _):
+            yield conn
+
+    @contextmanager
+    def transaction(
+        self, first: Callable[[Connection], T], arrived: Callable[[Connection, T], bool | None]
+    ) -> Iterator[tuple[Connection, T]]:
+        """One write transaction: committed when the block ends, rolled back when it raises.
+
+        `first` is run at its beginning, perhaps more than once. `arrived` says whether the transaction for which
+        `first` gave this answer was committed, or None if that can't be known any more.
+        """
         self._refuse_fork()
         if self.read_only:
             raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
-        with self._translated(), self._writer() as conn, conn.begin():
-            yield conn
+        with self._translated():
+            if self.is_sqlite:
+                with self._only_writer() as conn, conn.begin():
+                    yield conn, first(conn)
+                return
+            conn, told = self._begin(self._writes, first)
+            try:
+                with self._undone():
+                    yield conn, told
+                self._commit(conn, told, arrived)
+            finally:
+                _give_back(conn)
+
+    def login(self) -> Mapping[str, str]:
+        """The user and password by which we got into Postgres, as an Iceberg catalog wants them; SQLite has none."""
+        if self.is_sqlite:
+            return {}
+        with self._translated():
+            user, password = postgres.login(self._reads)
+        return {key: value for key, value in (("jdbc.user", user), ("jdbc.password", password)) if value}
 
     def _refuse_fork(self) -> None:
         """SQLite's locks don't survive a fork: a child that used its parent's connections could lose what was acked."""
@@ -81,20 +129,17 @@ class Database:
         idle, self._idle_writer = self._idle_writer, None
         if idle is not None:
             idle.close()
-        self._engine.dispose()
+        self._reads.dispose()
+        self._writes.dispose()
 
     @contextmanager
-    def _writer(self) -> Iterator[Connection]:
-        """A connection to write with. SQLite's is kept for the next writer: to get one takes as long as to use it."""
-        if self._one_writer is None:
-            with self._engine.connect() as conn:
-                yield conn.execution_options(strand_write=True)
-            return
+    def _only_writer(self) -> Iterator[Connection]:
+        """SQLite's connection to write with. It is kept for the next writer: to get one takes as long as to use it."""
         if not self._one_writer.acquire(timeout=BUSY_TIMEOUT_S):
             raise Busy("another thread of this process holds the ledger", reason="ledger_behind")
         try:
             idle, self._idle_writer = self._idle_writer, None
-            conn = idle or self._engine.connect().execution_options(strand_write=True)
+            conn = idle or self._writes.connect().execution_options(strand_write=True)
             try:
                 yield conn
             except BaseException:
@@ -104,14 +149,131 @@ class Database:
         finally:
             self._one_writer.release()
 
+    # -- connections that may be cut -----------------------------------------------------------------------------------
+
+    def _begin(self, engine: Engine, first: Callable[[Connection], T]) -> tuple[Connection, T]:
+        """A connection in a new transaction. One that is dead is replaced, and a database that restarts is waited for.
+
+        The first time of all it is not: who types a wrong host should not wait to be told.
+        """
+        deadline_s = time.monotonic() + (PATIENCE_S if self._has_answered else 0.0)
+        stale = self._has_answered
+        while True:
+            conn: Connection | None = None
+            try:
+                conn = engine.connect()
+                conn.begin()
+                told = first(conn)
+            except BaseException as error:
+                if conn is not None:
+                    _give_back(conn)
+                if self.is_sqlite or not isinstance(error, DBAPIError | self._driver_error):
+                    raise
+                engine.dispose()  # what has been in the pool as long as this one is as dead
+                found = self._translate(error)
+                if not (postgres.is_lost(error) and postgres.may_pass(found)) or time.monotonic() > deadline_s:
+                    raise found from error
+                time.sleep(0.0 if stale else PAUSE_S)
+                stale = False
+            else:
+                self._has_answered = True
+                return conn, told
+
+    def _commit(self, conn: Connection, told: T, arrived: Callable[[Connection, T], bool | None]) -> None:
+        try:
+            conn.commit()
+        except (DBAPIError, self._driver_error) as error:
+            if not postgres.is_lost(error):
+                raise self._marked_undone(error) from error
+            _give_back(conn)
+            found = self._ask(told, arrived)
+            if found is None:
+                raise Busy(
+                    "the ledger's database went away in the middle of a commit: what was written may be there or not",
+                    hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
+                    reason="ledger_behind",
+                    outcome=UNKNOWN,
+                ) from error
+            if not found:
+                raise self._marked_undone(error) from error
+
+    def _ask(self, told: T, arrived: Callable[[Connection, T], bool | None]) -> bool | None:
+        """Whether a transaction was committed whose answer was lost; None when nobody can say."""
+        try:
+            conn, found = self._begin(self._writes, lambda conn: arrived(conn, told))
+        except (StrandError, DBAPIError, self._driver_error):
+            return None
+        _give_back(conn)
+        return found
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, self._driver_error) as error:
+            raise self._marked_undone(error) from error
+
+    def _marked_undone(self, error: Exception) -> StrandError:
+        found = self._translate(error)
+        if isinstance(found, Busy):
+            found.detail["outcome"] = UNDONE
+        return found
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except DBAPIError as error:
-            raise _translate(error, self.url) from error
-        except self._driver_error as error:
-            raise _translate(_wrapped(error, self._driver_error), self.url) from error
+        except (DBAPIError, self._driver_error) as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: Exception) -> StrandError:
+        """What the database said, in the words of our own errors; a mistake of ours is raised as it is."""
+        wrapped = error if isinstance(error, DBAPIError) else _wrapped(error, self._driver_error)
+        found = _translate(wrapped, self.url) if self.is_sqlite else postgres.translate(wrapped, self.url)
+        if found is None:
+            raise error
+        return found
+
+
+UNDONE, UNKNOWN = "undone", "unknown"
+
+
+def was_undone(error: BaseException) -> bool:
+    """Whether a transaction failed for no fault of its own and left nothing behind, so that it may be run again."""
+    return isinstance(error, Busy) and error.detail.get("outcome") == UNDONE
+
+
+def is_unknown(error: BaseException) -> bool:
+    """Whether nobody could say if a transaction was committed."""
+    return isinstance(error, Busy) and error.detail.get("outcome") == UNKNOWN
+
+
+def _nothing(_conn: Connection) -> None:
+    return None
+
+
+def _unknown(_conn: Connection, _told: None) -> bool | None:
+    return None
+
+
+def _give_back(conn: Connection) -> None:
+    """End what is open, and let the next one have the connection; a dead one is thrown away."""
+    with suppress(Exception):
+        if conn.in_transaction():
+            conn.rollback()
+    with suppress(Exception):
+        driver: Any = None if conn.closed else conn.connection.driver_connection
+        if getattr(driver, "closed", False):
+            conn.invalidate()
+    with suppress(Exception):
+        conn.close()
+
+
+def _engines(url: str, read_only: bool, create: bool) -> tuple[Engine, Engine]:
+    if make_url(url).get_backend_name() == "sqlite":
+        engine = _sqlite(url, read_only, create)
+        return engine, engine
+    return postgres.engine(url, writing=False), postgres.engine(url, writing=True)
 
 
 class Prepared:
@@ -136,7 +298,12 @@ class Prepared:
     def run(self, conn: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Run it once for each of these sets of parameters."""
         compiled = self._for(conn)
-        conn.connection.cursor().executemany(compiled.text, [compiled.bound(row) for row in rows])
+        cursor = conn.connection.cursor()
+        # psycopg sends many in a pipeline, after which Postgres forgets to count how long a transaction is idle.
+        if len(rows) == 1:
+            cursor.execute(compiled.text, compiled.bound(rows[0]))
+        else:
+            cursor.executemany(compiled.text, [compiled.bound(row) for row in rows])
 
     def _for(self, conn: Connection) -> _Compiled:
         found = self._compiled.get(conn.dialect.name)
@@ -208,22 +375,6 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _postgres(url: str) -> Engine:
-    try:
-        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
-    except ModuleNotFoundError as error:
-        raise Environment(
-            "a ledger in Postgres needs the package psycopg, which is not installed", hint="pip install psycopg[binary]"
-        ) from error
-
-    @event.listens_for(engine, "begin")
-    def begin(conn: Connection) -> None:
-        if not conn.get_execution_options().get("strand_write", False):
-            conn.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-
-    return engine
-
-
 def _wrapped(error: Exception, driver_error: type[Exception]) -> DBAPIError:
     """A driver's own error as SQLAlchemy would have raised it."""
     wrapped = DBAPIError.instance(None, None, error, driver_error)
@@ -231,7 +382,7 @@ def _wrapped(error: Exception, driver_error: type[Exception]) -> DBAPIError:
     return wrapped
 
 
-def _translate(error: DBAPIError, url: str) -> StrandError:
+def _translate(error: DBAPIError, url: str) -> StrandError | None:
     """What the database said, in the words of our own errors."""
     said = str(error.orig)
     if "locked" in said or "busy" in said:
@@ -259,7 +410,7 @@ def _translate(error: DBAPIError, url: str) -> StrandError:
         return Damaged(f"the ledger can't be read: {said}", hint="Restore the lake from a backup.")
     if isinstance(error, OperationalError | InterfaceError):
         return Busy(f"the ledger does not answer: {said}", reason="ledger_behind")
-    raise error
+    return None
 
 
 def _room_bytes(url: str) -> int:

@@ -19,10 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
-from strandline.errors import StrandError
+from strandline.errors import Busy, StrandError
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append, ack_of, find_stored, store
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.dialect import is_unknown
+from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.tables import Ack, TableState
 
 FEW_ROWS = 64
@@ -159,26 +160,31 @@ class Appender:
         if not joints:
             return
         asked = False
+
+        def work(txn: Txn) -> list[Ack | StrandError]:
+            nonlocal asked
+            answers = store(txn, [joint.append for joint in joints])
+            fail("append.before_commit")
+            asked = True
+            return answers
+
         try:
-            with self._ledger.write() as txn:
-                answers = store(txn, [joint.append for joint in joints])
-                fail("append.before_commit")
-                asked = True
+            answers = self._ledger.run(work)
         except Exception as error:
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
-                joint.answer(error if alone and not asked else self._store_alone(joint.append))
+                joint.answer(error if alone and not asked else self._store_alone(joint.append, error))
             return
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)
 
-    def _store_alone(self, append: Append) -> Ack | Exception:
+    def _store_alone(self, append: Append, earlier: Exception) -> Ack | Exception:
         try:
-            with self._ledger.write() as txn:
-                # Under the counter's lock, so no earlier try can still be on its way.
-                return find_stored(txn, append) or store(txn, [append])[0]
+            # Under the counter's lock, so no earlier try can still be on its way.
+            return self._ledger.run(lambda txn: find_stored(txn, append) or store(txn, [append])[0])
         except Exception as error:
-            return error
+            # Who may have stored it and can't ask must not be told that nothing was stored.
+            return earlier if is_unknown(earlier) and isinstance(error, Busy) else error
 
 
 def _joints(group: Sequence[_Member]) -> list[_Joint]:

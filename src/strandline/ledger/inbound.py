@@ -9,6 +9,7 @@ and if it has moved, all of it is done anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, insert, select, update
@@ -45,15 +46,31 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch)
         batches = _encoded(state, rows, gateway, verdict.above, replayed)
-        with ledger.write() as txn:
-            if (mark, replayed) != (read_mark(txn.conn, chunk.source), _replayed(txn.conn, chunk)):
-                continue
-            stored = _store(txn, state, batches, gateway)
-            answer = _move(txn, chunk, mark, stored, gateway, state.table.table_id)
-            fail("inbound.before_commit")
-        fail("inbound.after_commit")
-        return answer
+        answer = ledger.run(
+            partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)
+        )
+        if answer is not None:
+            fail("inbound.after_commit")
+            return answer
     raise Busy("the mark of this stream keeps moving: it has several senders", reason="ledger_behind")
+
+
+def _take(
+    txn: Txn,
+    *,
+    state: TableState,
+    chunk: Chunk,
+    seen: tuple[InboundMark | None, frozenset[int]],
+    batches: Sequence[NewBatch],
+    gateway: str,
+) -> Received | None:
+    """Store and move; None when the mark is no longer what the batches were made for."""
+    if seen != (read_mark(txn.conn, chunk.source), _replayed(txn.conn, chunk)):
+        return None
+    stored = _store(txn, state, batches, gateway)
+    answer = _move(txn, chunk, seen[0], stored, gateway, state.table.table_id)
+    fail("inbound.before_commit")
+    return answer
 
 
 def _encoded(

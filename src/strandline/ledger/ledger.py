@@ -2,41 +2,66 @@
 
 A write transaction locks the counter row first and holds it to the commit. So a lower seq is never committed after a
 higher one, `_at` never decreases whatever the clock does, and a ledger of a newer format is refused before anything is
-written to it.
+written to it. That row also counts the transactions: each notes its number and its id, so that one whose COMMIT was
+sent and not answered can be looked up.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple, TypeVar
 
-from sqlalchemy import Connection, bindparam, case, insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, select, update
 
-from strandline.errors import Conflict, Damaged, NewerFormat, TooLarge
+from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, StrandError, TooLarge
 from strandline.ledger import schema
-from strandline.ledger.dialect import Database, Prepared
+from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, Prepared, was_undone
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
 
+T = TypeVar("T")
+
 MAX_SEQ = 2**63 - 1
 MAIN = "main"
 
-_LOCK = Prepared(
+OUTCOMES_KEPT = 100_000
+"""How many transactions back a lost answer can be looked up."""
+
+_locking = (
     update(schema.counter)
     .where(schema.counter.c.id == 1)
     .values(
         last_at_us=case(
             (schema.counter.c.last_at_us > bindparam("now_us"), schema.counter.c.last_at_us), else_=bindparam("now_us")
         ),
+        writes=schema.counter.c.writes + 1,
     )
-    .returning(schema.counter.c.last_seq, schema.counter.c.last_at_us, schema.counter.c.format)
+    .returning(schema.counter.c.last_seq, schema.counter.c.last_at_us, schema.counter.c.writes, schema.counter.c.format)
+)
+_locked = _locking.cte("locked")
+_LOCK = Prepared(_locking)
+# The same in one statement with its note, because every writer waits for this one's way to the server and back.
+_LOCK_AND_NOTE = Prepared(
+    select(_locked).add_cte(
+        insert(schema.outcomes)
+        .from_select(["number", "txn_id"], select(_locked.c.writes, bindparam("txn_id")))
+        .cte("noted")
+    )
 )
 _MOVE = Prepared(update(schema.counter).where(schema.counter.c.id == 1).values(last_seq=bindparam("seq")))
+
+
+class Locked(NamedTuple):
+    """What the counter said when it was locked."""
+
+    last_seq: int
+    last_at_us: int
+    number: int
+    format: int
 
 
 @dataclass
@@ -71,6 +96,10 @@ class Txn:
             raise
 
 
+def _nothing(_lake_id: str | None) -> None:
+    return None
+
+
 class Ledger:
     """A database with a ledger in it."""
 
@@ -79,24 +108,20 @@ class Ledger:
         self._writing: dict[object, float] = {}
 
     @classmethod
-    def create(cls, url: str) -> Ledger:
-        """Make the tables, the counter and the branch `main` in an empty database.
+    def create(cls, url: str, warehouse: str = "", check: Callable[[str | None], None] = _nothing) -> Ledger:
+        """Make the tables, the counter and the branch `main` in an empty database, for the lake of this warehouse.
 
         What an init that was killed left behind is used as it is. A ledger in use is refused, and never touched.
+        `check` gets the id of the lake whose ledger is there already, or None, and may refuse it too.
         """
         ledger = cls(Database(url, read_only=False, create=True))
-        now_us = time.time_ns() // 1000
-        with ledger.database.write() as conn:
-            schema.metadata.create_all(conn)
-            if conn.execute(select(schema.counter.c.id)).scalar() is not None:
-                _refuse_used(conn)
-                return ledger
-            conn.execute(
-                insert(schema.counter).values(
-                    id=1, last_seq=0, last_at_us=now_us, format=schema.FORMAT, lake_id=new_id()
-                )
-            )
-            conn.execute(insert(schema.branches).values(branch_id=new_id(), name=MAIN, created_at_us=now_us))
+        try:
+            with ledger.database.write() as conn:
+                _lock_database(conn)
+                _make(conn, warehouse, check)
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     @classmethod
@@ -105,17 +130,23 @@ class Ledger:
         ledger = cls(Database(url, read_only=read_only))
         try:
             found = ledger.format()
-        except DBAPIError as error:
-            raise Damaged(f"{Path(url).name} holds no ledger: {error.orig}") from error
-        _refuse_newer(found)
-        if found < schema.FORMAT and not read_only:
-            ledger._migrate()
+            _refuse_newer(found)
+            if found < schema.FORMAT and not read_only:
+                ledger._migrate()
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     def format(self) -> int:
         """The format version that the ledger was written with."""
         with self.read() as conn:
-            return int(conn.execute(select(schema.counter.c.format)).scalar_one())
+            if not self.database.is_sqlite and not inspect(conn).has_table(schema.counter.name):
+                raise NotFound("the database holds no ledger", hint="`strand init DIR --ledger URL` makes one in it.")
+            found = conn.execute(select(schema.counter.c.format)).scalar()
+        if found is None:
+            raise Damaged("the ledger has lost its counter", hint="Restore the lake from a backup.")
+        return int(found)
 
     def lake_id(self) -> str:
         """The lake's own id, made once."""
@@ -141,15 +172,45 @@ class Ledger:
     @contextmanager
     def write(self) -> Iterator[Txn]:
         """A write transaction that holds the counter from its first statement to its commit."""
+        txn_id = new_id()
+
+        def lock(conn: Connection) -> Locked:
+            statement = _LOCK if self.database.is_sqlite else _LOCK_AND_NOTE
+            return Locked(*statement.one(conn, {"now_us": time.time_ns() // 1000, "txn_id": txn_id}))
+
+        def arrived(conn: Connection, mine: Locked) -> bool | None:
+            # Under the lock that it held: it was committed by now, or never will be.
+            writes = conn.execute(select(schema.counter.c.writes).with_for_update()).scalar_one()
+            noted = schema.outcomes.c
+            found = conn.execute(select(noted.txn_id).where(noted.number == mine.number)).scalar() == txn_id
+            return found if writes - mine.number < OUTCOMES_KEPT else None
+
         ticket = object()
         self._writing[ticket] = time.monotonic()
         try:
-            with self.database.write() as conn:
-                last_seq, last_at_us, found = _LOCK.one(conn, {"now_us": time.time_ns() // 1000})
-                _refuse_newer(found)
-                yield Txn(conn, last_at_us, last_seq)
+            with self.database.transaction(lock, arrived) as (conn, locked):
+                _refuse_newer(locked.format)
+                if not self.database.is_sqlite and locked.number % 1000 == 0:
+                    forgotten = locked.number - 2 * OUTCOMES_KEPT
+                    conn.execute(delete(schema.outcomes).where(schema.outcomes.c.number < forgotten))
+                yield Txn(conn, locked.last_at_us, locked.last_seq)
         finally:
             del self._writing[ticket]
+
+    def run(self, work: Callable[[Txn], T]) -> T:
+        """`work` as a write transaction, again when the database undid it: a line was cut, a server restarted.
+
+        It must have no effect but the transaction's.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self.write() as txn:
+                    return work(txn)
+            except StrandError as error:
+                if not was_undone(error) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(PAUSE_S)
 
     def behind_s(self) -> float:
         """How long the oldest write of this process that is not done yet has waited, or worked."""
@@ -162,21 +223,55 @@ class Ledger:
 
     def _migrate(self) -> None:
         with self.database.write() as conn:
+            _lock_database(conn)
             found = int(conn.execute(select(schema.counter.c.format)).scalar_one())
             for version in range(found, schema.FORMAT):
                 schema.MIGRATIONS[version](conn)
             conn.execute(update(schema.counter).values(format=schema.FORMAT))
 
 
-def _refuse_used(conn: Connection) -> None:
+_CREATING = 0x57A4D11E
+
+
+def _lock_database(conn: Connection) -> None:
+    """Only one process makes or changes the tables of a database at a time; SQLite sees to that itself."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(select(func.pg_advisory_xact_lock(_CREATING)))
+
+
+def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None]) -> None:
+    here = set(inspect(conn).get_table_names()) & schema.metadata.tables.keys()
+    if here and schema.counter.name not in here:
+        raise Conflict(
+            f"the database holds tables of something else, such as {min(here)!r}",
+            kind="lake_exists",
+            hint="Name an empty database; nothing was changed.",
+            expected=None,
+            actual=sorted(here),
+        )
+    schema.metadata.create_all(conn)
+    found = conn.execute(select(schema.counter.c.lake_id, schema.counter.c.warehouse)).one_or_none()
+    if found is not None:
+        _refuse_used(conn, same_lake=found.warehouse == warehouse)
+    check(None if found is None else found.lake_id)
+    if found is not None:
+        return
+    now_us = time.time_ns() // 1000
+    counter = {"id": 1, "last_seq": 0, "last_at_us": now_us, "writes": 0, "format": schema.FORMAT}
+    conn.execute(insert(schema.counter).values(**counter, lake_id=new_id(), warehouse=warehouse))
+    conn.execute(insert(schema.branches).values(branch_id=new_id(), name=MAIN, created_at_us=now_us))
+
+
+def _refuse_used(conn: Connection, *, same_lake: bool) -> None:
+    _refuse_newer(int(conn.execute(select(schema.counter.c.format)).scalar_one()))
     used = conn.execute(select(schema.counter.c.last_seq)).scalar_one() > 0
-    if used or conn.execute(select(schema.tables.c.table_id).limit(1)).scalar() is not None:
+    if used or not same_lake or conn.execute(select(schema.tables.c.table_id).limit(1)).scalar() is not None:
         raise Conflict(
             "this ledger belongs to a lake already",
             kind="lake_exists",
-            hint="Name another ledger; nothing was changed.",
+            hint="Name another ledger (a lake needs a database of its own); nothing was changed.",
             expected=None,
-            actual="a ledger with tables",
+            actual="the ledger of another lake",
         )
 
 

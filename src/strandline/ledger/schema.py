@@ -27,15 +27,27 @@ FORMAT = 1
 
 metadata = MetaData()
 
-# The one row that orders everything: the last seq, the last time, the format, the lake's own id.
+# The one row that orders everything: the last seq, the last time, the number of write transactions, the format, the
+# lake's own id, and the warehouse it was made with.
 counter = Table(
     "counter",
     metadata,
     Column("id", SmallInteger, primary_key=True),
     Column("last_seq", BigInteger, nullable=False),
     Column("last_at_us", BigInteger, nullable=False),
+    Column("writes", BigInteger, nullable=False),
     Column("format", Integer, nullable=False),
     Column("lake_id", Text, nullable=False),
+    Column("warehouse", Text, nullable=False),
+)
+
+# The last write transactions, by number and by the id that each was given. Whoever lost the answer to a commit looks
+# here whether it arrived. On Postgres alone: SQLite has no answers to lose.
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("txn_id", Text, nullable=False),
 )
 
 branches = Table(

@@ -61,8 +61,7 @@ def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
-            with ctx.ledger.write() as txn:
-                return leases.take(txn, [name], ctx.owner.text(), holder)
+            return ctx.ledger.run(lambda txn: leases.take(txn, [name], ctx.owner.text(), holder))
         except leases.LeaseHeld as held:
             if ctx.watch.is_dead(held.lease):
                 with ctx.ledger.write() as txn:
@@ -76,7 +75,6 @@ def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]
 
 def _release(ctx: Context, name: str, holder: str) -> None:
     try:
-        with ctx.ledger.write() as txn:
-            leases.release_named(txn, name, holder)
+        ctx.ledger.run(lambda txn: leases.release_named(txn, name, holder))
     except StrandError as error:  # the work is done; a lease that is not given back is taken over later
         log.warning("lease left for later", lease=name, error=str(error))

@@ -164,7 +164,8 @@ def _recover_one(ctx: Context, intent: Intent, lease: leases.Lease | None, *, wi
 
 def _decide(ctx: Context, seen: Intent, judged: leases.Lease | None) -> tuple[Outcome, str] | None:
     """The ledger half, in one transaction; None when the owner has shown since it was judged that it lives."""
-    with ctx.ledger.write() as txn:
+
+    def decide(txn: Txn) -> tuple[Outcome, str] | None:
         intent = intents.read_intent(txn.conn, seen.op_id)
         now = leases.find(txn.conn, lease_of_operation(seen.op_id))
         if not isinstance(intent, Intent) or intent.phase != seen.phase or now != judged:
@@ -174,9 +175,13 @@ def _decide(ctx: Context, seen: Intent, judged: leases.Lease | None) -> tuple[Ou
         intents.set_owner(txn, intent.op_id, NOBODY)
         leases.release_operation(txn, intent.op_id)
         fail("recover.before_commit")
-    fail("recover.after_commit")
-    log.info("recovered", op=intent.op_id, kind=intent.kind, outcome=outcome, reason=reason)
-    return outcome, reason
+        return outcome, reason
+
+    decided = ctx.ledger.run(decide)
+    if decided is not None:
+        fail("recover.after_commit")
+        log.info("recovered", op=seen.op_id, kind=seen.kind, outcome=decided[0], reason=decided[1])
+    return decided
 
 
 def _publish_or_abandon(txn: Txn, intent: Intent) -> tuple[Outcome, str]:

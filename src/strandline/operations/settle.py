@@ -13,7 +13,7 @@ from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.holds import forget_snapshots
-from strandline.ledger.ledger import MAIN
+from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.tables import branch_name, read_head, refuse_writes
 from strandline.model.ids import private_branch
 from strandline.model.operations import Intent, TableScope
@@ -87,7 +87,7 @@ def outside_ref(branch: str, branch_id: str) -> str:
 
 
 def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
-    with ctx.ledger.write() as txn:
+    def forget(txn: Txn) -> None:
         if intents.read_intent(txn.conn, intent.op_id) is None:
             return
         if recovering and not audit.has_audit(txn.conn, intent.op_id):
@@ -100,6 +100,8 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
             )
         intents.delete_intent(txn, intent.op_id)
         leases.release_operation(txn, intent.op_id)
+
+    ctx.ledger.run(forget)
 
 
 def _refuse_damaged(ctx: Context, intent: Intent, scope: TableScope, missing: int) -> str:

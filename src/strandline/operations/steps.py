@@ -18,7 +18,7 @@ from strandline import logs
 from strandline.errors import Busy, Damaged, LeaseLost, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import intents, leases
-from strandline.ledger.ledger import Connection
+from strandline.ledger.ledger import Connection, Txn
 from strandline.ledger.tables import read_head
 from strandline.model.ids import lease_of_operation, lease_of_table, new_id
 from strandline.model.operations import Effects, Intent, TableScope
@@ -123,7 +123,8 @@ def _begin(ctx: Context, operation: Operation) -> Running | None:
 
 def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None:
     owner = ctx.owner.text()
-    with ctx.ledger.write() as txn:
+
+    def begin(txn: Txn) -> Running | None:
         coverage = operation.cover(txn.conn)
         if coverage is None:
             return None
@@ -137,9 +138,14 @@ def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None
         intents.write_intent(txn, intent)
         fail("begin.before_commit")
         ctx.live.add(op_id)
-    fail("begin.after_commit")
-    log.info("begun", op=op_id, kind=operation.kind, tables=[scope.iceberg_name for scope in coverage.scopes])
-    return Running(intent, fences)
+        return Running(intent, fences)
+
+    running = ctx.ledger.run(begin)
+    if running is not None:
+        fail("begin.after_commit")
+        tables = [scope.iceberg_name for scope in running.intent.scopes]
+        log.info("begun", op=op_id, kind=operation.kind, tables=tables)
+    return running
 
 
 def _refuse_blocked(conn: Connection, scope: TableScope) -> None:
@@ -165,18 +171,24 @@ def _busy(lease: leases.Lease) -> Busy:
 
 
 def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> Effects:
+    def set_staged(txn: Txn) -> Intent:
+        leases.check(txn.conn, running.op_id, running.fences)
+        staged = intents.set_staged(txn, running.intent, effects)
+        fail("staged.before_commit")
+        return staged
+
+    def set_published(txn: Txn) -> None:
+        leases.check(txn.conn, running.op_id, running.fences)
+        publish.apply(txn, staged)
+        fail("publish.before_commit")
+
     try:
         with span("stage", op=running.op_id):
             effects = operation.stage(ctx, running)
-        with ctx.ledger.write() as txn:
-            leases.check(txn.conn, running.op_id, running.fences)
-            staged = intents.set_staged(txn, running.intent, effects)
-            fail("staged.before_commit")
+        staged = ctx.ledger.run(set_staged)
         fail("staged.after_commit")
-        with span("publish", op=running.op_id), ctx.ledger.write() as txn:
-            leases.check(txn.conn, running.op_id, running.fences)
-            publish.apply(txn, staged)
-            fail("publish.before_commit")
+        with span("publish", op=running.op_id):
+            ctx.ledger.run(set_published)
         fail("publish.after_commit")
     except LeaseLost:
         raise
@@ -189,10 +201,13 @@ def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> 
 
 def _abandon(ctx: Context, running: Running, error: Exception) -> None:
     """Undo an operation that failed; what can't be undone now is left to recovery."""
+
+    def abandon(txn: Txn) -> None:
+        leases.check(txn.conn, running.op_id, running.fences)
+        publish.abandon(txn, running.intent, actor=running.intent.actor, reason=f"{type(error).__name__}: {error}")
+
     try:
-        with ctx.ledger.write() as txn:
-            leases.check(txn.conn, running.op_id, running.fences)
-            publish.abandon(txn, running.intent, actor=running.intent.actor, reason=f"{type(error).__name__}: {error}")
+        ctx.ledger.run(abandon)
     except StrandError as second:
         log.warning("left to recovery", op=running.op_id, error=str(second))
         return

@@ -22,6 +22,7 @@ from strandline.failpoints import fail
 from strandline.ledger import deliveries
 from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
 from strandline.ledger.leases import Hold
+from strandline.ledger.ledger import Txn
 from strandline.ledger.sinks import note_tick, sink_by_id
 from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
@@ -110,8 +111,7 @@ class Ticker:
         turns = [_Turn(state, Ticked(self.sink.name, state.table, state.stream.partition)) for state in due]
         self._work_off(turns)
         if turns and not self.stop.is_set():  # one that was told to stop has not done what was due: it is due again
-            with self.ctx.ledger.write() as txn:
-                note_tick(txn, self.sink.sink_id)
+            self.ctx.ledger.run(lambda txn: note_tick(txn, self.sink.sink_id))
         return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]
 
     def _flush(self) -> list[Ticked]:
@@ -196,7 +196,7 @@ class Ticker:
         return delivery
 
     def _open(self, hold: Hold, state: StreamState, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
-        with self.ctx.ledger.write() as txn:
+        def work(txn: Txn) -> Delivery:
             delivery = deliveries.open_delivery(
                 txn,
                 hold,
@@ -212,7 +212,9 @@ class Ticker:
                 settings=settings,
             )
             fail("deliver.before_open")
-        return delivery
+            return delivery
+
+        return self.ctx.ledger.run(work)
 
     def _first_mark(self, hold: Hold, stream: Stream, name: str) -> Mark:
         """Where a stream begins that we have no mark of: where its destination says it is, else at the sink's start.
@@ -224,13 +226,16 @@ class Ticker:
         found = self.destination.find_mark(stream, table.name, table.partition_by)
         start = self.sink.start_seq
         mark = Mark(1, start) if found is None else Mark(found.epoch, max(found.seq, start))
-        with self.ctx.ledger.write() as txn:
+
+        def set_mark(txn: Txn) -> None:
             if mark.seq > txn.last_seq:
                 raise Park(
                     f"the destination has seqs up to {mark.seq}, and this lake has only come to {txn.last_seq}: "
                     "it was restored from an older copy, and its next rows would be taken for old ones"
                 )
             deliveries.set_mark(txn, hold, self.sink.sink_id, stream, mark)
+
+        self.ctx.ledger.run(set_mark)
         return mark
 
     def _deliver(self, hold: Hold, turn: _Turn, delivery: Delivery) -> bool:
@@ -254,9 +259,12 @@ class Ticker:
             return self._park(hold, turn, delivery, str(error))
         except Exception as error:
             return self._later(hold, turn, delivery, error)
-        with self.ctx.ledger.write() as txn:
+
+        def close(txn: Txn) -> None:
             deliveries.close_delivery(txn, hold, delivery, shipped)
             fail("deliver.before_close")
+
+        self.ctx.ledger.run(close)
         fail("deliver.after_close")
         log.info("delivered", delivery=delivery.delivery_id, sink=self.sink.name, rows=shipped.rows)
         turn.ticked.add(delivery, shipped)
@@ -269,9 +277,11 @@ class Ticker:
             dead = dead_seqs(conn, delivery)
 
         def write_down(refused: Sequence[Refused]) -> None:
-            with self.ctx.ledger.write() as txn:
+            def into_ledger(txn: Txn) -> None:
                 bury(txn, hold, delivery, refused)
                 fail("dead.before_commit")
+
+            self.ctx.ledger.run(into_ledger)
             fail("dead.after_commit")
 
         return Unit(delivery, rows, state.schema, state.table.partition_by, dead, write_down)
@@ -290,8 +300,11 @@ class Ticker:
         wait_s = told_s if told_s is not None else _backoff_s(attempts)
         parked = told_s is None and attempts >= most
         said = f"{str(error) or type(error).__name__}"
-        with self.ctx.ledger.write() as txn:
-            deliveries.note_failure(txn, hold, delivery, error=said, attempts=attempts, wait_s=wait_s, parked=parked)
+        self.ctx.ledger.run(
+            lambda txn: deliveries.note_failure(
+                txn, hold, delivery, error=said, attempts=attempts, wait_s=wait_s, parked=parked
+            )
+        )
         log.warning("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=said, parked=parked)
         if parked:
             turn.ticked.outcome, turn.ticked.error = "parked", said
@@ -308,10 +321,12 @@ class Ticker:
         return False
 
     def _park(self, hold: Hold, turn: _Turn, delivery: Delivery, reason: str) -> bool:
-        with self.ctx.ledger.write() as txn:
-            deliveries.note_failure(
-                txn, hold, delivery, error=reason, attempts=delivery.attempts + 1, wait_s=0, parked=True
+        attempts = delivery.attempts + 1
+        self.ctx.ledger.run(
+            lambda txn: deliveries.note_failure(
+                txn, hold, delivery, error=reason, attempts=attempts, wait_s=0, parked=True
             )
+        )
         log.warning("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
         turn.ticked.outcome, turn.ticked.error = "parked", reason
         return False
@@ -327,10 +342,13 @@ class Ticker:
         if turn.resumes > RESUMES:
             return self._park(hold, turn, delivery, f"the destination's mark is {found}, and ours {delivery.since}")
         log.warning("resumed", delivery=delivery.delivery_id, sink=self.sink.name, mark=found.seq, epoch=found.epoch)
-        with self.ctx.ledger.write() as txn:
+
+        def follow(txn: Txn) -> None:
             deliveries.set_mark(txn, hold, self.sink.sink_id, delivery.stream, found)
             # What was replayed there is lost with the rest; now that its range is sent again, it is too.
             close_letters(txn, self.sink.sink_id, delivery.stream, after=found.seq, state=REPLAYED)
+
+        self.ctx.ledger.run(follow)
         return True
 
 

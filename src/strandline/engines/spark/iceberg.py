@@ -77,6 +77,13 @@ class Iceberg:
             name, self.jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
         )
 
+    def close(self) -> None:
+        """Give the catalog's connections back, ours and the session's: the JVM outlives the lake."""
+        self._catalog.close()
+        manager: Any = cast(Any, self.session)._jsparkSession.sessionState().catalogManager()
+        if manager.listCatalogs(self.jvm.scala.Option.empty()).contains(self.name):
+            manager.catalog(self.name).icebergCatalog().close()
+
     def exists(self, name: str) -> bool:
         """Whether the catalog has this table."""
         try:
