@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -14,8 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import delete
+
 from strandline import create
 from strandline.lake import Lake
+from strandline.ledger import schema
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
 from strandline.model.sinks import StreamState
@@ -188,12 +190,9 @@ def start(lake: Lake, *command: str, **env: str) -> subprocess.Popen[str]:
 
 def wipe_marks(lake: Lake) -> None:
     """Lose a sender's state, as a bad restore does."""
-    path = lake.config.ledger_path
-    assert path is not None
-    with sqlite3.connect(path, timeout=30) as connection:
-        connection.execute("DELETE FROM deliveries")
-        connection.execute("DELETE FROM watermarks")
-    connection.close()
+    with lake.ledger.write() as txn:
+        txn.conn.execute(delete(schema.deliveries))
+        txn.conn.execute(delete(schema.watermarks))
 
 
 def pause(process: subprocess.Popen[str]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from strandline.sinks.tick import Ticked
 
 KEY_KEPT_S = 7 * 24 * 3600
+KEY_LENGTH = 500
 SCHEMA_RETRIES = 5
 
 
@@ -546,6 +547,10 @@ def _checked_actor(actor: str, key: str | None) -> str:
     """Who appends; neither it nor the call's key may hold what can't be printed."""
     actor = actor or default_actor()
     for text in (actor, key or ""):
+        if len(text) > KEY_LENGTH:
+            raise BadRequest(
+                f"the name of an actor or a call has {len(text)} characters", hint=f"At most {KEY_LENGTH}."
+            )
         if not text.isprintable():
             raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
     return actor

@@ -42,6 +42,7 @@ for n in range(0, limit, size):
 """
 
 
+@pytest.mark.both_ledgers
 def test_f01_every_acked_row_survives_kill_9(lake: Lake) -> None:
     """A writer is killed right after an ack, five times over: every row it was acked for is there, once."""
     make_table(lake)
@@ -65,6 +66,7 @@ def test_f01_every_acked_row_survives_kill_9(lake: Lake) -> None:
     assert log_part_ids(lake) == stored
 
 
+@pytest.mark.both_ledgers
 def test_f03_seq_order_is_commit_order_across_processes(lake: Lake) -> None:
     """Four processes append at once while a reader goes on from where it stopped: it misses nothing, sees nothing
     twice.
@@ -238,6 +240,7 @@ def test_f43_a_key_scan_that_fails_fails_the_flush_and_drops_nothing(lake: Lake)
     assert_recovered(lake)
 
 
+@pytest.mark.both_ledgers
 def test_f45_a_schema_that_moves_under_an_append_is_noticed(lake: Lake) -> None:
     """Rows validated against an older schema are validated again, and refused if they don't fit the new one."""
     make_table(lake)
@@ -259,6 +262,7 @@ def test_f45_a_schema_that_moves_under_an_append_is_noticed(lake: Lake) -> None:
     assert lake.append("messages", [message(3) | {"added": 1}]).rows == 1
 
 
+@pytest.mark.both_ledgers
 def test_f53_a_reader_sees_every_acked_row_once_at_every_moment_of_a_flush(lake: Lake) -> None:
     """Reading in a loop while rows are appended and flushed: never a row missing, never a row twice."""
     make_table(lake)
@@ -298,6 +302,7 @@ def test_f53_a_reader_sees_every_acked_row_once_at_every_moment_of_a_flush(lake:
     assert log_part_ids(lake) == [f"p{n}" for n in range(acked[-1])]
 
 
+@pytest.mark.both_ledgers
 def test_f61_one_idempotency_key_at_the_same_moment_stores_once(lake: Lake) -> None:
     """Eight threads send the same rows under one key at once: one is stored, all get the same answer."""
     make_table(lake, row_key=[])
@@ -308,6 +313,7 @@ def test_f61_one_idempotency_key_at_the_same_moment_stores_once(lake: Lake) -> N
     assert part_ids(lake) == ["p0", "p1", "p2"]
 
 
+@pytest.mark.both_ledgers
 def test_f61_the_same_key_with_other_rows_is_a_conflict(lake: Lake) -> None:
     """A key is for sending the same rows again; other rows under it change nothing."""
     make_table(lake)
@@ -364,6 +370,7 @@ def test_f10_an_append_beyond_the_limit_is_refused_whole(lake: Lake, monkeypatch
     assert part_ids(lake) == []
 
 
+@pytest.mark.sqlite_only
 def test_f11_a_full_disk_fails_appends_clearly_and_loses_nothing(lake: Lake) -> None:
     """Appends fail while the ledger can't grow, keep what was acked, and go on without a restart when there is room."""
     make_table(lake, row_key=[])

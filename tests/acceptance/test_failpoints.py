@@ -89,6 +89,7 @@ def _with_rows(lake: Lake) -> list[str]:
     return [f"p{n}" for n in range(40)]
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize("name", FLUSH_POINTS)
 def test_f02_a_flush_that_dies_anywhere_loses_and_repeats_nothing(lake: Lake, name: str) -> None:
     """Whatever step a flush dies at, each acked row is visible once before, right after, and once the work is
@@ -134,6 +135,7 @@ def test_f31_recovery_that_dies_anywhere_ends_in_the_same_state(lake: Lake, name
         assert len(audits(last)) == 1, "audited once, however often recovery was interrupted"
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize("name", APPEND_POINTS)
 def test_f01_an_append_that_dies_is_stored_whole_or_not_at_all(lake: Lake, name: str) -> None:
     """Before the commit nothing is there; after it everything is, although the caller was never told."""
@@ -150,6 +152,7 @@ def test_f01_an_append_that_dies_is_stored_whole_or_not_at_all(lake: Lake, name:
         assert_recovered(again)
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize("name", ["table.before_commit", "table.after_commit"])
 def test_a_table_exists_whole_or_not_at_all(lake: Lake, name: str) -> None:
     """A crash while a table is made leaves a table that works, or none."""
@@ -207,6 +210,7 @@ def test_f59_a_load_that_died_anywhere_is_run_again_and_loads_nothing_twice(
         assert part_ids(again)[:60] == [f"p{n}" for n in range(60)]
 
 
+@pytest.mark.both_ledgers
 def test_f31_an_operation_that_keeps_dying_never_doubles_a_row(lake: Lake) -> None:
     """Twelve flushes die at twelve places, with appends between them; the thirteenth puts everything right."""
     make_table(lake)

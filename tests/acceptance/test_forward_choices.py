@@ -201,6 +201,7 @@ def test_a_token_is_read_again_when_it_is_not_accepted(source: Lake, receiver: R
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
 
+@pytest.mark.sqlite_only
 def test_no_token_is_ever_written_to_the_ledger(source: Lake, receiver: Receiver) -> None:
     """It goes into a file that only its owner can read."""
     forward(source, receiver)

@@ -22,6 +22,8 @@ from strandline.ledger.ledger import Txn
 from strandline.model.tables import Ack
 from tests.kit import make_table, message, messages, part_ids, wait_until
 
+pytestmark = pytest.mark.both_ledgers
+
 Outcome = Ack | BaseException
 
 

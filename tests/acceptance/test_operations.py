@@ -77,6 +77,7 @@ def two_flushed(lake: Lake) -> Lake:
     return lake
 
 
+@pytest.mark.both_ledgers
 def test_f06_a_paused_process_cannot_publish_after_losing_its_lease(two_flushed: Lake) -> None:
     """A flush stopped past its lease wakes up to find its work done by another: it publishes nothing and says why."""
     lake = two_flushed
@@ -99,6 +100,7 @@ def test_f06_a_paused_process_cannot_publish_after_losing_its_lease(two_flushed:
     assert_recovered(lake, "rolled_forward")
 
 
+@pytest.mark.both_ledgers
 def test_f28_recovery_never_touches_a_live_process(two_flushed: Lake) -> None:
     """A second process opens read-write, recovers and refreshes while the first one stages: it is left alone."""
     lake = two_flushed
@@ -153,6 +155,7 @@ class FlushSeveral:
         return Effects(tables=tuple(effects))
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize(
     "at",
     ["stage.before_branch", "stage.before_branch@2", "stage.after_append", "stage.after_append@2",
@@ -316,6 +319,7 @@ def test_a_ref_that_somebody_else_moved_is_reported_and_left_alone(two_flushed: 
     assert "foreign" not in log_part_ids(lake)
 
 
+@pytest.mark.both_ledgers
 def test_f62_clocks_are_never_compared(two_flushed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock jumps an hour back and forth: seqs and times stay in order, and a live owner is left alone."""
     lake = two_flushed
@@ -398,6 +402,7 @@ def test_a_pin_without_its_snapshot_makes_the_table_refuse_writes(two_flushed: L
         assert_recovered(again)
 
 
+@pytest.mark.both_ledgers
 def test_a_lost_lease_is_noticed_in_the_publish_itself(two_flushed: Lake) -> None:
     """Only the fence decides: another fence on the lease, and the publish changes nothing."""
     lake = two_flushed
@@ -469,6 +474,7 @@ def test_f08_a_replayed_micro_batch_is_published_once(lake: Lake, tmp_path: Path
     assert lake.context.staging.listing() == []
 
 
+@pytest.mark.sqlite_only
 def test_outside_engines_find_the_same_rows_by_the_catalog_alone(two_flushed: Lake) -> None:
     """PyIceberg, knowing only the catalog, and Spark SQL in a session of its own read what the lake reads."""
     from pyiceberg.catalog import load_catalog

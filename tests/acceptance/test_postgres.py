@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Text, literal, select
 
 from strandline import create
-from strandline.errors import Busy, Conflict, LeaseLost, StrandError
+from strandline.errors import BadRequest, Busy, Conflict, LeaseLost, StrandError
 from strandline.lake import Lake
 from strandline.ledger import postgres as postgres_ledger
 from strandline.ledger.batches import sweep
@@ -396,3 +398,25 @@ def test_a_lake_on_postgres_from_init_to_flush_without_its_password_in_sight(
     assert [path.name for path in holding_it] == (["ledger.password"] if way == "put away" else [])
     with Lake(root) as lake:
         assert log_part_ids(lake) == ["p1"]
+
+
+def test_text_that_postgres_can_t_hold_is_noted_all_the_same(on_postgres: Lake) -> None:
+    """A destination's error may hold a zero byte; a stream must not be stuck because it can't be written down."""
+    with on_postgres.ledger.write() as txn:
+        said = txn.conn.execute(select(literal("no\0way", Text))).scalar_one()
+    assert said == "no\N{REPLACEMENT CHARACTER}way"
+
+
+@pytest.mark.both_ledgers
+def test_what_no_index_could_hold_is_refused_when_it_is_appended(lake: Lake) -> None:
+    """A partition or a key of kilobytes would be accepted, and then never flushed: it is refused first, everywhere."""
+    lake.create_table("parts", {"source": "string"}, partition_by=["source"])
+    for odd in ("".join(chr(0x4E00 + n) for n in range(600)), "".join(chr(0x4E00 + n) for n in range(700))):
+        call = partial(lake.append, "parts", [{"source": odd}])
+        if len(odd) == 600:
+            assert call(idempotency_key="k" * 500).rows == 1
+            continue
+        with pytest.raises(BadRequest, match="partition's value has"):
+            call()
+    with pytest.raises(BadRequest, match="characters"):
+        lake.append("parts", [{"source": "a"}], idempotency_key="k" * 501)

@@ -11,6 +11,7 @@ that writer runs its transaction again when it goes on.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
@@ -53,6 +54,7 @@ def engine(url: str, *, writing: bool) -> Engine:
 
     @event.listens_for(made, "connect")
     def prepare(connection: Any, _record: object) -> None:
+        connection.adapters.register_dumper(str, _text_dumper())
         connection.autocommit = True
         connection.execute(_WRITES if writing else _READS)
         if writing:
@@ -64,6 +66,18 @@ def engine(url: str, *, writing: bool) -> Engine:
         connection.autocommit = False
 
     return made
+
+
+@lru_cache(maxsize=1)
+def _text_dumper() -> type[Any]:
+    """How text is sent. Postgres has no zero bytes in text; what a destination said may, and must be noted somehow."""
+    from psycopg.types.string import StrDumper
+
+    class Text(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in obj else obj)
+
+    return Text
 
 
 def login(engine: Engine) -> tuple[str, str]:

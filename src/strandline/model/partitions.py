@@ -21,6 +21,9 @@ from strandline.model.types import Primitive, type_text
 ALL = "all"
 """The partition of a table that has no partition columns."""
 
+MAX_BYTES = 2000
+"""Marks are found by this text, and an index of Postgres takes no more than some 2,700 bytes."""
+
 _TYPES = ("string", "long", "int", "boolean", "date")
 
 
@@ -42,7 +45,13 @@ def partition_text(values: Sequence[object]) -> str:
     for value in values:
         if not isinstance(value, (str, int, dt.date, type(None))) or isinstance(value, dt.datetime):
             raise BadRequest(f"{value!r} can't be a partition's value", hint=f"Use one of {', '.join(_TYPES)}.")
-    return orjson.dumps(list(values)).decode()
+    text = orjson.dumps(list(values))
+    if len(text) > MAX_BYTES:
+        raise BadRequest(
+            f"a partition's value has {len(text)} bytes, and may have {MAX_BYTES}: {text[:40].decode(errors='replace')}…",
+            hint="Partition by something shorter.",
+        )
+    return text.decode()
 
 
 def partitions(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
