@@ -45,13 +45,7 @@ def partition_text(values: Sequence[object]) -> str:
     for value in values:
         if not isinstance(value, (str, int, dt.date, type(None))) or isinstance(value, dt.datetime):
             raise BadRequest(f"{value!r} can't be a partition's value", hint=f"Use one of {', '.join(_TYPES)}.")
-    text = orjson.dumps(list(values))
-    if len(text) > MAX_BYTES:
-        raise BadRequest(
-            f"a partition's value has {len(text)} bytes, and may have {MAX_BYTES}: {text[:40].decode(errors='replace')}…",
-            hint="Partition by something shorter.",
-        )
-    return text.decode()
+    return orjson.dumps(list(values)).decode()
 
 
 def partitions(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
@@ -61,8 +55,16 @@ def partitions(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
     if len(columns) == 1:
         counts = batch.column(columns[0]).value_counts()
         return {
-            partition_text([value]): count
+            _bounded(partition_text([value])): count
             for value, count in zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)
         }
     rows = Counter(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
-    return {partition_text(values): count for values, count in rows.items()}
+    return {_bounded(partition_text(values)): count for values, count in rows.items()}
+
+
+def _bounded(text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_BYTES:
+        said = f"a partition's value has {size} bytes, and may have {MAX_BYTES}: {text[:40]}…"
+        raise BadRequest(said, hint="Partition by something shorter.")
+    return text
