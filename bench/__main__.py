@@ -16,6 +16,7 @@ from bench import (
     exports,
     flushes,
     memory,
+    postgres,
     receiver,
     report,
     starts,
@@ -27,6 +28,7 @@ Group = Callable[[Scale, Path], Iterator[Line]]
 
 GROUPS: dict[str, Group] = {
     "appends": appends.lines,
+    "postgres": postgres.lines,
     "starts": starts.lines,
     "statuses": statuses.lines,
     "flushes": flushes.lines,

@@ -124,7 +124,7 @@ class Server:
     def execute(self, statement: str, parameters: Sequence[Any] = (), database: str = "postgres") -> list[Any]:
         """Run a statement by itself."""
         with psycopg.connect(self.url(database), autocommit=True, connect_timeout=5) as conn:
-            cursor = conn.execute(statement, parameters)  # type: ignore[call-overload]
+            cursor = conn.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def _run(self, program: str, *arguments: str) -> None:
