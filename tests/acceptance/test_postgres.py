@@ -23,6 +23,7 @@ from strandline.ledger.leases import note_waiting
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.tokens import create_token
 from strandline.operations.beats import holding
+from strandline.reports.doctor import examine
 from tests.cli.conftest import call
 from tests.delivery import Receiver, assert_once, forward
 from tests.kit import (
@@ -366,8 +367,10 @@ def test_a_warehouse_belongs_to_one_lake(postgres: Server, on_postgres: Lake, tm
         third.append("messages", [message(1)])
         text = (third.root / "strand.toml").read_text()
         (third.root / "strand.toml").write_text(text.replace('warehouse = "warehouse"', f'warehouse = "{shared}"'))
-    with Lake(third.root) as moved, pytest.raises(Conflict, match="belongs to another lake"):
-        moved.flush("messages")
+    with Lake(third.root) as moved:
+        assert "warehouse_taken" in {finding.kind for finding in examine(moved)}
+        with pytest.raises(Conflict, match="belongs to another lake"):
+            moved.flush("messages")
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspec
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, StrandError, TooLarge
 from strandline.ledger import schema
 from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, Prepared, was_undone
+from strandline.ledger.postgres import keep_as_it_is
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
@@ -250,6 +251,8 @@ def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None])
             actual=sorted(here),
         )
     schema.metadata.create_all(conn)
+    if conn.dialect.name == "postgresql":
+        keep_as_it_is(conn, schema.batches.c.payload)
     found = conn.execute(select(schema.counter.c.lake_id, schema.counter.c.warehouse)).one_or_none()
     if found is not None:
         _refuse_used(conn, same_lake=found.warehouse == warehouse)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Column, Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -55,6 +55,7 @@ def engine(url: str, *, writing: bool) -> Engine:
     @event.listens_for(made, "connect")
     def prepare(connection: Any, _record: object) -> None:
         connection.adapters.register_dumper(str, _text_dumper())
+        connection.adapters.register_dumper(bytes, _bytes_dumper())
         connection.autocommit = True
         connection.execute(_WRITES if writing else _READS)
         if writing:
@@ -78,6 +79,18 @@ def _text_dumper() -> type[Any]:
             return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in obj else obj)
 
     return Text
+
+
+def _bytes_dumper() -> type[Any]:
+    """How payloads are sent: as they are. As text they would be twice as long, while everybody waits for the lock."""
+    from psycopg.types.string import BytesBinaryDumper
+
+    return BytesBinaryDumper
+
+
+def keep_as_it_is(conn: Connection, column: Column[Any]) -> None:
+    """Let Postgres store a column's bytes without an attempt to compress them: that is done where it pays."""
+    conn.exec_driver_sql(f"ALTER TABLE {column.table} ALTER COLUMN {column.name} SET STORAGE EXTERNAL")
 
 
 def login(engine: Engine) -> tuple[str, str]:

@@ -28,6 +28,7 @@ CHECKS: dict[str, Check] = {
     "leases": ledger_checks.leases,
     "jobs": ledger_checks.parked_jobs,
     "quarantine and refusals": ledger_checks.set_aside,
+    "warehouse": file_checks.warehouse,
     "data files": file_checks.data_files,
     "orphans": file_checks.orphans,
     "Iceberg catalog": iceberg_checks.catalog,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from strandline.engines.duck.relations import local_path
 from strandline.engines.storage import open_uri
+from strandline.engines.warehouse import Place, owner_of
 from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
@@ -25,6 +26,22 @@ from strandline.views.view import disjoint_runs
 TOLD_FILES = 5
 YOUNG_S = 24 * 3600
 """What is younger may belong to somebody who is still writing."""
+
+
+def warehouse(look: Look) -> Iterator[Finding]:
+    """The warehouse is this lake's own; a bucket is asked in a deep look only."""
+    config = look.lake.config
+    if not look.deep and not config.warehouse.startswith("file:"):
+        return
+    owner, lake_id = owner_of(Place(config.warehouse, config.store)), look.lake.ledger.lake_id()
+    if owner is not None and owner != lake_id:
+        yield Finding(
+            kind="warehouse_taken",
+            about=config.warehouse,
+            what=f"the warehouse {config.warehouse} belongs to another lake ({owner}), and this one is {lake_id}",
+            meaning="Two ledgers would remove each other's files. Flushes refuse to begin.",
+            fix="correct [lake] warehouse or ledger in strand.toml",
+        )
 
 
 def data_files(look: Look) -> Iterator[Finding]:
