@@ -10,17 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline import config as configuration
 from strandline.engines.storage import know
-from strandline.errors import BadRequest, Busy, Conflict, StrandError
+from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
-from strandline.model.maintenance import Budget, Maintained
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.views.view import View
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
     from strandline.model.inbound import Chunk, Received
+    from strandline.model.maintenance import Compacting, Expiring, Maintained, Need, Retaining, SettingChanges, Sweeping
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
@@ -116,24 +116,6 @@ class Lake:
             dedupe=dedupe,
             extra=unknown_fields == "json",
         )
-
-    def set_table(
-        self,
-        name: str,
-        *,
-        retention_s: float | Literal["keep"] | None = "keep",
-        time_column: str | None = None,
-        target_file_bytes: int | None = None,
-    ) -> Table:
-        """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
-        from strandline.ledger.table_settings import change_settings
-
-        changes: dict[str, Any] = {} if retention_s == "keep" else {"retention_s": retention_s}
-        if time_column is not None:
-            changes["time_column"] = time_column
-        if target_file_bytes is not None:
-            changes["target_file_bytes"] = target_file_bytes
-        return change_settings(self.ledger, name, changes)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -370,72 +352,51 @@ class Lake:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def compact(
-        self,
-        *tables: str,
-        actor: str = "",
-        max_bytes: int | None = None,
-        max_time_s: float | None = None,
-        eager: bool = True,
-        dry_run: bool = False,
-        branch: str = MAIN,
-    ) -> list[Maintained]:
-        """Merge the small files of these tables, or of all; the neediest first, as far as the limits go.
+    def set_table(self, name: str, **changes: Unpack[SettingChanges]) -> Table:
+        """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
+        from strandline.ledger.table_settings import change_settings
 
-        Not `eager`, it merges what is worth it, as the worker does: a row is then not rewritten for a few new ones.
-        """
-        from strandline.operations import compact
+        return change_settings(self.ledger, name, changes)
 
-        budget = Budget(max_bytes, max_time_s)
-        names = compact.neediest(self.context, tables or self.view(branch).tables, branch, eager=eager)
-        return self._maintain(
-            names,
-            lambda name, who: compact.compact(self.context, name, branch, who, budget, eager=eager, dry_run=dry_run),
-            actor,
-        )
+    def compact(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Compacting]) -> list[Maintained]:
+        """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
+        from strandline.operations import upkeep
 
-    def expire(
-        self,
-        *tables: str,
-        actor: str = "",
-        max_time_s: float | None = None,
-        grace_s: float | None = None,
-        dry_run: bool = False,
-        branch: str = MAIN,
-    ) -> list[Maintained]:
+        return upkeep.compact(self.context, tables, branch, actor or default_actor(), **how)
+
+    def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
+        """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
+        from strandline.operations import upkeep
+
+        return upkeep.retain(self.context, tables, branch, actor or default_actor(), **how)
+
+    def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
         """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
-        from strandline.operations.expire import expire
+        from strandline.operations import upkeep
 
-        budget = Budget(max_time_s=max_time_s)
-        grace = self.config.maintenance.grace_s if grace_s is None else grace_s
-        return self._maintain(
-            tables or self.view(branch).tables,
-            lambda name, who: expire(self.context, name, branch, who, budget, grace_s=grace, dry_run=dry_run),
-            actor,
+        return upkeep.expire(self.context, tables, branch, actor or default_actor(), **how)
+
+    def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
+        """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
+        from strandline.operations import upkeep
+
+        return upkeep.sweep(self.context, tables, branch, **how)
+
+    def purge(
+        self, table: str, where: str, *, actor: str = "", and_history: bool = False, dry_run: bool = False
+    ) -> Maintained:
+        """Remove the rows that a condition names for good: from the log, the tail, dead letters and quarantine."""
+        from strandline.operations.purge import purge
+
+        return purge(
+            self.context, table, MAIN, actor or default_actor(), where, and_history=and_history, dry_run=dry_run
         )
 
-    def sweep(
-        self, *tables: str, grace_s: float | None = None, dry_run: bool = False, branch: str = MAIN
-    ) -> list[Maintained]:
-        """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
-        from strandline.operations.sweep import sweep
+    def needs(self, *, branch: str = MAIN) -> list[Need]:
+        """What maintenance is due, by what the ledger knows alone; the neediest table first."""
+        from strandline.operations import upkeep
 
-        for name in tables:
-            self.view(branch).state(name)
-        grace = self.config.maintenance.grace_s if grace_s is None else grace_s
-        return sweep(self.context, tables, grace_s=grace, dry_run=dry_run)
-
-    def _maintain(self, names: Sequence[str], work: Callable[[str, str], Maintained], actor: str) -> list[Maintained]:
-        """The same for several tables; one that somebody else is busy with keeps no other waiting."""
-        done: list[Maintained] = []
-        for name in names:
-            try:
-                done.append(work(name, actor or default_actor()))
-            except Busy as error:
-                if len(names) == 1:
-                    raise
-                done.append(Maintained(name, {}, {}, complete=False, warnings=(str(error),)))
-        return done
+        return upkeep.needs(self.context, branch)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

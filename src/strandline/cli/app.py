@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, reading, service, serving, sinks, tables, up, upkeep, working, writing
+from strandline.cli import lakes, maintenance, reading, service, serving, sinks, tables, up, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -76,6 +76,7 @@ writing.register(app)
 reading.register(app)
 sinks.register(app)
 upkeep.register(app)
+maintenance.register(app)
 serving.register(app)
 working.register(app)
 up.register(app)

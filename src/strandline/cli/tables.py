@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from strandline.cli import output
 from strandline.cli.params import Actor, Branch, Dedupe, TableName, input_path, listed
 from strandline.cli.session import session_of
-from strandline.errors import BadRequest
+from strandline.errors import BadRequest, nearest
 
 if TYPE_CHECKING:
+    from strandline.model.maintenance import SettingChanges
     from strandline.model.schema import Schema
 
 
@@ -29,7 +32,54 @@ def register(app: typer.Typer) -> None:
     group.command("create")(create)
     group.command("list")(list_)
     group.command("show")(show)
+    group.command("set")(set_)
     app.add_typer(group, name="table")
+
+
+def set_(
+    context: typer.Context,
+    name: TableName,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="See below.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Also if every row is older than that.")] = False,
+) -> None:
+    """Change how a table is kept.
+
+    \b
+    retention=90d        rows older than this go (strand retain, or the worker); none keeps them for good
+    time_column=ts       the column that says how old a row is; _at, when it was appended, unless set
+    target_file_size=128MiB  to which compaction merges small files
+    Example: strand table set messages retention=90d time_column=ts
+    """
+    from strandline.cli.maintenance import confirm_window
+
+    session = session_of(context)
+    changes = _changes(settings)
+    with session.open() as lake:
+        confirm_window(session, lake, name, changes, yes=yes)
+        table = lake.set_table(name, **changes)
+    document = {"table": table.name, **asdict(table.settings)}
+    session.emit(document, lambda: output.say(f"Set {', '.join(settings)} for {table.name}."))
+
+
+def _changes(settings: list[str]) -> SettingChanges:
+    from strandline.config import parse_duration, parse_size
+
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "retention": ("retention_s", lambda text: None if text == "none" else parse_duration(text)),
+        "time_column": ("time_column", str),
+        "target_file_size": ("target_file_bytes", parse_size),
+    }
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        key, found, text = setting.partition("=")
+        if not found or key not in readers:
+            raise BadRequest(f"there is no setting {setting!r}", hint=nearest(key, readers))
+        name, read = readers[key]
+        try:
+            changes[name] = read(text)
+        except ValueError as error:
+            raise BadRequest(f"{key} is {text!r}, expected {error}", hint="`none` keeps rows for good.") from None
+    return cast("SettingChanges", changes)
 
 
 def create(

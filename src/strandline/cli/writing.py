@@ -209,4 +209,7 @@ def _flushed(done: list[Flushed]) -> None:
 
 
 def _dropped(done: Flushed | Loaded) -> str:
-    return f" ({output.counted(done.duplicates_dropped, 'duplicate')} dropped)" if done.duplicates_dropped else ""
+    told = [output.counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
+    stale = getattr(done, "stale_dropped", 0)
+    told += [f"{output.counted(stale, 'row')} past the retention"] if stale else []
+    return f" ({' and '.join(told)} dropped)" if told else ""

@@ -109,13 +109,15 @@ def _swept_until(conn: Connection, now_us: int, grace_s: float) -> int:
     return end_us if held_us is None else min(end_us, held_us)
 
 
-def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000) -> int:
+def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000, table_id: str | None = None) -> int:
     """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it."""
     with ledger.write() as txn:
         over = select(db.batches.c.batch_id).where(
             db.batches.c.released_at_us.is_not(None),
             db.batches.c.released_at_us < _swept_until(txn.conn, txn.at_us, grace_s),
         )
+        if table_id is not None:
+            over = over.where(db.batches.c.table_id == table_id)
         found = list(txn.conn.execute(over.limit(limit)).scalars())
         if found:
             txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))

@@ -157,9 +157,12 @@ def open_delivery(
 
 
 def removed_upto(conn: Connection, stream: Stream) -> int:
-    """The highest seq of a stream that was removed from its log, 0 if none was: no operation removes rows yet."""
-    del conn, stream
-    return 0
+    """The highest seq of a stream that retention has removed from its log, 0 if it has removed none."""
+    head = db.stream_heads.c
+    found = conn.execute(
+        select(head.pruned_upto).where(*(getattr(head, name) == value for name, value in _key(stream).items()))
+    ).scalar()
+    return int(found or 0)
 
 
 def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -> None:

@@ -151,6 +151,16 @@ def read_files(
     return [DataFile(**{**row._mapping, "origin": bool(row.origin)}) for row in rows]
 
 
+def set_times(txn: Txn, branch_id: str, table_id: str, path: str, oldest_us: int | None, newest_us: int | None) -> None:
+    """Write down what was found in a file that nobody had looked into."""
+    file = db.files.c
+    txn.conn.execute(
+        update(db.files)
+        .where(file.branch_id == branch_id, file.table_id == table_id, file.path == path)
+        .values(oldest_us=oldest_us, newest_us=newest_us)
+    )
+
+
 def _has_version(conn: Connection, branch_id: str, table_id: str, version: int) -> bool:
     snapshot = db.snapshots.c
     return (

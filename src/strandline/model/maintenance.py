@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,53 @@ class Need:
     small_bytes: int = 0
     old_rows: int = 0
     snapshots: int = 0
+
+
+class SettingChanges(TypedDict, total=False):
+    """Settings of a table to change; `retention_s` None keeps rows for good."""
+
+    retention_s: float | None
+    time_column: str
+    target_file_bytes: int
+
+
+class Bounds(TypedDict, total=False):
+    """How much one run may do, and whether it only says what it would do."""
+
+    max_bytes: int | None
+    max_time_s: float | None
+    dry_run: bool
+
+
+class Compacting(Bounds, total=False):
+    """How to compact. Not `eager`, only what is worth it is merged: a row is then not rewritten for a few new ones."""
+
+    eager: bool
+
+
+class Retaining(Bounds, total=False):
+    """How to prune.
+
+    `yes` removes rows also when none is left. `force_past_sinks` removes those that sinks have not delivered, and needs
+    `yes`. Not `eager`, files at the edge of the window wait until a good part of them is old.
+    """
+
+    eager: bool
+    yes: bool
+    force_past_sinks: bool
+
+
+class Expiring(Bounds, total=False):
+    """How to expire; `grace_s` instead of the lake's own grace."""
+
+    grace_s: float | None
+
+
+class Sweeping(TypedDict, total=False):
+    """How to sweep; `grace_s` instead of the lake's own grace."""
+
+    grace_s: float | None
+    dry_run: bool
 
 
 class Budget:

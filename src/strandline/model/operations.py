@@ -25,6 +25,7 @@ class TableEffect:
 
     `snapshot` is None when nothing was written (every row was a duplicate): the tail moves on all the same.
 
+    `rows_stale` of the `rows_dropped` were past the table's retention, and no duplicates.
     `removed` are the files that the snapshot lacks; `rows_removed` of their rows are not in `files` either. `pruned` is
     the highest seq that retention removes of each stream: checked against the sinks' watermarks when it is published,
     unless `past_sinks`. `condemned` are snapshots that nobody may pin from the publish on, and that settling removes.
@@ -41,6 +42,7 @@ class TableEffect:
     rows_added: int = 0
     rows_acked: int = 0
     rows_dropped: int = 0
+    rows_stale: int = 0
     last_seq: int = 0
     stream_heads: Mapping[str, int] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -65,7 +67,8 @@ class Effects:
     """Everything a publish writes, over all tables of the operation.
 
     `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in
-    the same transaction as the rows, so neither can be there without the other.
+    the same transaction as the rows, so neither can be there without the other. `purge` is what a purge does in the
+    ledger itself.
     """
 
     tables: tuple[TableEffect, ...]
@@ -73,6 +76,7 @@ class Effects:
     answer: Mapping[str, Any] | None = None
     progress: Mapping[str, Any] | None = None
     stream: Mapping[str, Any] | None = None
+    purge: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def effects_from(body: Mapping[str, Any]) -> Effects | None:
         return None
     tables = tuple(_table_effect(effect) for effect in stored["tables"])
     commit = CommitDraft(**stored["commit"]) if stored["commit"] is not None else None
-    return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"])
+    return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"], stored.get("purge"))
 
 
 def _table_effect(stored: Mapping[str, Any]) -> TableEffect:
@@ -154,6 +158,7 @@ class Flushed:
     snapshot_id: int | None
     operation: str | None
     warnings: tuple[str, ...] = ()
+    stale_dropped: int = 0
 
 
 @dataclass(frozen=True)

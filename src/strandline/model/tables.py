@@ -25,6 +25,10 @@ class TableSettings:
     time_column: str = AT
     target_file_bytes: int = TARGET_FILE_BYTES
 
+    def cutoff_us(self, now_us: int) -> int | None:
+        """Rows whose time lies before this are past their retention; None when rows are kept for good."""
+        return None if self.retention_s is None else now_us - int(self.retention_s * 1_000_000)
+
 
 @dataclass(frozen=True)
 class Table:

@@ -77,6 +77,7 @@ def flush_effect(state: TableState, staged: StagedRows) -> TableEffect:
         files=staged.files,
         rows_added=staged.rows,
         rows_dropped=staged.dropped,
+        rows_stale=staged.stale,
         stream_heads=staged.stream_heads(),
     )
 
@@ -86,16 +87,17 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
     upto = state.head.last_seq
-    rows = dropped = 0
+    rows = dropped = stale = 0
     operation: str | None = None
     warnings: list[str] = []
     while (done := run(ctx, Flush(table, branch, upto, actor))) is not None:
         effect = done.effects.tables[0]
         rows += effect.rows_added
-        dropped += effect.rows_dropped
+        dropped += effect.rows_dropped - effect.rows_stale
+        stale += effect.rows_stale
         operation = done.op_id
         warnings.extend(done.warnings)
-        ctx.report(f"flushed {state.table.name}", rows + dropped, None)
+        ctx.report(f"flushed {state.table.name}", rows + dropped + stale, None)
     while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES) == SWEEP_BATCHES:
         pass
     with ctx.ledger.read() as conn:
@@ -109,4 +111,5 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         snapshot_id=after.head.log_snapshot,
         operation=operation,
         warnings=tuple(warnings),
+        stale_dropped=stale,
     )

@@ -7,10 +7,12 @@ until it is published, or has become a gap.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
@@ -22,11 +24,12 @@ from strandline.ledger import leases, reservations
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import Part
+from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.tables import read_states
 from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
-from strandline.model.types import EXTRA
+from strandline.model.types import AT, EXTRA
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
@@ -107,10 +110,10 @@ class LoadBite:
         for part in self.plan.parts:
             files.append(NumberedFile(part.path, seq))
             seq += part.rows
-        without, dropped = self._duplicates(ctx, state, tail, files, op_id)
+        without, dropped, stale = self._dropped(ctx, state, tail, files, op_id)
         rows = self.plan.rows - dropped
         if rows == 0:
-            return StagedRows(None, dropped=dropped)
+            return StagedRows(None, dropped=dropped, stale=stale)
         columns = [
             column for column in stored_columns(state) if not column.name.startswith("_") or column.name == EXTRA
         ]
@@ -129,33 +132,44 @@ class LoadBite:
                 f"{rows} rows should have been loaded, and {stored} were: a part of the load has changed",
                 hint="Put the file back as it was, and run the load again.",
             )
-        return StagedRows(snapshot, added, rows, dropped)
+        return StagedRows(snapshot, added, rows, dropped, stale=stale)
 
-    def _duplicates(
+    def _dropped(
         self, ctx: Context, state: TableState, tail: StagedRows, files: list[NumberedFile], op_id: str
-    ) -> tuple[str | None, int]:
-        """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite: their seqs, as a
-        file.
+    ) -> tuple[str | None, int, int]:
+        """Rows of the bite that are past the table's retention, or whose key is in the log, in the tail below it, or
+        earlier in the bite: their seqs, as a file; how many they are, and how many of them are too old.
         """
-        if not state.table.row_key:
-            return None, 0
-        scope = key_scope(state)
-        names = list(dict.fromkeys([*scope.within, *scope.row_key]))
+        scope, settings = key_scope(state), state.table.settings
+        cutoff_us = settings.cutoff_us(time.time_ns() // 1000) if settings.time_column != AT else None
+        if not scope.row_key and cutoff_us is None:
+            return None, 0, 0
+        times = [] if cutoff_us is None else [settings.time_column]
+        keys = list(dict.fromkeys([*scope.within, *scope.row_key]))
+        names = list(dict.fromkeys([*keys, *times]))
         with ctx.ledger.read() as conn:
             known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+            seen = seen_hashes(conn, state.table.table_id)
         paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
         with sandbox.interruptible(), sandbox.connect() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
-            relations.define(connection, "loaded", relations.together(parts))
-            log = relations.parquet(paths, names) if paths else None
-            found = relations.find_duplicates(connection, relations.internal("loaded"), log, scope, into="duplicates")
+            relations.define(connection, "offered", relations.together(parts))
+            stale = relations.split_older(
+                connection, "offered", times[0] if times else None, cutoff_us or 0, fresh="loaded", older="stale"
+            )
+            found = stale.num_rows
+            if scope.row_key:
+                log = relations.parquet(paths, keys) if paths else None
+                rows = relations.internal("loaded")
+                found += relations.find_duplicates(connection, rows, log, scope, into="duplicates", seen=seen)
             if found == 0:
-                return None, 0
-            seqs = relations.read_seqs(connection, "duplicates")
+                return None, 0, 0
+            seqs = relations.read_seqs(connection, "duplicates") if scope.row_key else stale.slice(0, 0)
+            seqs = pa.concat_tables([seqs, stale])
         uri = ctx.staging.uri(op_id, "duplicates.parquet")
         system, path = open_uri(uri)
         pq.write_table(seqs, path, filesystem=system)
-        return uri, found
+        return uri, found, stale.num_rows
 
     def _effects(self, state: TableState, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
         plan = self.plan
@@ -172,6 +186,7 @@ class LoadBite:
             rows_added=tail.rows + loaded.rows,
             rows_acked=plan.rows,
             rows_dropped=tail.dropped + loaded.dropped,
+            rows_stale=tail.stale + loaded.stale,
             last_seq=first_seq + plan.rows - 1 if plan.rows else 0,
             stream_heads=heads,
         )
@@ -198,7 +213,7 @@ class LoadBite:
         some = self.plan.rows > 0
         return {
             "rows": so_far["rows"] + loaded.rows,
-            "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped,
+            "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped - loaded.stale,
             "first_seq": so_far["first_seq"] or (first_seq if some else None),
             "last_seq": first_seq + self.plan.rows - 1 if some else so_far["last_seq"],
             "skipped": so_far["skipped"],

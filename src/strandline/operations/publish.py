@@ -9,10 +9,23 @@ from __future__ import annotations
 import orjson
 
 from strandline.errors import Conflict, Damaged
-from strandline.ledger import audit, batches, files, heads, holds, intents, leases, loads, reservations
+from strandline.ledger import (
+    audit,
+    batches,
+    files,
+    heads,
+    holds,
+    intents,
+    leases,
+    loads,
+    purged_keys,
+    purges,
+    reservations,
+)
 from strandline.ledger.commits import write_commit
 from strandline.ledger.idempotency import remember
 from strandline.ledger.ledger import Connection, Txn
+from strandline.ledger.limits import check_limits
 from strandline.ledger.query_marks import move_mark
 from strandline.ledger.tables import branch_name, read_head
 from strandline.model.operations import Effects, Intent, TableEffect
@@ -25,6 +38,8 @@ def apply(txn: Txn, intent: Intent) -> None:
     for effect in effects.tables:
         _check(txn.conn, effect)
         _move(txn, intent, effect)
+    if effects.purge is not None:
+        purges.record(txn, intent.op_id, effects.purge)
     commit = _commit(txn, intent, effects)
     _keep_answers(txn, effects, commit)
     reservations.release(txn, intent.op_id)
@@ -35,6 +50,7 @@ def apply(txn: Txn, intent: Intent) -> None:
 def abandon(txn: Txn, intent: Intent, *, actor: str, reason: str) -> None:
     """Give an operation up: its reserved seqs become a gap, its leases are free, what it staged is garbage."""
     reservations.release(txn, intent.op_id)
+    purged_keys.forget_hashes(txn, intent.op_id)
     intents.set_phase(txn, intent.op_id, "abandoned")
     leases.release_tables(txn, intent.op_id)
     audit.audit_intent(txn, intent, "rolled_back", reason, moved=False, actor=actor)
@@ -78,6 +94,8 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
         )
         replaced = files.remove_files(txn, effect.branch_id, effect.table_id, version, effect.removed)
         files.add_files(txn, effect.branch_id, effect.table_id, version, head.schema_version, effect.files, replaced)
+    if effect.pruned and not effect.past_sinks:
+        check_limits(txn.conn, effect.branch_id, effect.table_id, effect.pruned)
     if effect.condemned:
         holds.condemn(txn, effect.table_id, effect.condemned)
     heads.move(txn, effect, version)

@@ -7,6 +7,7 @@ The duplicates are found beforehand from the key columns alone, by the same word
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
 from strandline.ledger.files import read_files
+from strandline.ledger.purged_keys import seen_hashes
 from strandline.model.arrow import stored_schema
 from strandline.model.foreign import column_ddl
 from strandline.model.ids import private_branch
@@ -42,13 +44,17 @@ MAX_FILE_ROWS = 500_000
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows on a private branch; `snapshot` is None when there was nothing to write."""
+    """Rows on a private branch; `snapshot` is None when there was nothing to write.
+
+    Of those that were `dropped`, so many were `stale`: past the table's retention. The others were duplicates.
+    """
 
     snapshot: int | None
     files: tuple[DataFile, ...] = ()
     rows: int = 0
     dropped: int = 0
     batches: tuple[str, ...] = ()
+    stale: int = 0
 
     def stream_heads(self) -> dict[str, int]:
         """The last seq of each partition that got rows."""
@@ -74,21 +80,22 @@ def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id:
     """Append these batches to the operation's branch, and set aside those that can't be read."""
     ctx.staging.create(op_id)
     unreadable = _Unreadable(ctx, state)
-    duplicates = _duplicates(ctx, state, refs, unreadable) if state.table.row_key else None
+    cutoff_us = state.table.settings.cutoff_us(time.time_ns() // 1000)
+    duplicates = _duplicates(ctx, state, refs, unreadable, cutoff_us) if state.table.row_key else None
     fail("stage.before_files")
-    paths, rows = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable)
+    paths, rows, fresh = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable, cutoff_us)
     fail("stage.after_files")
     kept = unreadable.without(refs)
     batches = tuple(ref.batch_id for ref in kept)
     offered = sum(ref.rows for ref in kept)
     if rows == 0:
-        return StagedRows(None, dropped=offered, batches=batches)
+        return StagedRows(None, dropped=offered, batches=batches, stale=offered - fresh)
     frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
     snapshot, files = append(ctx, state, frame, op_id)
     stored = sum(file.rows for file in files)
     if stored != rows:
         raise Damaged(f"{rows} rows of the tail were staged, and Spark wrote {stored}", operation=op_id)
-    return StagedRows(snapshot, files, rows, offered - rows, batches)
+    return StagedRows(snapshot, files, rows, offered - rows, batches, offered - fresh)
 
 
 class _Unreadable:
@@ -142,7 +149,9 @@ def columns_ddl(state: TableState) -> str:
     return ", ".join(column_ddl(column) for column in stored_columns(state))
 
 
-def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable) -> pa.Array:
+def _duplicates(
+    ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable, cutoff_us: int | None
+) -> pa.Array:
     """The seqs of rows whose key is in the log, or earlier among these rows."""
     scope = key_scope(state)
     names = list(dict.fromkeys([*scope.within, *scope.row_key]))
@@ -150,7 +159,7 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
     touched: set[str] = set()
 
     def keys() -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names, cutoff_us=cutoff_us):
             if scope.within:
                 touched.update(partitions(batch, scope.within))
             yield batch
@@ -166,8 +175,9 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
                 state.head.version,
                 partitions=sorted(touched) if scope.within else None,
             )
+            seen = seen_hashes(conn, state.table.table_id)
         log = relations.parquet([relations.local_path(file.path) for file in known], names) if known else None
-        relations.find_duplicates(connection, relations.internal("keys"), log, scope, into="duplicates")
+        relations.find_duplicates(connection, relations.internal("keys"), log, scope, into="duplicates", seen=seen)
         unreadable.set_aside()
         found: pa.Array = relations.read_seqs(connection, "duplicates").column(0).combine_chunks()
     return found
@@ -180,19 +190,23 @@ def _write_files(
     op_id: str,
     duplicates: pa.Array | None,
     unreadable: _Unreadable,
-) -> tuple[list[str], int]:
-    """Write the rows that stay into Parquet files of the operation's folder, in seq order."""
+    cutoff_us: int | None,
+) -> tuple[list[str], int, int]:
+    """Write the rows that stay into Parquet files of the operation's folder, in seq order.
+
+    Returns the files, how many rows they have, and how many there were before the duplicates were dropped.
+    """
     total = sum(ref.rows for ref in refs)
     per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
     writer = _Files(ctx, op_id, log_schema(state), per_file)
     done = 0
     with writer:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, cutoff_us=cutoff_us):
             done += batch.num_rows
             writer.write(_kept(batch, duplicates))
             ctx.report(f"reading the tail of {state.table.name}", done, total)
     unreadable.set_aside()
-    return writer.paths, writer.rows
+    return writer.paths, writer.rows, done
 
 
 def _kept(batch: pa.RecordBatch, duplicates: pa.Array | None) -> pa.RecordBatch:

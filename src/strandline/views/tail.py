@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
@@ -30,23 +31,40 @@ def read_batches(
     on_unreadable: OnUnreadable,
     *,
     columns: Sequence[str] | None = None,
+    cutoff_us: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """These batches as the table's log holds them, in seq order; one that can't be read is reported and left out.
 
-    With `columns`, only these of the user's are decoded, and `_seq` is always there.
+    With `columns`, only these of the user's are decoded, and `_seq` is always there. Rows whose time lies before
+    `cutoff_us` are left out: retention would remove them as soon as they were in the log.
     """
     schema = stored_schema(state.schema, state.table.extra)
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    time_column = state.table.settings.time_column
+    decoded = columns
+    if columns is not None and cutoff_us is not None and time_column != AT:
+        decoded = list(dict.fromkeys([*columns, time_column]))
+    wanted = schema if decoded is None else pa.schema([schema.field(name) for name in decoded])
     for payload in read_payloads(ledger, refs):
         try:
-            batch = _decode(payload, wanted, columns)
+            batch = _decode(payload, wanted, decoded)
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
             continue
         if columns is None:
-            yield _stamp(batch, payload.ref, len(schema), inbound=state.table.inbound)
+            rows = _stamp(batch, payload.ref, len(schema), inbound=state.table.inbound)
         else:
-            yield batch.append_column(SEQ, _seqs(payload.ref))
+            rows = batch.append_column(SEQ, _seqs(payload.ref))
+        if cutoff_us is not None:
+            rows = _fresh(rows, payload.ref, time_column, cutoff_us)
+        yield rows if columns is None else rows.select([*columns, SEQ])
+
+
+def _fresh(rows: pa.RecordBatch, ref: BatchRef, time_column: str, cutoff_us: int) -> pa.RecordBatch:
+    """The rows whose time is not before the cutoff, and those without one."""
+    if time_column == AT:
+        return rows if ref.at_us >= cutoff_us else rows.slice(0, 0)
+    older = pc.less(rows.column(time_column).cast(pa.timestamp("us")).cast(pa.int64()), cutoff_us)
+    return rows.filter(pc.invert(pc.fill_null(older, False)))
 
 
 class Unreadable(Exception):

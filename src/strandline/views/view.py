@@ -18,6 +18,7 @@ from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
 from strandline.ledger.batches import GRACE_S
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.tables import read_states
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import OURS, SEQ, Column
@@ -58,6 +59,7 @@ class View:
             at_us = ledger.last_at_us(conn)
         self.branch = branch
         self._ledger = ledger
+        self._at_us = at_us
         self._keeper = Keeper(ledger, at_us, grace_s)
         self._iceberg = iceberg
         self._states: Mapping[str, TableState] = {state.table.name.lower(): state for state in states}
@@ -106,6 +108,24 @@ class View:
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
         return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
+
+    def count(self, name: str, where: str) -> int:
+        """How many rows a condition names."""
+        table = sandbox.quote_name(self.state(name).table.name)
+        ((found,),) = self.sql(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
+        return int(found)
+
+    def count_older(self, name: str, column: str, window_s: float) -> int:
+        """How many rows of the log have a time that lies further back than a window."""
+        state = self.state(name)
+        files = self.files(name)
+        cutoff_us = self._at_us - int(window_s * 1_000_000)
+        if not files or column not in {one.name for one in stored_columns(state)}:
+            return 0
+        with sandbox.connect() as connection, _typed():
+            rows = _files_sql(files, [SEQ, column])
+            old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
+        return int(old.num_rows)
 
     def before_last(self, name: str, rows: int) -> int:
         """The seq to read since in order to get the last so many rows."""
@@ -180,7 +200,8 @@ class View:
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for batch in read_batches(self._ledger, state, state.tail, _warn(state)):
+            cutoff_us = state.table.settings.cutoff_us(self._at_us)
+            for batch in read_batches(self._ledger, state, state.tail, _warn(state), cutoff_us=cutoff_us):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))
                 yield batch
@@ -190,11 +211,13 @@ class View:
         with sandbox.interruptible():
             relations.load_rows(connection, tail, log_schema(state), rows())
         if scope.row_key:
+            with self._ledger.read() as conn:
+                seen = seen_hashes(conn, state.table.table_id)
             known = [file for file in files if not scope.within or file.partition in touched]
             log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
             with _typed():
                 relations.find_duplicates(
-                    connection, relations.internal(tail), log if known else None, scope, into=dropped
+                    connection, relations.internal(tail), log if known else None, scope, into=dropped, seen=seen
                 )
 
     def _tail_sql(self, state: TableState) -> str:

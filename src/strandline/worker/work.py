@@ -51,4 +51,33 @@ def _recover(lake: Lake, _asked: Mapping[str, Any], _stop: threading.Event) -> A
     return [asdict(one) for one in lake.recover()]
 
 
-WORK: dict[str, Work] = {"flush": _flush, "tick": _tick, "load": _load, "adopt": _adopt, "recover": _recover}
+def _maintain(kind: str) -> Work:
+    """Compaction, retention or expiry of tables, with the options that were asked for."""
+
+    def work(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+        done = getattr(lake, kind)(*asked["tables"], actor=asked["actor"], branch=asked["branch"], **asked["how"])
+        return [asdict(one) for one in done]
+
+    return work
+
+
+def _sweep(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+    return [asdict(one) for one in lake.sweep(*asked["tables"], branch=asked["branch"], **asked["how"])]
+
+
+def _purge(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
+    return [asdict(lake.purge(asked["table"], asked["where"], actor=asked["actor"], **asked["how"]))]
+
+
+WORK: dict[str, Work] = {
+    "flush": _flush,
+    "tick": _tick,
+    "load": _load,
+    "adopt": _adopt,
+    "recover": _recover,
+    "compact": _maintain("compact"),
+    "retain": _maintain("retain"),
+    "expire": _maintain("expire"),
+    "sweep": _sweep,
+    "purge": _purge,
+}

@@ -54,6 +54,43 @@ def files(paths: Sequence[str], columns: Sequence[str], older: Set[str] = frozen
     return together(queries)
 
 
+def matching(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], condition: str) -> pa.Table:
+    """Columns, or expressions, of those rows for which a condition holds; a null is no. `rows` is a SELECT."""
+    query = f"SELECT {', '.join(columns)} FROM ({rows}) WHERE coalesce(({condition}), false)"
+    return connection.sql(query).to_arrow_table()
+
+
+def older_than(column: str, cutoff_us: int) -> str:
+    """The condition for rows whose time (a timestamp or a date) lies before a moment; without a time, none does."""
+    return f"epoch_us({quote_name(column)}::TIMESTAMPTZ) < {cutoff_us}"
+
+
+def split_older(
+    connection: duckdb.DuckDBPyConnection, rows: str, column: str | None, cutoff_us: int, *, fresh: str, older: str
+) -> pa.Table:
+    """Name the rows of one of our own relations that are not past a moment, and return the seqs of the others.
+
+    Without a time column none is.
+    """
+    condition = "false" if column is None else f"coalesce({older_than(column, cutoff_us)}, false)"
+    connection.execute(f"CREATE TABLE {internal(older)} AS SELECT {SEQ} FROM {internal(rows)} WHERE {condition}")
+    define(connection, fresh, f"SELECT * FROM {internal(rows)} WHERE NOT {condition}")
+    return read_seqs(connection, older)
+
+
+def range_us(connection: duckdb.DuckDBPyConnection, path: str, column: str) -> tuple[int | None, int | None]:
+    """The oldest and the newest time of a file; without the newest where rows lack one."""
+    moment = f"epoch_us({quote_name(column)}::TIMESTAMPTZ)"
+    query = f"SELECT min({moment}), max({moment}), count(*) > count({moment}) FROM ({parquet([path], [column])})"
+    ((oldest, newest, lacking),) = connection.execute(query).fetchall()
+    return oldest, None if lacking else newest
+
+
+def everything(name: str) -> str:
+    """A SELECT of all of one of our own tables."""
+    return f"SELECT * FROM {internal(name)}"
+
+
 def internal(name: str) -> str:
     """One of our own tables or views."""
     return f"{INTERNAL}.{quote_name(name)}"
@@ -118,11 +155,17 @@ def load_rows(
 
 
 def find_duplicates(
-    connection: duckdb.DuckDBPyConnection, rows: str, log: str | None, scope: KeyScope, into: str
+    connection: duckdb.DuckDBPyConnection,
+    rows: str,
+    log: str | None,
+    scope: KeyScope,
+    into: str,
+    seen: Sequence[bytes] = (),
 ) -> int:
     """Write the seqs of the duplicates in `rows` into the table `into`, and return how many there are.
 
-    A row is a duplicate when its key is in `log`, or in `rows` with a lower seq. A key with a null in it never is.
+    A row is a duplicate when its key is in `log`, or in `rows` with a lower seq, or when its hash is among the `seen`:
+    those of purged rows. A key with a null in it never is.
     `rows` and `log` are relations with the key's columns, and `rows` with `_seq`.
     """
     keyed = " AND ".join(f"r.{quote_name(column)} IS NOT NULL" for column in scope.row_key)
@@ -138,9 +181,29 @@ def find_duplicates(
             + [f"r.{quote_name(column)} IS NOT DISTINCT FROM l.{quote_name(column)}" for column in scope.within]
         )
         query = f"{earlier} UNION SELECT {SEQ} FROM {rows} r SEMI JOIN ({log}) l ON {same}"
+    if seen:
+        _load_hashes(connection, f"seen_{into}", seen)
+        purged = f"SELECT hash FROM {internal(f'seen_{into}')}"
+        query = f"{query} UNION SELECT {SEQ} FROM {rows} r WHERE {keyed} AND {key_hash(scope)} IN ({purged})"
     connection.execute(f"CREATE TABLE {internal(into)} AS {query}")
     ((found,),) = connection.execute(f"SELECT count(*) FROM {internal(into)}").fetchall()
     return int(found)
+
+
+def key_hash(scope: KeyScope) -> str:
+    """128 bits that stand for a row's key, the same wherever and whenever they are computed; null where a part is."""
+    whole = [f"{quote_name(column)}::VARCHAR" for column in scope.row_key]
+    within = [f"{quote_name(column)}::VARCHAR" for column in scope.within]
+    parts = [f"length({text}) || ':' || {text}" for text in whole]
+    parts += [f"coalesce(length({text}) || ':' || {text}, 'null')" for text in within]
+    return f"unhex(md5({' || '.join(parts)}))"
+
+
+def _load_hashes(connection: duckdb.DuckDBPyConnection, name: str, hashes: Sequence[bytes]) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([("hash", pa.binary())])
+    load_rows(connection, name, schema, [pa.record_batch([pa.array(hashes, pa.binary())], schema=schema)])
 
 
 def _names(columns: Sequence[str]) -> str:

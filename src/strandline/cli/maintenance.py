@@ -1,0 +1,239 @@
+"""Commands that keep a lake tidy: compact, retain, expire, sweep, purge."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor, Branch, Here, TableName, TableNames, who
+from strandline.cli.session import Session, session_of
+from strandline.config import parse_duration, parse_size
+from strandline.errors import BadRequest, PreconditionFailed
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+MaxBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="Rewrite about so much at most, such as 1GiB.")]
+MaxTime = Annotated[str | None, typer.Option(metavar="TIME", help="Begin nothing more after that, such as 10m.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    for command in (compact, retain, expire, sweep, purge):
+        app.command(command.__name__)(command)
+
+
+def compact(
+    context: typer.Context,
+    tables: TableNames = None,
+    dry_run: DryRun = False,
+    max_bytes: MaxBytes = None,
+    max_time: MaxTime = None,
+    branch: Branch = "main",
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
+    """Merge small files into large ones; no row changes.
+
+    The table with the most small files comes first. A run that was stopped, or that came to a limit, is gone on with by
+    the next one.
+
+    \b
+    Example: strand compact messages --max-bytes 10GiB
+    """
+    how = {**_bounds(max_bytes, max_time), "dry_run": dry_run}
+    _run(context, "compact", tables, branch, actor, how, here=here)
+
+
+def retain(
+    context: typer.Context,
+    tables: TableNames = None,
+    dry_run: DryRun = False,
+    max_bytes: MaxBytes = None,
+    max_time: MaxTime = None,
+    force_past_sinks: Annotated[
+        bool, typer.Option("--force-past-sinks", help="Also rows that sinks have not delivered; lists them.")
+    ] = False,
+    yes: Yes = False,
+    branch: Branch = "main",
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
+    """Remove rows that are older than their table's retention.
+
+    A row that a sink still has to deliver stays, and the sink is named. `strand table set NAME retention=90d` sets the
+    window, and `time_column=…` what it is measured by.
+
+    \b
+    Example: strand retain --dry-run
+    """
+    how = {
+        **_bounds(max_bytes, max_time),
+        "dry_run": dry_run,
+        "force_past_sinks": force_past_sinks,
+        "yes": yes,
+    }
+    try:
+        _run(context, "retain", tables, branch, actor, how, here=here)
+    except PreconditionFailed as error:
+        if yes or not _asked(session_of(context), f"{error} Go on?"):
+            raise
+        _run(context, "retain", tables, branch, actor, {**how, "yes": True}, here=here)
+
+
+def expire(
+    context: typer.Context,
+    tables: TableNames = None,
+    dry_run: DryRun = False,
+    grace: Annotated[str | None, typer.Option(metavar="TIME", help="Instead of the lake's own, 15m.")] = None,
+    max_time: MaxTime = None,
+    branch: Branch = "main",
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
+    """Remove snapshots that nobody needs any more, and the files that only they have.
+
+    What a table is now stays, and whatever an open delivery or a held view reads.
+
+    \b
+    Example: strand expire --dry-run
+    """
+    how = {**_bounds(None, max_time), "grace_s": _seconds(grace), "dry_run": dry_run}
+    _run(context, "expire", tables, branch, actor, how, here=here)
+
+
+def sweep(
+    context: typer.Context,
+    tables: TableNames = None,
+    dry_run: DryRun = False,
+    branch: Branch = "main",
+    here: Here = False,
+) -> None:
+    """Remove what crashes left: private branches, folders, files that no snapshot names.
+
+    Also flushed batches whose grace is over and old idempotency keys. Nothing of a process that lives is touched, and
+    no file that is younger than a day.
+
+    \b
+    Example: strand sweep --dry-run
+    """
+    _run(context, "sweep", tables, branch, "", {"dry_run": dry_run}, here=here)
+
+
+def purge(
+    context: typer.Context,
+    table: TableName,
+    where: Annotated[str, typer.Option(metavar="SQL", help="A condition on the table's columns.")],
+    and_history: Annotated[
+        bool, typer.Option("--and-history", help="Also out of older snapshots, as far as nobody reads them.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
+    """Remove the rows that a condition names, wherever they are, for good.
+
+    That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges, which
+    sinks deliver too; the row keys count as seen, so that a backfill does not bring the rows back.
+
+    \b
+    Example: strand purge messages --where "session = 's1'" --and-history --yes
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        if not dry_run and not yes:
+            planned = lake.purge(table, where, dry_run=True)
+            told = f"{planned.detail['rows']:,} rows of {planned.table} would be removed for good."
+            if not _asked(session, f"{told} Go on?"):
+                raise PreconditionFailed(told, hint="`--yes` removes them.", rows=planned.detail["rows"])
+        how = {"and_history": and_history, "dry_run": dry_run}
+        asked = {"table": table, "where": where, "actor": who(actor), "how": how}
+        answer = session.carry_out(lake, "purge", asked, here=here)
+    _emit(session, answer)
+
+
+def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str, Any], *, yes: bool) -> None:
+    """A window that no row of the log lies in is a mistake more often than not: ask before it is set."""
+    window_s = changes.get("retention_s")
+    if yes or window_s is None:
+        return
+    state = lake.view().state(name)
+    column = changes.get("time_column", state.table.settings.time_column)
+    total = state.head.books.log
+    if total and lake.view().count_older(name, column, window_s) == total:
+        told = f"every one of the {total:,} rows of {state.table.name} is older than that, and would be removed"
+        if not _asked(session, f"{told}. Go on?"):
+            raise PreconditionFailed(told, hint="`--yes` sets it all the same.", rows=total)
+
+
+def _asked(session: Session, question: str) -> bool:
+    """What a person at a terminal answers; nobody is asked where there is none."""
+    if session.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(question, err=True)
+
+
+def _bounds(max_bytes: str | None, max_time: str | None) -> dict[str, Any]:
+    try:
+        size = None if max_bytes is None else parse_size(max_bytes)
+    except ValueError as error:
+        raise BadRequest(f"--max-bytes is {max_bytes!r}, expected {error}", hint="Write 10GiB.") from None
+    return {"max_bytes": size, "max_time_s": _seconds(max_time)}
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise BadRequest(f"{text!r} is no time, expected {error}", hint="Write 10m.") from None
+
+
+def _run(
+    context: typer.Context,
+    kind: str,
+    tables: list[str] | None,
+    branch: str,
+    actor: str,
+    how: Mapping[str, Any],
+    *,
+    here: bool,
+) -> None:
+    session = session_of(context)
+    with session.open() as lake:
+        for name in tables or ():
+            lake.view(branch).state(name)
+        asked = {"tables": tables or [], "branch": branch, "actor": who(actor), "how": how}
+        answer = session.carry_out(lake, kind, asked, here=here)
+    _emit(session, answer)
+
+
+def _emit(session: Session, done: list[dict[str, Any]]) -> None:
+    for one in done:
+        for text in one["warnings"]:
+            session.warn(f"{one['table']}: {text}")
+    session.emit(done, lambda: _table(done))
+
+
+def _table(done: list[dict[str, Any]]) -> None:
+    if not done:
+        output.say("There are no tables yet.")
+    for one in done:
+        changed = [
+            f"{name.replace('_', ' ')} {_shown(name, before)} → {_shown(name, one['after'].get(name, before))}"
+            for name, before in one["before"].items()
+            if before != one["after"].get(name, before)
+        ]
+        would = "would change: " if one["dry_run"] else ""
+        left = "" if one["complete"] or one["dry_run"] else "; more is left to do"
+        output.say(f"{one['table']}: {would + ', '.join(changed) if changed else 'nothing to do'}{left}.")
+
+
+def _shown(name: str, value: int) -> str:
+    return output.size(value) if name.endswith("bytes") else f"{value:,}"

@@ -1,0 +1,44 @@
+"""Keys that a purge removed, as hashes that say nothing about the rows.
+
+They are written while the purge is staged and count as seen from its publish on, so that a backfill does not bring the
+rows back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from strandline.ledger import schema as db
+from strandline.ledger.ledger import Ledger, Txn
+
+CHUNK = 10_000
+
+
+def note_hashes(ledger: Ledger, table_id: str, op_id: str, hashes: Sequence[bytes]) -> None:
+    """Write down the hashes of keys that a purge is about to remove."""
+    for start in range(0, len(hashes), CHUNK):
+        some = hashes[start : start + CHUNK]
+        with ledger.write() as txn:
+            txn.conn.execute(
+                insert(db.purged_keys),
+                [{"table_id": table_id, "hash": one, "op_id": op_id, "seen": 0} for one in some],
+            )
+
+
+def seen_hashes(conn: Connection, table_id: str) -> list[bytes]:
+    """The hashes of keys that were purged from a table."""
+    key = db.purged_keys.c
+    found = conn.execute(select(key.hash).where(key.table_id == table_id, key.seen == 1).distinct())
+    return [bytes(one) for one in found.scalars()]
+
+
+def forget_hashes(txn: Txn, op_id: str) -> None:
+    """A purge was given up: its keys have not been purged."""
+    txn.conn.execute(delete(db.purged_keys).where(db.purged_keys.c.op_id == op_id, db.purged_keys.c.seen == 0))
+
+
+def count_as_seen(txn: Txn, op_id: str) -> None:
+    """A purge is published: from now on its keys were seen."""
+    txn.conn.execute(update(db.purged_keys).where(db.purged_keys.c.op_id == op_id).values(seen=1))

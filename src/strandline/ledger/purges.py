@@ -1,0 +1,92 @@
+"""What a purge does in the ledger itself: emptied dead letters, shortened quarantine, and its tombstone.
+
+A dead letter that is purged keeps its place, without its bytes:
+the unit it belongs to must go on leaving its row out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from strandline.errors import StrandError
+from strandline.ledger import schema as db
+from strandline.ledger.appends import Append, store
+from strandline.ledger.dead_letters import DISCARDED
+from strandline.ledger.encode import checksum, encode_rows
+from strandline.ledger.ledger import MAIN, Txn
+from strandline.ledger.purged_keys import count_as_seen
+from strandline.ledger.tables import read_states
+
+TOMBSTONES = "strand_purges"
+TOMBSTONE_COLUMNS = {
+    "purge_id": "string",
+    "table_name": "string",
+    "table_id": "string",
+    "predicate": "string",
+    "rows": "long",
+    "upto_seq": "long",
+}
+CHUNK = 500
+
+
+def read_letters(conn: Connection, table_id: str) -> list[tuple[str, int, bytes]]:
+    """Every dead letter of a table that still has its bytes: its id, its row's seq, the bytes."""
+    letter = db.dead_letters.c
+    rows = conn.execute(
+        select(letter.letter_id, letter.seq, letter.payload).where(letter.table_id == table_id, letter.payload != b"")
+    )
+    return [(row.letter_id, row.seq, bytes(row.payload)) for row in rows]
+
+
+def read_quarantined(conn: Connection, table_id: str) -> list[tuple[str, int, bytes]]:
+    """Every quarantined batch of a table: its id, its rows, its bytes."""
+    batch = db.quarantine.c
+    rows = conn.execute(select(batch.batch_id, batch.rows, batch.payload).where(batch.table_id == table_id))
+    return [(row.batch_id, row.rows, bytes(row.payload)) for row in rows]
+
+
+def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
+    """The ledger's part of a purge's publish."""
+    count_as_seen(txn, op_id)
+    for some in _chunks(purge["letters"], CHUNK):
+        txn.conn.execute(
+            update(db.dead_letters)
+            .where(db.dead_letters.c.letter_id.in_(list(some)))
+            .values(payload=b"", answer='{"purged":true}', state=DISCARDED)
+        )
+    for batch in purge["quarantined"]:
+        _shrink(txn, purge["branch_id"], purge["table_id"], batch)
+    (state,) = read_states(txn.conn, MAIN, [TOMBSTONES])
+    (answer,) = store(txn, [Append.of(state, purge["actor"], encode_rows([purge["tombstone"]], state))])
+    if isinstance(answer, StrandError):
+        raise answer
+
+
+def _shrink(txn: Txn, branch_id: str, table_id: str, batch: Mapping[str, Any]) -> None:
+    """Put a quarantined batch's other rows in its place; one without other rows goes."""
+    quarantined, head = db.quarantine.c, db.heads.c
+    where = quarantined.batch_id == batch["batch_id"]
+    before = txn.conn.execute(select(quarantined.rows).where(where)).scalar()
+    if before is None:
+        return
+    payload = base64.b64decode(batch["payload"])
+    if batch["rows"]:
+        change = update(db.quarantine).where(where)
+        txn.conn.execute(change.values(payload=payload, checksum=checksum(payload), rows=batch["rows"]))
+    else:
+        txn.conn.execute(delete(db.quarantine).where(where))
+    gone = before - batch["rows"]
+    txn.conn.execute(
+        update(db.heads)
+        .where(head.branch_id == branch_id, head.table_id == table_id)
+        .values(rows_quarantined=head.rows_quarantined - gone, rows_pruned=head.rows_pruned + gone)
+    )
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

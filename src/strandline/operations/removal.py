@@ -1,0 +1,143 @@
+"""Taking rows out of a log: whole files where all of a file goes, and the others written again without those rows.
+
+Which rows go is decided before anything is written, as seqs: by the ledger's figures of a file, or by DuckDB from the
+file's rows. So there is one evaluator of conditions, and what Spark writes can be compared with what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from strandline.engines.duck import relations, sandbox
+from strandline.engines.spark import maintain
+from strandline.engines.storage import open_uri
+from strandline.errors import Damaged
+from strandline.failpoints import fail
+from strandline.ledger.files import read_files
+from strandline.model.operations import TableEffect
+from strandline.model.tables import DataFile, TableState
+from strandline.model.types import SEQ
+from strandline.operations.compact import place_of
+from strandline.operations.context import Context
+from strandline.operations.layout import Group, neighbours
+from strandline.operations.stage_tail import added_files, prepare_branch
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What goes of a table at one version: these files whole, and of the others the rows with these seqs."""
+
+    whole: tuple[DataFile, ...] = ()
+    partly: tuple[DataFile, ...] = ()
+    seqs: pa.Array = field(default_factory=lambda: pa.array([], pa.int64()))
+    highest: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """How many rows go."""
+        return sum(file.rows for file in self.whole) + len(self.seqs)
+
+    def plus(self, other: Removal) -> Removal:
+        """Both together; they are of different files."""
+        highest = {
+            name: max(self.highest.get(name, 0), other.highest.get(name, 0)) for name in [*self.highest, *other.highest]
+        }
+        seqs = pa.concat_arrays([self.seqs, other.seqs])
+        return Removal((*self.whole, *other.whole), (*self.partly, *other.partly), seqs, highest)
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """The highest seq that goes, of each stream that loses rows."""
+        found = dict(self.highest)
+        for file in self.whole:
+            found[file.partition] = max(found.get(file.partition, 0), file.last_seq)
+        return found
+
+
+def find_rows(
+    files: Sequence[DataFile], stored: Sequence[str], condition: str, more: Sequence[str] = ()
+) -> tuple[Removal, pa.Table]:
+    """The rows of these files that a condition of DuckDB's names; beside it their seqs and `more` expressions."""
+    found: list[tuple[DataFile, pa.Table]] = []
+    with sandbox.interruptible(), sandbox.connect() as connection:
+        for file in files:
+            path = relations.local_path(file.path)
+            rows = relations.files([path], stored, frozenset() if file.origin else {path})
+            matched = relations.matching(connection, rows, [SEQ, *more], condition)
+            if matched.num_rows:
+                found.append((file, matched))
+    highest: dict[str, int] = {}
+    for file, rows in found:
+        last = int(pc.max(rows.column(SEQ)).as_py())
+        highest[file.partition] = max(highest.get(file.partition, 0), last)
+    partly = [(file, rows) for file, rows in found if rows.num_rows < file.rows]
+    seqs = [chunk for _, rows in partly for chunk in rows.column(SEQ).chunks]
+    removal = Removal(
+        whole=tuple(file for file, rows in found if rows.num_rows == file.rows),
+        partly=tuple(file for file, _ in partly),
+        seqs=pa.concat_arrays(seqs) if seqs else pa.array([], pa.int64()),
+        highest=highest,
+    )
+    return removal, pa.concat_tables([rows for _, rows in found]) if found else pa.table({})
+
+
+def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str) -> TableEffect:
+    """Write the log without these rows on the operation's branch; says what the publish has to do."""
+    prepare_branch(ctx, state, op_id)
+    groups = _groups(ctx, state, removal)
+    without = _write_seqs(ctx, op_id, removal.seqs) if groups else None
+    fail("stage.before_append")
+    snapshot = maintain.remove(ctx.iceberg(), place_of(state, op_id), removal.whole, groups, without)
+    fail("stage.after_append")
+    added = added_files(ctx, state, snapshot)
+    _check(op_id, removal, groups, added)
+    ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
+    return TableEffect(
+        branch_id=state.head.branch_id,
+        table_id=state.table.table_id,
+        from_version=state.head.version,
+        from_snapshot=state.head.log_snapshot,
+        snapshot=snapshot,
+        files=added,
+        removed=tuple(file.path for file in [*removal.whole, *removal.partly]),
+        rows_removed=removal.rows,
+    )
+
+
+def _groups(ctx: Context, state: TableState, removal: Removal) -> list[Group]:
+    if not removal.partly:
+        return []
+    with ctx.ledger.read() as conn:
+        files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+    return neighbours(files, removal.partly, removal.whole, state.table.settings.target_file_bytes)
+
+
+def _write_seqs(ctx: Context, op_id: str, seqs: pa.Array) -> str:
+    ctx.staging.create(op_id)
+    fail("stage.before_files")
+    uri = ctx.staging.uri(op_id, "removed.parquet")
+    system, path = open_uri(uri)
+    pq.write_table(pa.table({SEQ: seqs}), path, filesystem=system)
+    fail("stage.after_files")
+    return uri
+
+
+def _check(op_id: str, removal: Removal, groups: Sequence[Group], added: Sequence[DataFile]) -> None:
+    """Damaged unless just the chosen rows are missing, and each new file lies within the files that it replaces."""
+    left = sum(file.rows for file in removal.partly) - len(removal.seqs)
+    spans = [(group[0].partition, group[0].first_seq, group[-1].last_seq) for group in groups]
+    within = all(
+        any(file.partition == name and first <= file.first_seq and file.last_seq <= last for name, first, last in spans)
+        for file in added
+    )
+    if sum(file.rows for file in added) != left or not within or len(added) > len(groups):
+        raise Damaged(
+            f"{left} rows should have been left of the files that were written again, and "
+            f"{sum(file.rows for file in added)} are: nothing was published",
+            operation=op_id,
+        )

@@ -1,0 +1,109 @@
+"""Maintenance of several tables: what is due, in which order, within one budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Unpack
+
+from strandline.errors import Busy
+from strandline.ledger.holds import count_expirable
+from strandline.ledger.tables import branch_id, find_table, list_tables, read_states
+from strandline.model.maintenance import Budget, Compacting, Expiring, Maintained, Need, Retaining, Sweeping
+from strandline.operations import compact as compacting
+from strandline.operations import expire as expiring
+from strandline.operations import retain as retaining
+from strandline.operations import sweep as sweeping
+from strandline.operations.context import Context
+
+Work = Callable[[str], Maintained]
+
+
+def compact(
+    ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Compacting]
+) -> list[Maintained]:
+    """Compact these tables, or all, the neediest first."""
+    budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
+    eager, dry_run = how.get("eager", True), how.get("dry_run", False)
+    names = compacting.neediest(ctx, _names(ctx, tables), branch, eager=eager)
+    return _each(names, lambda name: compacting.compact(ctx, name, branch, actor, budget, eager=eager, dry_run=dry_run))
+
+
+def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Retaining]) -> list[Maintained]:
+    """Prune these tables, or all."""
+    budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
+
+    def one(name: str) -> Maintained:
+        return retaining.retain(
+            ctx,
+            name,
+            branch,
+            actor,
+            budget,
+            eager=how.get("eager", True),
+            past_sinks=how.get("force_past_sinks", False),
+            yes=how.get("yes", False),
+            dry_run=how.get("dry_run", False),
+        )
+
+    return _each(_names(ctx, tables), one)
+
+
+def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Expiring]) -> list[Maintained]:
+    """Expire snapshots of these tables, or of all."""
+    budget = Budget(max_time_s=how.get("max_time_s"))
+    grace_s, dry_run = _grace(ctx, how.get("grace_s")), how.get("dry_run", False)
+    return _each(
+        _names(ctx, tables),
+        lambda name: expiring.expire(ctx, name, branch, actor, budget, grace_s=grace_s, dry_run=dry_run),
+    )
+
+
+def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweeping]) -> list[Maintained]:
+    """Sweep these tables, or all of them and the lake."""
+    names = _names(ctx, tables) if tables else ()
+    return sweeping.sweep(ctx, names, grace_s=_grace(ctx, how.get("grace_s")), dry_run=how.get("dry_run", False))
+
+
+def needs(ctx: Context, branch: str) -> list[Need]:
+    """What each table needs, the neediest first; those that need nothing are left out. No file is opened."""
+    now_us = time.time_ns() // 1000
+    found: list[Need] = []
+    with ctx.ledger.read() as conn:
+        expirable = count_expirable(conn, branch_id(conn, branch), now_us=now_us, grace_s=ctx.grace_s)
+        for state in read_states(conn, branch):
+            groups = compacting.plan(conn, state, eager=False)
+            old = retaining.plan(conn, state, now_us)
+            need = Need(
+                state.table.name,
+                small_files=sum(len(group) for group in groups),
+                small_bytes=sum(file.size_bytes for group in groups for file in group),
+                old_rows=0 if old is None else retaining.estimate(old),
+                snapshots=expirable.get(state.table.table_id, 0),
+            )
+            if need != Need(state.table.name):
+                found.append(need)
+    return sorted(found, key=lambda need: (-need.small_files, -need.old_rows, -need.snapshots, need.table))
+
+
+def _names(ctx: Context, tables: Sequence[str]) -> list[str]:
+    with ctx.ledger.read() as conn:
+        found = [find_table(conn, name) for name in tables] if tables else list_tables(conn)
+    return [table.name for table in found]
+
+
+def _grace(ctx: Context, grace_s: float | None) -> float:
+    return ctx.grace_s if grace_s is None else grace_s
+
+
+def _each(names: Sequence[str], work: Work) -> list[Maintained]:
+    """The same for several tables; one that somebody else is busy with keeps no other waiting."""
+    done: list[Maintained] = []
+    for name in names:
+        try:
+            done.append(work(name))
+        except Busy as error:
+            if len(names) == 1:
+                raise
+            done.append(Maintained(name, {}, {}, complete=False, warnings=(str(error),)))
+    return done
