@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
-from strandline.engines.duck import relations, sandbox
-from strandline.engines.duck.predicates import check_predicate
+from strandline.engines.duck import relations
+from strandline.engines.duck.predicates import check_predicate, without_matches
 from strandline.errors import Conflict, StrandError
 from strandline.ledger import batches, purges
 from strandline.ledger.files import count_snapshots, read_files
@@ -181,19 +180,9 @@ def _letters(letters: Sequence[tuple[str, int, bytes]], gone: set[int], where: s
 
 def _matches(payload: bytes, where: str) -> bool | None:
     try:
-        return len(_kept(decode(payload), where)[1]) > 0
-    except (StrandError, pa.ArrowException, duckdb.Error):
+        return without_matches(decode(payload), where)[1] > 0
+    except (StrandError, pa.ArrowException):
         return None
-
-
-def _kept(batch: pa.RecordBatch, where: str) -> tuple[pa.RecordBatch, list[int]]:
-    """A batch without the rows that a condition names, and the places of those."""
-    numbered = pa.Table.from_batches([batch]).append_column("strand_place", pa.array(range(batch.num_rows), pa.int64()))
-    with sandbox.interruptible(), sandbox.connect() as connection:
-        relations.load_rows(connection, "batch", numbered.schema, numbered.to_batches())
-        rows = relations.matching(connection, relations.everything("batch"), ["strand_place"], where)
-    places = set(rows.column(0).to_pylist())
-    return batch.filter(pa.array([n not in places for n in range(batch.num_rows)])), sorted(places)
 
 
 def _quarantined(found: Sequence[tuple[str, int, bytes]], where: str) -> tuple[list[dict[str, Any]], int, list[str]]:
@@ -203,15 +192,15 @@ def _quarantined(found: Sequence[tuple[str, int, bytes]], where: str) -> tuple[l
     unread: list[str] = []
     for batch_id, rows, payload in found:
         try:
-            kept, places = _kept(decode(payload), where)
-        except (StrandError, pa.ArrowException, duckdb.Error):
+            kept, matched = without_matches(decode(payload), where)
+        except (StrandError, pa.ArrowException):
             unread.append(
                 f"quarantined batch {batch_id} ({rows} rows) can't be read: it may hold such rows. "
                 f"`strand quarantine discard {batch_id}` removes it"
             )
             continue
-        if places:
-            gone += len(places)
+        if matched:
+            gone += matched
             bytes_left = encode(kept) if kept.num_rows else b""
             shrunk.append(
                 {"batch_id": batch_id, "rows": kept.num_rows, "payload": base64.b64encode(bytes_left).decode()}

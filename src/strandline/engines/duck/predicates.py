@@ -7,7 +7,7 @@ subquery, no other table, and no function whose answer changes by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import orjson
@@ -15,6 +15,9 @@ import orjson
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import BadRequest
 from strandline.model.types import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def check_predicate(text: str, columns: Sequence[Column], table: str) -> None:
@@ -30,6 +33,22 @@ def check_predicate(text: str, columns: Sequence[Column], table: str) -> None:
                 f"the predicate {text!r} does not fit table {table!r}: {error}",
                 hint="It is a SQL condition on the table's columns; name the tables it is for with `tables`.",
             ) from error
+
+
+def without_matches(batch: pa.RecordBatch, text: str) -> tuple[pa.RecordBatch, int]:
+    """A batch without the rows that a predicate names, and how many those were; BadRequest if it does not fit it."""
+    import pyarrow as pa
+
+    place = "strand_place"
+    numbered = pa.Table.from_batches([batch]).append_column(place, pa.array(range(batch.num_rows), pa.int64()))
+    with sandbox.interruptible(), sandbox.connect() as connection:
+        relations.load_rows(connection, "batch", numbered.schema, numbered.to_batches())
+        try:
+            rows = relations.matching(connection, relations.everything("batch"), [place], text)
+        except duckdb.Error as error:
+            raise BadRequest(f"the predicate {text!r} does not fit these rows: {error}") from error
+    matched = set(rows.column(0).to_pylist())
+    return batch.filter(pa.array([n not in matched for n in range(batch.num_rows)])), len(matched)
 
 
 def _expression(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
