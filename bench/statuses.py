@@ -23,13 +23,13 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
     """The whole command, on a lake with 1,000 streams beside one with 10; each stream has rows to deliver."""
     many = scale.rows(MANY)
     with spark_ends():
-        for streams in (FEW, many):
-            _fill(folder / str(streams), streams)
+        _fill(folder / "many", many)
+        _fill(folder / "few", FEW)
     compileall.compile_dir(str(Path(strandline.__file__).parent), quiet=1)
     ours, other = in_turns(
         scale.rounds(15),
-        lambda _: timed(lambda: _status(folder / str(many), many)),
-        lambda _: timed(lambda: _status(folder / str(FEW), FEW)),
+        lambda _: timed(lambda: _status(folder / "many", many)),
+        lambda _: timed(lambda: _status(folder / "few", FEW)),
         warm_ups=1,
     )
     yield Line(
