@@ -168,18 +168,22 @@ def test_f14_two_ticks_at_once_send_each_row_once(source: Lake, receiver: Receiv
     assert watermark(source) == source.view().state("messages").head.last_seq
 
 
-def test_f14_two_workers_that_tick_one_sink_send_each_row_once(
+def test_f14_a_worker_and_a_command_that_tick_one_sink_send_each_row_once(
     lake: Lake, receiver: Receiver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two real workers are at one sink at the same moment: nothing is sent twice, and no mark moves back."""
+    """Two real processes are at one sink at the same moment: nothing is sent twice, and no mark moves back.
+
+    Workers share jobs, so two of them would not meet there; a command that does it in its own process does.
+    """
     make_table(lake, partition_by=["source"])
     lake.append("messages", [message(n, source=f"s{n % 3}") for n in range(30)])
     lake.flush("messages")
-    both, met = threading.Barrier(2), threading.Event()
+    both, one_is_there, met = threading.Barrier(2), threading.Event(), threading.Event()
 
     def hold_the_first(seen: Seen) -> Hurt:
-        """A worker sends one chunk at a time, so the second chunk that comes is the other worker's."""
+        """A ticker sends one chunk at a time, so the second chunk that comes is the other's."""
         if seen.method == "POST" and not met.is_set():
+            one_is_there.set()
             both.wait(60)
             met.set()
         return PASS
@@ -194,14 +198,15 @@ def test_f14_two_workers_that_tick_one_sink_send_each_row_once(
         marks.update(now)
         return sum(now.values()) == 31 + 30 + 29
 
-    workers = [start(lake, "worker") for _ in range(2)]
+    command = start_tick(lake, "--here")
+    assert one_is_there.wait(60), "the command sent nothing"
+    worker = start(lake, "worker")  # which goes on to another stream, where the command would wait for the first
     try:
         wait_until(all_delivered)
     finally:
-        for worker in workers:
-            worker.send_signal(signal.SIGTERM)
-        said = [worker.communicate(timeout=60) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], said
+        worker.send_signal(signal.SIGTERM)
+        said = [one.communicate(timeout=60) for one in (worker, command)]
+    assert [one.returncode for one in (worker, command)] == [0, 0], said
     sent = [post.headers["Strand-Until"] for post in proxy.posts]
     assert len(sent) == len(set(sent)), "a chunk was sent twice"
     assert_once([f"p{n}" for n in range(30)], receiver.rows())
