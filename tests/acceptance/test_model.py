@@ -1,4 +1,4 @@
-"""A model test: append, flush, load, crash and reopen in any order, against a dictionary that can't be wrong.
+"""A model test: append, flush, load, compact, expire, purge, tick, crash and reopen in any order, against a dictionary.
 
 Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. Everything is real: Spark, Iceberg,
 SQLite, DuckDB; only the data is small.
@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -37,13 +38,15 @@ class LakeMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.lake = create.create(self.folder / "lake")
         make_table(self.lake, dedupe=dedupe, partition_by=["source"])
+        self.lake.add_sink("archive", "blob", {"uri": f"file://{self.folder}/archive"})
         self.expected: list[str] = []
+        self.purged: set[str] = set()
         self.files = 0
         self.calls = 0
 
     def _expect(self, keys: list[int]) -> None:
         for key in keys:
-            if f"p{key}" not in self.expected:
+            if f"p{key}" not in self.expected and f"p{key}" not in self.purged:
                 self.expected.append(f"p{key}")
 
     @rule(keys=KEYS, key_given=st.booleans())
@@ -88,6 +91,32 @@ class LakeMachine(RuleBasedStateMachine):
             self.lake.load("messages", [str(path)])
         self._expect(keys)
 
+    @rule(at=st.sampled_from(["", *sorted(set(FLUSH_POINTS) - {"stage.before_files", "stage.after_files"})]))
+    def compact_and_expire(self, at: str) -> None:
+        """Files and snapshots go, or a process dies on the way; no row changes."""
+        self._die(at, lambda: self.lake.compact("messages"))
+        self.lake.expire("messages", grace_s=0)
+        assert len(self.lake.view().files("messages")) <= 1 or at
+
+    @rule(key=st.integers(0, 60))
+    def purge(self, key: int) -> None:
+        """A row goes for good, and its key counts as seen."""
+        done = self.lake.purge("messages", f"n = {key}")
+        assert (f"p{key}" in self.expected) == bool(done.operations)
+        if done.operations:
+            self.expected.remove(f"p{key}")
+            self.purged.add(f"p{key}")
+
+    @rule()
+    def tick(self) -> None:
+        """What is there now has been delivered, once; nothing else than what was there ever has."""
+        self.lake.tick("archive")
+        files = [path for path in (self.folder / "archive").rglob("*.parquet") if "messages" in path.parts]
+        found = [row for path in files for row in pq.read_table(path).column("part_id").to_pylist()]
+        assert len(found) == len(set(found))
+        assert set(self.expected) <= set(found) <= {*self.expected, *self.purged}
+        assert self.lake.tick("archive") == []
+
     @rule()
     def reopen(self) -> None:
         """Closed and opened."""
@@ -101,7 +130,7 @@ class LakeMachine(RuleBasedStateMachine):
         return path
 
     def _die(self, at: str, work: Any) -> None:
-        failpoints.arm(f"{at}=raise")
+        failpoints.arm(f"{at}=raise" if at else None)
         try:
             work()
         except failpoints.FailpointReached:

@@ -152,7 +152,7 @@ def purge(
             planned = lake.purge(table, where, dry_run=True)
             told = f"{planned.detail['rows']:,} rows of {planned.table} would be removed for good."
             if not _asked(session, f"{told} Go on?"):
-                raise PreconditionFailed(told, hint="`--yes` removes them.", rows=planned.detail["rows"])
+                raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
         how = {"and_history": and_history, "dry_run": dry_run}
         asked = {"table": table, "where": where, "actor": who(actor), "how": how}
         answer = session.carry_out(lake, "purge", asked, here=here)
@@ -170,7 +170,7 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str
     if total and lake.view().count_older(name, column, window_s) == total:
         told = f"every one of the {total:,} rows of {state.table.name} is older than that, and would be removed"
         if not _asked(session, f"{told}. Go on?"):
-            raise PreconditionFailed(told, hint="`--yes` sets it all the same.", rows=total)
+            raise PreconditionFailed(told, hint="`--yes` sets it all the same.", count=total)
 
 
 def _asked(session: Session, question: str) -> bool:

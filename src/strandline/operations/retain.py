@@ -261,7 +261,7 @@ def _refuse_everything(ctx: Context, planned: Plan) -> None:
         raise PreconditionFailed(
             f"every one of the {total:,} rows in the log of {planned.state.table.name!r} is older than its retention",
             hint="`--yes` removes them all; `strand table set NAME retention=…` changes the window.",
-            rows=total,
+            count=total,
         )
 
 

@@ -36,6 +36,7 @@ log = logs.Logger("strandline.sweep")
 
 ORPHAN_AGE_S = 24 * 3600
 CLOCKS_APART_S = 3600
+CLOCK = "clock-"
 ADOPTING = "strand_adopt"
 LAKE = "(lake)"
 """Stands for the table in what was done to no single one."""
@@ -101,22 +102,27 @@ def _released(ctx: Context, grace_s: float) -> int:
 
 def _dead_folders(ctx: Context) -> list[str]:
     """Working folders of operations and loads that are not written down any more."""
-    there = [name for name in ctx.staging.listing() if _OWNED_FOLDER.fullmatch(name)]
+    there = ctx.staging.listing()
     with ctx.ledger.read() as conn:
         owners = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
-    return [name for name in there if name not in owners]
+    dead = [name for name in there if _OWNED_FOLDER.fullmatch(name) and name not in owners]
+    return dead + [name for name in there if name.startswith(CLOCK) and _made_ms(name) < _a_day_ago_ms()]
 
 
 def _dead_adoptions(ctx: Context) -> list[str]:
     """Passing names under which killed adoptions have registered what they read: their names say how old they are."""
-    iceberg = ctx.iceberg()
-    oldest_ms = (time.time() - ORPHAN_AGE_S) * 1000
-    return [name for name in iceberg.tables_if_any(ADOPTING) if _made_ms(name) < oldest_ms]
+    names = ctx.iceberg().tables_if_any(ADOPTING)
+    return [name for name in names if _made_ms(name) < _a_day_ago_ms()]
 
 
 def _made_ms(name: str) -> float:
-    made = re.fullmatch(rf"{ADOPTING}\.t_([0-9a-f]{{12}})[0-9a-f]{{12}}", name)
+    """When a passing name was made: it ends in an id, and an id begins with its time."""
+    made = re.search(r"([0-9a-f]{12})[0-9a-f]{12}$", name)
     return int(made[1], 16) if made else float("inf")
+
+
+def _a_day_ago_ms() -> float:
+    return (time.time() - ORPHAN_AGE_S) * 1000
 
 
 def _sweep_table(ctx: Context, table: Table, older_than_s: float, *, dry_run: bool) -> Maintained:
@@ -202,7 +208,7 @@ def _delete_file(location: str) -> None:
 
 def _store_clock(ctx: Context) -> float:
     """What time it is where the files are: the time that the store gives to a file written now."""
-    owner = f"clock-{new_id()}"
+    owner = f"{CLOCK}{new_id()}"
     ctx.staging.create(owner)
     try:
         system, path = open_uri(ctx.staging.uri(owner, "now"))

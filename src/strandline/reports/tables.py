@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from strandline.ledger.files import list_snapshots
@@ -27,6 +28,7 @@ def describe(view: View, name: str) -> dict[str, Any]:
         "partition_by": list(table.partition_by),
         "dedupe": table.dedupe,
         "unknown_fields": "json" if table.extra else "error",
+        "settings": asdict(table.settings),
         "rows": {
             "acked": books.acked,
             "log": books.log,

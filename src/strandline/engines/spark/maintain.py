@@ -250,8 +250,10 @@ def drop_branch(iceberg: Iceberg, name: str, branch: str) -> None:
 def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
     """The files in a table's folders that none of its snapshots names; they are listed, and none is removed."""
     moment = older_than.strftime("%Y-%m-%d %H:%M:%S UTC")
+    # A local disk is listed by Hadoop, a bucket by Iceberg's own client: Hadoop has none for it here.
+    by_prefix = "false" if str(iceberg.load(name).location()).startswith(("file:", "/")) else "true"
     found = iceberg.session.sql(
         f"CALL {iceberg.name}.system.remove_orphan_files(table => '{name}', older_than => TIMESTAMP '{moment}', "
-        "dry_run => true)"
+        f"dry_run => true, prefix_listing => {by_prefix})"
     )
     return sorted(str(row.orphan_file_location) for row in found.collect())

@@ -1,0 +1,243 @@
+"""Maintenance beside everything else: deliveries, marks, streams and flushes read straight through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline import failpoints
+from strandline.errors import StrandError
+from strandline.lake import Lake
+from strandline.ledger import holds
+from tests.acceptance import test_forward
+from tests.acceptance.test_copies import Blobs, Copies
+from tests.delivery import Receiver, assert_once, forward, streams
+from tests.kit import crash, kill, log_part_ids, make_table, message, messages, part_ids, python_process, reopened
+from tests.maintenance.test_expire import data_files
+from tests.proxy import Proxy
+
+
+@contextmanager
+def looping(lake: Lake) -> Iterator[list[str]]:
+    """Compaction, expiry without any grace and retention, again and again, in a thread with a lake of its own."""
+    stop = threading.Event()
+    done: list[str] = []
+
+    def loop() -> None:
+        with Lake(lake.root) as mine:
+            while not stop.is_set():
+                for one in (mine.compact, lambda: mine.expire(grace_s=0), mine.retain):
+                    try:
+                        done.extend(op for each in one() for op in each.operations)
+                    except StrandError as error:
+                        done.append(str(error))
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_f08_a_micro_batch_is_published_once_after_compaction_and_expiry(lake: Lake) -> None:
+    """The mark of a query does not live in a snapshot: batches that are replayed when theirs are gone store nothing."""
+    make_table(lake, row_key=[])
+    store = lake.foreach_batch("messages")
+    context = lake.spark.sparkContext
+    context.setLocalProperty("sql.streaming.queryId", "a-query")
+    try:
+        given = [lake.spark.createDataFrame(messages(5 * n, 5 * n + 5)) for n in range(3)]
+        for number, rows in enumerate(given):
+            store(rows, number)
+            lake.flush("messages")
+        before = data_files(lake)
+        lake.compact("messages")
+        lake.expire("messages", grace_s=0)
+        assert not before & data_files(lake), "no file of the batches is left"
+        for number, rows in enumerate(given):
+            store(rows, number)
+    finally:
+        context.setLocalProperty("sql.streaming.queryId", None)
+    assert_once([f"p{n}" for n in range(15)], part_ids(lake))
+
+
+def test_f13_the_same_unit_is_sent_first_while_maintenance_loops(
+    source: Lake, receiver: Receiver, proxy: Proxy
+) -> None:
+    """The crash, the rows that arrive, and the retry, with files and snapshots going away all the time."""
+    with looping(source) as done:
+        test_forward.test_f13_after_a_crash_the_same_unit_is_sent_first(source, receiver, proxy)
+    assert done, "nothing was maintained"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_f15_whichever_chunk_fails_nothing_is_skipped_while_maintenance_loops(
+    source: Lake, receiver: Receiver, proxy: Proxy, number: int
+) -> None:
+    """A unit that is tried again is read from the version it pinned."""
+    with looping(source):
+        test_forward.test_f15_whichever_chunk_fails_nothing_is_skipped(source, receiver, proxy, number)
+
+
+def test_f16_lost_marks_are_found_while_maintenance_loops(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
+    """The destination's mark is of seqs, which no rewrite changes."""
+    with looping(source):
+        test_forward.test_f16_a_sender_that_lost_its_marks_resumes_from_the_receivers(source, receiver, proxy)
+
+
+@pytest.mark.parametrize("place", ["deliver.after_open", "deliver.before_close"])
+def test_f25_maintenance_between_retries_does_not_change_a_unit(source: Lake, tmp_path: Path, place: str) -> None:
+    """A delivery is open when its rows are compacted, purged and expired: it sends what it pinned, and then they go."""
+    blobs = Blobs(tmp_path / "archive")
+    blobs.add(source, tables=["messages"])
+    failpoints.arm(f"{place}=raise")
+    with crash(source):
+        source.tick("archive")
+    with reopened(source) as again:
+        (state,) = streams(again, "archive")
+        assert state.delivery is not None
+        again.append("messages", messages(10, 12))
+        again.flush("messages")
+        again.compact("messages")
+        kept = again.purge("messages", "n < 5", and_history=True)
+        assert any("open delivery" in text for text in kept.warnings)
+        again.sweep(grace_s=0)
+        again.tick("archive")
+        assert blobs.ranges() == [(state.delivery.since, state.delivery.until), (state.delivery.until, 13)]
+        assert_once([f"p{n}" for n in range(12)], blobs.rows())
+        assert again.purge("messages", "n < 5", and_history=True).warnings == (), "nobody reads them any more"
+
+
+@pytest.mark.parametrize("kind", ["forward", "blob", "iceberg"])
+def test_f41_marks_survive_every_rewrite_of_the_table(lake: Lake, tmp_path: Path, kind: str, request: Any) -> None:
+    """Before, between and after three ticks the table is compacted, pruned, purged and expired: idle ticks send
+    nothing, and new rows are all that is sent.
+    """
+    make_table(lake)
+    place: Any
+    if kind == "forward":
+        place = request.getfixturevalue("receiver")
+        forward(lake, place, "archive", tables=["messages"])
+    else:
+        place = Blobs(tmp_path / "there") if kind == "blob" else Copies(tmp_path / "there")
+        place.add(lake, tables=["messages"])
+    expected: list[str] = []
+
+    def arrive(count: int) -> None:
+        rows = [message(len(expected) + n) for n in range(count)]
+        lake.append("messages", rows)
+        lake.flush("messages")
+        expected.extend(row["part_id"] for row in rows)
+
+    def maintain() -> None:
+        files = data_files(lake)
+        lake.compact("messages")
+        lake.expire("messages", grace_s=0)
+        assert not files <= data_files(lake), "no file was removed"
+
+    def deliver(count: int) -> None:
+        assert sum(one.rows for one in lake.tick("archive")) == count
+        assert lake.tick("archive") == [], "an idle tick has nothing to say"
+        assert_once(expected, place.rows())
+
+    arrive(4)
+    arrive(4)
+    maintain()
+    deliver(8)
+    arrive(3)
+    lake.purge("messages", "n < 2", and_history=True)
+    assert part_ids(lake) == expected[2:]
+    deliver(3)
+    arrive(2)
+    maintain()
+    lake.set_table("messages", retention_s=1e-6)
+    with lake.ledger.read() as conn:
+        assert holds.held_since(conn, 1 << 62) is None
+    lake.retain("messages", yes=True)
+    assert part_ids(lake) == expected[11:], "what the sink has not got stays"
+    lake.set_table("messages", retention_s=None)
+    deliver(2)
+    arrive(3)
+    lake.expire("messages", grace_s=0)
+    deliver(3)
+    maintain_after = lake.compact("messages")[0]
+    assert maintain_after.after["files"] == 1
+    lake.expire("messages", grace_s=0)
+    assert lake.tick("archive") == []
+    assert_once(expected, place.rows())
+
+
+def test_f38_metadata_and_ledger_stay_flat_over_many_flushes(lake: Lake) -> None:
+    """After 40 flushes with maintenance there are as many files, manifests, snapshots and ledger rows as after 20."""
+    make_table(lake)
+    counted = []
+    for n in range(40):
+        lake.append("messages", messages(3 * n, 3 * n + 3))
+        lake.flush("messages")
+        if n % 10 == 9:
+            lake.compact("messages", eager=False)
+            lake.expire("messages", grace_s=0)
+            lake.sweep(grace_s=0)
+            counted.append(_figures(lake))
+    assert log_part_ids(lake) == [f"p{n}" for n in range(120)]
+    first, second, *_, last = counted
+    for name, count in last.items():
+        assert count <= max(first[name], second[name]) + 2, (name, counted)
+
+
+def _figures(lake: Lake) -> dict[str, int]:
+    table = lake.iceberg().load("lake.messages")
+    folder = Path(str(table.operations().current().metadataFileLocation()).removeprefix("file:")).parent
+    head = lake.view().state("messages").head
+    from strandline.ledger.files import count_snapshots
+
+    with lake.ledger.read() as conn:
+        snapshots, files = count_snapshots(conn, head.branch_id, head.table_id)
+    return {
+        "metadata files": len(list(folder.glob("*.metadata.json"))),
+        "manifests": len(list(folder.glob("*.avro"))),
+        "data files": len(data_files(lake)),
+        "snapshots": snapshots,
+        "files known": files,
+    }
+
+
+COMPACTOR = """
+import sys
+import strandline as sl
+
+with sl.open(sys.argv[1]) as lake:
+    while True:
+        done = [*lake.compact("messages"), *lake.expire("messages", grace_s=0)]
+        print(sum(len(one.operations) for one in done), flush=True)
+"""
+
+
+def test_f05_our_compaction_in_another_process_beside_flushes_loses_nothing(lake: Lake) -> None:
+    """Another process compacts and expires in a loop while rows are appended and flushed here; then it is killed."""
+    make_table(lake)
+    lake.append("messages", messages(0, 5))
+    lake.flush("messages")
+    compactor = python_process(COMPACTOR, str(lake.root))
+    assert compactor.stdout is not None
+    try:
+        assert compactor.stdout.readline()
+        for n in range(5, 45, 5):
+            lake.append("messages", messages(n, n + 5))
+            lake.flush("messages")
+            assert part_ids(lake) == [f"p{k}" for k in range(n + 5)]
+        while compactor.stdout.readline().strip() == "0":
+            pass
+    finally:
+        kill(compactor)
+    lake.recover()
+    assert log_part_ids(lake) == [f"p{n}" for n in range(45)]
+    lake.compact("messages")
+    assert log_part_ids(lake) == [f"p{n}" for n in range(45)]
