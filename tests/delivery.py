@@ -188,6 +188,21 @@ def start(lake: Lake, *command: str, **env: str) -> subprocess.Popen[str]:
     )
 
 
+@contextmanager
+def out_of_reach(lake: Lake) -> Iterator[None]:
+    """A lake whose files can't be opened meanwhile; those in a bucket stay where they are."""
+    folder = Path(lake.config.warehouse.removeprefix("file://"))
+    if not lake.config.warehouse.startswith("file://"):
+        yield
+        return
+    hidden = folder.rename(folder.with_name("hidden"))
+    try:
+        yield
+        assert not folder.exists(), "something was written there"
+    finally:
+        hidden.rename(folder)
+
+
 def wipe_marks(lake: Lake) -> None:
     """Lose a sender's state, as a bad restore does."""
     with lake.ledger.write() as txn:

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select, update
 
+from strandline.engines import files
 from strandline.errors import Conflict, InvalidRows, NoSpace, TooLarge
 from strandline.lake import Lake
 from strandline.ledger import batches, encode, schema
 from strandline.ledger.ledger import MAX_SEQ
+from strandline.operations import load
 from tests.kit import (
     assert_recovered,
     kill,
@@ -100,10 +102,16 @@ def test_f03_seq_order_is_commit_order_across_processes(lake: Lake) -> None:
     assert times == sorted(times), "_at never decreases"
 
 
-def test_f04_adopted_rows_are_stamped_like_any_other(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["appended", "bulk"])
+def test_f04_adopted_rows_are_stamped_like_any_other(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """Every row of an adopted Parquet folder gets a seq of its own, and an incremental reader gets the backlog once."""
     import pyarrow.parquet as pq
 
+    if way == "bulk":
+        monkeypatch.setattr(load, "SMALL_BYTES", 0)
+        monkeypatch.setattr(files, "CHUNK_BYTES", 500)  # so that a bite has several parts
     folder = tmp_path / "old"
     folder.mkdir()
     for k in range(3):

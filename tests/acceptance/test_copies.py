@@ -16,6 +16,7 @@ from strandline.lake import Lake
 from strandline.ledger import leases
 from strandline.model.ids import lease_of_stream
 from strandline.sinks import blob, iceberg
+from strandline.sinks.reading import read_unit
 from tests.delivery import LAST, assert_once, streams, tick_process, told, watermark, wipe_marks
 from tests.kit import environment, kill, make_table, messages, wait_until
 
@@ -192,10 +193,13 @@ def test_f24_a_copy_that_dies_on_the_way_is_finished_by_the_next_tick(source: La
 
 
 def test_f25_an_open_delivery_reads_what_it_pinned(source: Lake, blobs: Blobs) -> None:
-    """Flushes between the crash and the retry move the table on; the unit stays what it was."""
+    """Between the crash and the retry its files are merged with others, and history expires: it reads the old ones."""
     from strandline import failpoints
     from tests.kit import crash, reopened
 
+    source.append("messages", messages(10, 12))
+    source.flush("messages")
+    pinned = {file.path for file in source.view().files("messages")}
     blobs.add(source)
     failpoints.arm("deliver.after_open=raise")
     with crash(source):
@@ -203,13 +207,26 @@ def test_f25_an_open_delivery_reads_what_it_pinned(source: Lake, blobs: Blobs) -
     with reopened(source) as again:
         (state,) = streams(again, "archive")
         assert state.delivery is not None
-        for n in range(3):
-            again.append("messages", messages(10 + n, 11 + n))
-            again.flush("messages")
-        assert again.view().state("messages").head.log_snapshot != state.delivery.snapshot
+        again.append("messages", messages(12, 14))
+        again.flush("messages")
+        again.compact("messages")
+        again.expire("messages", grace_s=0)
+        again.sweep(grace_s=0)
+        assert pinned.isdisjoint(file.path for file in again.view().files("messages"))
+        with again.ledger.read() as conn:
+            unit, _ = read_unit(conn, state.delivery)
+        assert {path for run in unit.runs for path in run} == pinned, "the unit is read from what came later"
         again.tick("archive")
-        assert blobs.ranges()[0] == (state.delivery.since, state.delivery.until)
-        assert_once([f"p{n}" for n in range(13)], blobs.rows())
+        assert blobs.ranges() == [(0, LAST + 2), (LAST + 2, LAST + 4)]
+        assert_once([f"p{n}" for n in range(14)], blobs.rows())
+        again.expire("messages", grace_s=0)
+        again.sweep(grace_s=0)
+        assert len(again.view().files("messages")) == 1 and not any(on_disk(path) for path in pinned)
+
+
+def on_disk(path: str) -> bool:
+    """Whether a file of the log is still there."""
+    return Path(path.removeprefix("file:")).exists()
 
 
 @pytest.mark.parametrize("kind", [Blobs, Copies])

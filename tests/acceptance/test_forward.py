@@ -23,6 +23,7 @@ from tests.delivery import (
     Receiver,
     assert_once,
     forward,
+    out_of_reach,
     refuse_part,
     start,
     start_tick,
@@ -53,22 +54,33 @@ def test_a_forwarded_row_says_where_it_comes_from(source: Lake, receiver: Receiv
 
 @pytest.mark.both_ledgers
 def test_f03_processes_append_at_once_while_a_sink_ticks(lake: Lake, receiver: Receiver) -> None:
-    """Seqs are given in the order of commits, so a row never appears below a watermark that has passed it."""
+    """Seqs are given in the order of commits, so a row never appears below a watermark that has passed it.
+
+    In every round all of them append while a tick goes on, and each appends again behind what was delivered.
+    """
     make_table(lake)
     forward(lake, receiver, chunk_rows=50)
     code = (
         "import sys, strandline as sl\n"
         "from tests.kit import messages\n"
         "with sl.open(sys.argv[1]) as lake:\n"
-        "    for n in range(40): lake.append('messages', messages(n * 5, n * 5 + 5, prefix=sys.argv[2]))\n"
+        "    for n, _ in enumerate(sys.stdin):\n"
+        "        for k in range(n * 50, n * 50 + 50, 5): lake.append('messages', messages(k, k + 5, sys.argv[2]))\n"
+        "        print('appended', flush=True)\n"
     )
     writers = [python_process(code, str(lake.root), f"w{n}-") for n in range(3)]
-    while any(writer.poll() is None for writer in writers):
+    for _ in range(4):
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("\n")
+            writer.stdin.flush()
         lake.tick("central")
-    lake.tick("central")
+        for writer in writers:
+            assert writer.stdout is not None and writer.stdout.readline() == "appended\n"
+        lake.tick("central")
     for writer in writers:
-        assert writer.returncode == 0, writer.communicate()[1]
-        writer.communicate()
+        _, err = writer.communicate(timeout=30)
+        assert writer.returncode == 0, err
     assert_once([f"w{w}-{n}" for w in range(3) for n in range(200)], receiver.rows())
 
 
@@ -95,7 +107,8 @@ def test_f12_an_idle_tick_opens_no_file_and_sends_nothing(source: Lake, receiver
     before = len(proxy.seen)
     with source.ledger.read() as conn:
         stamp = conn.execute(select(schema.counter.c.writes)).scalar_one()
-    idle = tick_process(source)
+    with out_of_reach(source):
+        idle = tick_process(source)
     assert (idle.returncode, json.loads(idle.stdout)) == (0, [])
     assert len(proxy.seen) == before
     with source.ledger.read() as conn:
@@ -356,9 +369,10 @@ def test_f23_a_table_that_the_receiver_does_not_know_is_parked_and_others_flow(
     lake.append("messages", messages(0, 3))
     lake.append("strange", messages(0, 3))
     lake.flush()
-    forward(lake, receiver, url=proxy.url)
+    forward(lake, receiver, url=proxy.url, max_attempts=3)
     done = {one.table: one for one in lake.tick("central")}
     assert (done["messages"].outcome, done["strange"].outcome) == ("delivered", "parked")
+    assert ["/strange" in post.path for post in proxy.posts].count(True) == 1, "a refusal was taken for a failure"
     assert "strange" in (done["strange"].error or "")
     proxy.seen.clear()
     lake.append("messages", messages(3, 6))
