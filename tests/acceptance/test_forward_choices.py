@@ -167,6 +167,7 @@ def test_f65_a_ticker_that_wakes_up_late_moves_no_mark(source: Lake, receiver: R
         resume(sleeper)
     out, err = sleeper.communicate(timeout=60)
     assert sleeper.returncode == 5, out + err
+    assert [one["outcome"] for one in json.loads(out)] == ["lost"], "it was stopped by something else than its lease"
     assert watermark(source) == LAST + 5
     source.tick("central")
     assert_once([f"p{n}" for n in range(15)], receiver.rows())
