@@ -65,8 +65,11 @@ class LeaseConfig:
 
 @dataclass(frozen=True)
 class MaintenanceConfig:
-    """How long what was superseded or released stays readable, for whoever took a view before."""
+    """How often the worker maintains a table that needs it, None for never; and how long what was superseded or
+    released stays readable, for whoever took a view before.
+    """
 
+    every_s: float | None
     grace_s: float
 
 
@@ -237,6 +240,10 @@ def _true_false_auto(value: object) -> bool | None:
     return known[value]
 
 
+def _maybe_duration(value: object) -> float | None:
+    return None if value == "off" else _positive_duration(value)
+
+
 def _listen(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\S+:\d{1,5}", value) or int(value.rpartition(":")[2]) > 65535:
         raise ValueError('HOST:PORT, such as "127.0.0.1:8400"')
@@ -297,7 +304,7 @@ _KEYS: dict[str, dict[str, _Key]] = {
         "region": _Key("", _text_or_none),
         "path_style": _Key("auto", _true_false_auto),
     },
-    "maintenance": {"grace": _Key("15m", _duration)},
+    "maintenance": {"every": _Key("10m", _maybe_duration), "grace": _Key("15m", _duration)},
     "server": {
         "listen": _Key("127.0.0.1:8400", _listen),
         "max_body": _Key("64MiB", _some_bytes),
@@ -350,7 +357,7 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
-        maintenance=MaintenanceConfig(grace_s=values["maintenance"]["grace"]),
+        maintenance=MaintenanceConfig(every_s=values["maintenance"]["every"], grace_s=values["maintenance"]["grace"]),
         server=_server(values["server"]),
         worker=WorkerConfig(**values["worker"]),
         store=Store(**values["s3"]),
@@ -561,6 +568,7 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 # path_style = "auto"  # true: the bucket is a part of the path; auto: so where there is an endpoint
 
 [maintenance]
+# every = "10m"  # how often the worker maintains a table that needs it; "off" is never
 # grace = "15m"  # how long superseded snapshots and flushed batches stay readable
 
 [server]

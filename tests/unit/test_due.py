@@ -90,6 +90,12 @@ def test_a_job_says_why_and_why_not() -> None:
     assert verdict.job.why == "its tail has 500 of 1,000 bytes, and its oldest row waits for 7 of 60 s"
 
 
+def test_maintenance_is_one_at_a_time_of_whatever_kind() -> None:
+    wanted = [Job("retain", "a", ""), Job("compact", "b", ""), Job("flush", "c", "")]
+    assert [job.key for job in startable(wanted, [], {"flush": 1})] == ["retain:a", "flush:c"]
+    assert [job.key for job in startable(wanted, ["sweep:lake"], {"flush": 1})] == ["flush:c"]
+
+
 def test_so_many_of_a_kind_run_at_once_and_none_twice() -> None:
     wanted = [Job("flush", name, "") for name in "abc"] + [Job("tick", "s", "")]
     assert [job.key for job in startable(wanted, [], {"flush": 2, "tick": 1})] == ["flush:a", "flush:b", "tick:s"]

@@ -25,7 +25,7 @@ from tests.kit import crash, intents_of, log_part_ids, make_table, messages, wai
 
 def due_keys(lake: Lake) -> list[str]:
     """What a worker that starts now would do."""
-    return [job.key for job in due(read_facts(lake, Sightings()))]
+    return [job.key for job in due(read_facts(lake, Sightings(), []))]
 
 
 def job(lake: Lake, key: str) -> JobRecord:

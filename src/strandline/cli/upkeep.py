@@ -140,7 +140,7 @@ def _doing(running: list[dict[str, Any]]) -> str:
 
 
 def _last_run(last: dict[str, Any] | None) -> list[Any]:
-    return [None, None, None] if last is None else [output.when(last["at"]), last["outcome"], last["why"]]
+    return ["never", "", ""] if last is None else [output.when(last["at"]), last["outcome"], last["why"]]
 
 
 def _table_row(table: dict[str, Any]) -> list[Any]:

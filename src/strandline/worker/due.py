@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from cronsim import CronSim
 
+MAINTENANCE = ("retain", "compact", "expire", "sweep")
+
 RECOVER_EVERY_S = 5.0
 """How often what dead processes left is tried again, when it did not fail and is still there."""
 
@@ -129,11 +131,18 @@ def startable(jobs: Sequence[Job], running: Collection[str], limits: Mapping[str
     taken = set(running)
     found: list[Job] = []
     for job in jobs:
-        busy = sum(key.partition(":")[0] == job.kind for key in taken)
-        if job.key not in taken and busy < limits.get(job.kind, 1):
+        group = _group(job.key)
+        busy = sum(_group(key) == group for key in taken)
+        if job.key not in taken and busy < limits.get(group, 1):
             taken.add(job.key)
             found.append(job)
     return found
+
+
+def _group(key: str) -> str:
+    """What shares a limit: all maintenance does, because it must leave room for what somebody waits for."""
+    kind = key.partition(":")[0]
+    return "maintenance" if kind in MAINTENANCE else kind
 
 
 def _recovery(facts: Facts) -> list[Verdict]:

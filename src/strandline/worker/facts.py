@@ -8,11 +8,12 @@ day.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.lake import Lake
+from strandline.ledger.batches import count_released
 from strandline.ledger.jobs import ABANDONED, JobRecord, read_jobs
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables import branch_id, tail_sizes
@@ -20,7 +21,7 @@ from strandline.model.sinks import Sink
 from strandline.operations.recovery import left_behind
 from strandline.reports.status import job_entry
 from strandline.sinks.settings import resolved
-from strandline.worker.due import Facts, Past, Rules, Schedule, Tail, judge
+from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge
 
 NEVER_S = float("inf")
 
@@ -43,7 +44,27 @@ class Sightings:
         return known[2] + (now_s - known[1])
 
 
-def read_facts(lake: Lake, sightings: Sightings) -> Facts:
+def read_needs(lake: Lake) -> list[Need]:
+    """What maintenance there is to do; it looks at every table's list of files, so not at every turn."""
+    if lake.config.maintenance.every_s is None:
+        return []
+    found: list[Need] = []
+    for one in lake.needs():
+        if one.old_rows:
+            found.append(Need("retain", one.table, f"{one.old_rows:,} rows are past its retention", one.old_rows))
+        if one.small_files:
+            found.append(Need("compact", one.table, f"{one.small_files:,} small files can be merged", one.small_files))
+        if one.snapshots:
+            found.append(Need("expire", one.table, f"{one.snapshots:,} snapshots are needed by nobody", one.snapshots))
+    with lake.ledger.read() as conn:
+        grace_s = lake.config.maintenance.grace_s
+        released = count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+    if released:
+        found.append(Need("sweep", "lake", f"{released:,} batches are in Iceberg and past their grace"))
+    return found
+
+
+def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts:
     """Everything there is to decide about, now."""
     following = lake.sinks()
     now_us = time.time_ns() // 1000
@@ -55,13 +76,14 @@ def read_facts(lake: Lake, sightings: Sightings) -> Facts:
     damaged = sum(intent.phase == "damaged" for intent in found)
     return Facts(
         now_us=now_us,
-        rules=Rules(flush.max_bytes, flush.max_age_s),
+        rules=Rules(flush.max_bytes, flush.max_age_s, lake.config.maintenance.every_s),
         tails=[
             Tail(name, size_bytes, sightings.age_s(f"tail:{name}", since_us, since_us, now_us))
             for name, _, size_bytes, since_us in sizes
             if since_us is not None
         ],
         schedules=[_schedule(sink) for sink in following],
+        needs=needs,
         left=len(found) - damaged,
         damaged=damaged,
         past=_past(records, following, sightings, now_us),
@@ -72,7 +94,7 @@ def verdicts(lake: Lake) -> list[dict[str, Any]]:
     """What a worker would decide now about every job, and what was decided last, for `strand status --why`."""
     with lake.ledger.read() as conn:
         records = read_jobs(conn)
-    now = judge(read_facts(lake, Sightings()))
+    now = judge(read_facts(lake, Sightings(), read_needs(lake)))
     decided = {verdict.job.key for verdict in now}
     said = [
         {"job": one.job.key, "due": one.due, "why": one.job.why, "last": _last(records.get(one.job.key))} for one in now

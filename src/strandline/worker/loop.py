@@ -23,13 +23,14 @@ from strandline import logs
 from strandline.errors import Busy, Environment, LeaseLost, StrandError, TransientError, known
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
+from strandline.ledger.ledger import MAIN
 from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
 from strandline.operations.recovery import left_behind
 from strandline.spans import span
-from strandline.worker.due import Facts, Job, due, startable
-from strandline.worker.facts import Sightings, read_facts
+from strandline.worker.due import MAINTENANCE, Facts, Job, Need, due, startable
+from strandline.worker.facts import Sightings, read_facts, read_needs
 from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
 from strandline.worker.work import perform
@@ -38,6 +39,7 @@ log = logs.Logger("strandline.worker")
 
 ACTOR = "strandline:worker"
 POLL_S = 0.2
+NEEDS_S = 15.0
 LOOK_S = 0.5
 STOP_S = 8.0
 BACKOFF_S = 1.0
@@ -45,6 +47,14 @@ BACKOFF_MAX_S = 300.0
 BUSY_S = 5.0
 PROGRESS_S = 1.0
 JOB_KEPT_S = 30 * 24 * 3600
+
+BOUNDS: dict[str, dict[str, Any]] = {
+    "compact": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
+    "retain": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
+    "expire": {"max_time_s": 300.0},
+    "sweep": {},
+}
+"""How much maintenance one job does."""
 
 LIMITS = {"recover": 1, "flush": 4, "tick": 16, "request": 8}
 """How many jobs of a kind one worker does at once; of any other kind it is one."""
@@ -71,7 +81,8 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._presence = Presence(self.lake)
-        self._looked_s = 0.0
+        self._looked_s = self._needs_s = 0.0
+        self._needs: list[Need] | None = None
         self._turned_s = {"loop": time.monotonic()}
         self.metrics = WorkerMetrics(self.lake.ledger)
         self.metrics.spark_up.set_function(lambda: self.lake.spark_is_up)
@@ -126,7 +137,10 @@ class Worker:
 
     def facts(self) -> Facts:
         """What there is to decide about."""
-        return read_facts(self.lake, self._sightings)
+        now_s = time.monotonic()
+        if self._needs is None or now_s - self._needs_s >= NEEDS_S:
+            self._needs, self._needs_s = read_needs(self.lake), now_s
+        return read_facts(self.lake, self._sightings, self._needs)
 
     @property
     def worker_id(self) -> str:
@@ -255,7 +269,7 @@ class Worker:
             case "recover":
                 self._recover()
             case _:
-                raise AssertionError(f"nobody knows how to do {job.key}")
+                self._maintain(job)
 
     def _tick(self, name: str) -> None:
         for done in self.lake.tick(name, actor=ACTOR, wait_s=0, patient=False, stop=self.stop):
@@ -263,6 +277,17 @@ class Worker:
                 log.info("ticked", sink=name, table=done.table, rows=done.rows, outcome=done.outcome, error=done.error)
             if not done.table:  # nothing was tried at all: no stream of the sink can say so
                 raise Environment(done.error or "the sink's destination can't be used")
+
+    def _maintain(self, job: Job) -> None:
+        """One kind of maintenance of one table, so much of it; what is left is for the next time."""
+        assert job.kind in MAINTENANCE, f"nobody knows how to do {job.key}"
+        tables = [] if job.kind == "sweep" else [job.name]
+        asked = {"tables": tables, "branch": MAIN, "actor": ACTOR, "how": dict(BOUNDS[job.kind])}
+        for done in perform(self.lake, job.kind, asked, self.stop):
+            about = {name: done[name] for name in ("table", "before", "after", "complete", "operations")}
+            log.info("maintained", kind=job.kind, **about)
+            for text in done["warnings"]:
+                log.warning(text, job=job.key)
 
     def _recover(self) -> None:
         for done in self.lake.recover():
