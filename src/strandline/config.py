@@ -151,6 +151,11 @@ class LakeConfig:
         return path.with_name("catalog.db" if path.name == "ledger.db" else f"{path.stem}.catalog.db")
 
     @property
+    def catalog_database(self) -> str:
+        """The Iceberg catalog as SQLAlchemy addresses it; like `ledger`, it may hold a password."""
+        return self.ledger if self.catalog_path is None else f"{_SQLITE}{self.catalog_path}"
+
+    @property
     def catalog_uri(self) -> str:
         """The JDBC address of the Iceberg catalog, without credentials.
 

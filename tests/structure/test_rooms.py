@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("worker",),
     ("reports",),
     ("",),  # the package itself: what a Python user imports
-    ("create",),
+    ("create", "backup", "restore"),
     ("lake",),
     ("sources", "graph"),
     ("sinks",),

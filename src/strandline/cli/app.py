@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import lakes, maintenance, reading, service, serving, sinks, tables, up, upkeep, working, writing
+from strandline.cli import backups, lakes, maintenance, reading, service, serving, sinks, tables, up, upkeep, working, writing
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -77,6 +77,7 @@ reading.register(app)
 sinks.register(app)
 upkeep.register(app)
 maintenance.register(app)
+backups.register(app)
 serving.register(app)
 working.register(app)
 up.register(app)

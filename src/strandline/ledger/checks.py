@@ -117,8 +117,12 @@ class MarkAhead:
 
 
 def marks_ahead(conn: Connection) -> list[MarkAhead]:
-    """Watermarks past their stream's head. Up to the seq that a backup ended at, a restore may have put them there:
-    the destination was further than the backup's log, and the rows are in its tail."""
+    """Watermarks past their stream's head.
+
+    Up to the seq that a backup ended at, a restore may have put them there: the destination was further than the
+    backup's log, and the rows are in its tail.
+    """
+    restored = select(func.coalesce(func.max(db.restores.c.backup_seq), 0)).scalar_subquery()
     mark, head = db.watermarks.c, db.stream_heads.c
     rows = conn.execute(
         select(db.watermarks, head.last_seq, db.sinks.c.name.label("sink"), db.tables.c.name.label("table"))
@@ -128,7 +132,7 @@ def marks_ahead(conn: Connection) -> list[MarkAhead]:
             db.stream_heads,
             and_(head.branch_id == mark.branch_id, head.table_id == mark.table_id, head.partition == mark.partition),
         )
-        .where(mark.epoch != UNKNOWN, mark.seq > func.coalesce(head.last_seq, 0))
+        .where(mark.epoch > UNKNOWN, mark.seq > func.coalesce(head.last_seq, 0), mark.seq > restored)
         .order_by(db.sinks.c.name, db.tables.c.name, mark.partition)
     )
     return [

@@ -24,7 +24,11 @@ from strandline.model.ids import new_id
 from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState, Tally
 
 UNKNOWN = 0
-"""The epoch of a stream whose destination could not be asked yet; real ones begin at 1."""
+"""The epoch of a stream whose destination could not be asked yet; real ones begin at 1.
+
+One below it is an epoch that a restore has turned round: the mark is the backup's, and its destination must be asked
+before anything is sent.
+"""
 
 
 def read_streams(conn: Connection, sink: Sink, *, due: bool = False, only: Stream | None = None) -> list[StreamState]:
@@ -73,6 +77,13 @@ def tables_with_tails(conn: Connection, sink: Sink) -> list[str]:
     if sink.tables is not None:
         query = query.where(db.tables.c.table_id.in_(list(sink.tables)))
     return [str(name) for name in conn.execute(query).scalars()]
+
+
+def noted_mark(conn: Connection, sink_id: str, stream: Stream) -> Mark | None:
+    """A watermark as it is written down, also one that does not count yet; None where there is none."""
+    mark = db.watermarks.c
+    row = conn.execute(select(mark.epoch, mark.seq).where(*_where(mark, sink_id, stream))).one_or_none()
+    return None if row is None else Mark(*row)
 
 
 def set_mark(txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark) -> None:
@@ -273,7 +284,7 @@ def _state(row: dict[str, Any]) -> StreamState:
     return StreamState(
         stream=stream,
         table=row["table"],
-        mark=Mark(mark["epoch"], mark["seq"]) if known and mark["epoch"] != UNKNOWN else None,
+        mark=Mark(mark["epoch"], mark["seq"]) if known and mark["epoch"] > UNKNOWN else None,
         head_seq=row["last_seq"],
         tally=Tally(mark["rows"], mark["withheld"], mark["dead"], mark["size_bytes"], mark["units"])
         if known

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, select, update
 
-from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, StrandError, TooLarge
+from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
 from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, Prepared, was_undone
 from strandline.ledger.postgres import keep_as_it_is
@@ -84,6 +84,14 @@ class Txn:
         self.last_seq += count
         _MOVE.run(self.conn, [{"seq": self.last_seq}])
         return first
+
+    def raise_to(self, seq: int) -> None:
+        """Let the next seq be above this one; what lies between is a gap."""
+        if seq > MAX_SEQ:
+            raise TooLarge(f"the lake's sequence is used up: {seq} of {MAX_SEQ}", hint="Start a new lake.")
+        if seq > self.last_seq:
+            self.last_seq = seq
+            _MOVE.run(self.conn, [{"seq": seq}])
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -279,6 +287,11 @@ def _refuse_used(conn: Connection, *, same_lake: bool) -> None:
 
 
 def _refuse_newer(found: int) -> None:
+    if found == schema.RETIRED:
+        raise RecoveryRequired(
+            "this ledger is closed for good: a restore has put another in its place",
+            hint="Open the lake again. Nothing was written.",
+        )
     if found > schema.FORMAT:
         raise NewerFormat(
             f"this lake has format {found}, and this strandline knows formats up to {schema.FORMAT}",

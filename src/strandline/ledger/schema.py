@@ -24,6 +24,8 @@ from sqlalchemy import (
 from sqlalchemy import Connection as SqlConnection
 
 FORMAT = 1
+RETIRED = 1_000_000
+"""The format of a ledger that a restore has put another in the place of: every process refuses to write it."""
 
 metadata = MetaData()
 
@@ -547,6 +549,17 @@ inbound_dead = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "seq"),
+)
+
+# The backups that this ledger was restored from: the counter as the backup had it, and as it was raised to.
+restores = Table(
+    "restores",
+    metadata,
+    Column("restore_id", Text, primary_key=True),
+    Column("backup_id", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("backup_seq", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
 )
 
 # How to get from a format to the next. Each runs inside the transaction that also raises the format.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from strandline.engines.duck.relations import local_path
+from strandline.engines.metadata import size_of
 from strandline.engines.storage import open_uri
 from strandline.engines.warehouse import Place, owner_of
 from strandline.ledger.checks import known_paths
@@ -81,22 +82,12 @@ def _wrong(file: DataFile, *, deep: bool) -> str | None:
     if "://" in path and not deep:
         return None
     try:
-        found = _size(file.path)
+        found = size_of(file.path)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     if found != file.size_bytes:
         return f"{path}: {found:,} bytes instead of {file.size_bytes:,}"
     return _wrong_inside(file) if deep else None
-
-
-def _size(location: str) -> int:
-    if "://" not in (path := local_path(location)):
-        return Path(path).stat().st_size
-    system, place = open_uri(location)
-    size = system.get_file_info(place).size
-    if size is None:
-        raise FileNotFoundError(2, "No such file or directory")
-    return int(size)
 
 
 def _wrong_inside(file: DataFile) -> str | None:

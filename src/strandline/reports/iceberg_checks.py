@@ -8,15 +8,11 @@ that Iceberg names with those that the ledger does.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-import pyarrow as pa
-
-from strandline.engines.avro import read_records
+from strandline.engines.metadata import UNREADABLE, data_files, manifests, read_metadata, refs, size_of, snapshots
 from strandline.engines.storage import open_uri
 from strandline.ledger.catalog import Location, metadata_locations
 from strandline.ledger.checks import pinned_snapshots
@@ -30,7 +26,6 @@ from strandline.reports.findings import RESTORE, Finding, Look
 
 CATALOG = "strand"
 MAIN_REF = "main"
-UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class UnderWay:
 
 def catalog(look: Look) -> Iterator[Finding]:
     """The pins are in Iceberg, its ref is at them, and nobody else has been there."""
-    locations = metadata_locations(catalog_url(look), CATALOG)
+    locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
     for state in look.states():
         location = locations.get(state.table.iceberg_name)
@@ -72,26 +67,6 @@ def catalog(look: Look) -> Iterator[Finding]:
     yield from _strangers(look, locations)
 
 
-def catalog_url(look: Look) -> str:
-    """Where the Iceberg catalog is, as SQLAlchemy says it."""
-    path = look.lake.config.catalog_path
-    return f"sqlite:///{path}" if path is not None else look.lake.config.ledger
-
-
-def read_metadata(location: str) -> Mapping[str, Any]:
-    """A table's metadata file."""
-    data = read_file(location)
-    document: dict[str, Any] = orjson.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-    return document
-
-
-def read_file(location: str) -> bytes:
-    """A small file, wherever it is."""
-    system, path = open_uri(location)
-    with system.open_input_stream(path) as stream:
-        return bytes(stream.read())
-
-
 def changed_at(location: str) -> str | None:
     """When a file was written last, by its store; None when it is not there."""
     system, path = open_uri(location)
@@ -104,11 +79,7 @@ def changed_at(location: str) -> str | None:
 
 def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
     """Whether a metadata file knows all of these snapshots."""
-    return pins.keys() <= _snapshots(metadata).keys()
-
-
-def _snapshots(metadata: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    return {int(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots", [])}
+    return pins.keys() <= snapshots(metadata).keys()
 
 
 # -- pins --------------------------------------------------------------------------------------------------------------
@@ -118,7 +89,7 @@ def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterato
     """Every snapshot that somebody reads is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
         pins = pinned_snapshots(conn, state.table.table_id)
-    known = _snapshots(metadata)
+    known = snapshots(metadata)
     for pin, reader in pins.items():
         if pin not in known:
             what = "its pinned snapshot" if pin == state.head.log_snapshot else f"the snapshot of {reader},"
@@ -142,24 +113,13 @@ def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterato
 
 def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
     """Follow a snapshot to its manifests; in a deep look, also to the data files that they name."""
-    manifests = read_records(read_file(str(snapshot["manifest-list"])))
     files: set[str] = set()
-    for manifest in manifests:
-        path = str(manifest["manifest_path"])
-        system, place = open_uri(path)
-        size = system.get_file_info(place).size
-        if size is None:
-            raise FileNotFoundError(f"{path} is not there")
-        if size != manifest["manifest_length"]:
-            raise ValueError(f"{path} has {size:,} bytes instead of {manifest['manifest_length']:,}")
+    for manifest in manifests(snapshot):
+        if (size := size_of(manifest.path)) != manifest.size_bytes:
+            raise ValueError(f"{manifest.path} has {size:,} bytes instead of {manifest.size_bytes:,}")
         if deep:
-            entries = read_records(read_file(path))
-            files |= {str(entry["data_file"]["file_path"]) for entry in entries if entry["status"] != _DELETED}
+            files.update(data_files(manifest))
     return files if deep else None
-
-
-_DELETED = 2
-"""A manifest's word for a file that is not part of the table any more."""
 
 
 def _other_files(look: Look, state: TableState, iceberg: set[str]) -> Iterator[Finding]:
@@ -208,8 +168,8 @@ def can_step_back(look: Look, state: TableState, location: Location) -> bool:
 
 def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
     name, pin = state.table.name, state.head.log_snapshot
-    refs = {ref: int(value["snapshot-id"]) for ref, value in metadata.get("refs", {}).items()}
-    at = refs.get(MAIN_REF)
+    found = refs(metadata)
+    at = found.get(MAIN_REF)
     if at is not None and not _is_ours(look, state, at):
         yield Finding(
             kind="foreign_commit",
@@ -240,7 +200,7 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
             fix="strand doctor --fix   (moves it to the lake's snapshot; so does the next flush of the table)",
             since=_moved_at(metadata),
         )
-    orphans = orphan_branches(refs, under_way)
+    orphans = orphan_branches(found, under_way)
     if orphans and at == pin:  # otherwise the finding above has the same cause, and the same cure
         yield Finding(
             kind="orphan_branch",
@@ -252,9 +212,9 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
         )
 
 
-def orphan_branches(refs: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
+def orphan_branches(found: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
     """Private branches of operations that are not under way."""
-    return sorted(ref for ref in refs.keys() - under_way.branches if ref.startswith("op_"))
+    return sorted(ref for ref in found.keys() - under_way.branches if ref.startswith("op_"))
 
 
 def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:
@@ -263,7 +223,7 @@ def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:
 
 
 def _committed_at(metadata: Mapping[str, Any], snapshot_id: int) -> str | None:
-    snapshot = _snapshots(metadata).get(snapshot_id)
+    snapshot = snapshots(metadata).get(snapshot_id)
     return None if snapshot is None else text_of(int(snapshot["timestamp-ms"]) * 1000)
 
 

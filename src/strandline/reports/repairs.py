@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from strandline.engines.metadata import UNREADABLE, read_metadata, refs
 from strandline.errors import StrandError
 from strandline.lake import Lake
 from strandline.ledger import batches, checks, deliveries
@@ -26,12 +27,9 @@ from strandline.reports.findings import Look
 from strandline.reports.iceberg_checks import (
     CATALOG,
     MAIN_REF,
-    UNREADABLE,
     UnderWay,
     can_step_back,
-    catalog_url,
     orphan_branches,
-    read_metadata,
 )
 
 
@@ -41,6 +39,13 @@ def fix(lake: Lake, *, take_back: Collection[str] = ()) -> list[str]:
     for repair in (_payloads, _recovered, _leases, _watermarks, _metadata, _swept):
         done += repair(Look.at(lake, deep=True))
     return done + list(_refs(Look.at(lake, deep=True), take_back))
+
+
+def follow(lake: Lake) -> list[str]:
+    """Let Iceberg follow a ledger that was restored: its refs may be at commits that this ledger does not know."""
+    done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
+    done += _recovered(Look.at(lake, deep=False))
+    return done + list(_refs(Look.at(lake, deep=False), lake.view().tables))
 
 
 def _payloads(look: Look) -> Iterator[str]:
@@ -86,13 +91,13 @@ def _watermarks(look: Look) -> Iterator[str]:
 
 
 def _metadata(look: Look) -> Iterator[str]:
-    locations = metadata_locations(catalog_url(look), CATALOG)
+    locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     for state in look.states():
         location = locations.get(state.table.iceberg_name)
         if location is None or location.previous is None or _readable(location.current):
             continue
         if can_step_back(look, state, location) and step_back(
-            catalog_url(look), CATALOG, state.table.iceberg_name, location
+            look.lake.config.catalog_database, CATALOG, state.table.iceberg_name, location
         ):
             yield f"table {state.table.name}: went back from {location.current} to the metadata before it"
 
@@ -116,18 +121,18 @@ def _swept(look: Look) -> Iterator[str]:
 
 def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
     """Let Iceberg's refs follow the ledger; Spark is started when there is one to move."""
-    locations = metadata_locations(catalog_url(look), CATALOG)
+    locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
     for state in look.states():
         location = locations.get(state.table.iceberg_name)
         if location is None or state.table.table_id in under_way.unsettled:
             continue
         try:
-            refs = {ref: int(at["snapshot-id"]) for ref, at in read_metadata(location.current)["refs"].items()}
-        except (*UNREADABLE, KeyError):
+            found = refs(read_metadata(location.current))
+        except UNREADABLE:
             continue
-        orphans = orphan_branches(refs, under_way)
-        if refs.get(MAIN_REF) == state.head.log_snapshot and not orphans:
+        orphans = orphan_branches(found, under_way)
+        if found.get(MAIN_REF) == state.head.log_snapshot and not orphans:
             continue
         try:
             yield from _settle(look.lake, state, orphans, take_back=state.table.name in take_back)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from strandline.errors import StrandError
 from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.checks import marks_ahead
+from strandline.ledger.restores import last_restore, not_asked
 from strandline.ledger.sinks import list_sinks
 from strandline.model.moments import text_of
 from strandline.model.sinks import Sink, StreamState
@@ -32,6 +33,24 @@ def watermarks(look: Look) -> Iterator[Finding]:
             meaning="Rows up to that seq would never be delivered, because they count as delivered.",
             fix="strand doctor --fix   (forgets the mark; the next tick asks the destination where it is)",
             since=None if mark.delivered_at_us is None else text_of(mark.delivered_at_us),
+        )
+
+
+def unasked(look: Look) -> Iterator[Finding]:
+    """Sinks that a restore brought back and whose destination has not been asked yet."""
+    with look.lake.ledger.read() as conn:
+        streams = not_asked(conn)
+        restored = last_restore(conn)
+    for sink in sorted({sink for sink, _, _ in streams}):
+        count = sum(1 for name, _, _ in streams if name == sink)
+        yield Finding(
+            kind="not_asked",
+            about=sink,
+            what=f"sink {sink}: the destination of {count} streams has not been asked since the lake was restored",
+            meaning="Nothing is sent there until it has said what it has; nothing is lost.",
+            fix=f"see whether it is up, then: strand sink tick {sink}",
+            severity="warning",
+            since=None if restored is None else text_of(restored.at_us),
         )
 
 

@@ -45,7 +45,9 @@ class Owner:
 
 
 class Blob:
-    """A folder or a bucket that units are written to."""
+    """A folder or a bucket that units are written to. A unit without rows leaves nothing there."""
+
+    exact = False
 
     def __init__(
         self,

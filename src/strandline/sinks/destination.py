@@ -58,7 +58,9 @@ class Unit:
 
 
 class Destination(Protocol):
-    """A place that rows are delivered to."""
+    """A place that rows are delivered to. It is `exact` when its mark moves with every unit, also one without rows."""
+
+    exact: bool
 
     def probe(self) -> None:
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""

@@ -61,6 +61,8 @@ class _Body:
 class Forward:
     """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: they say where, and as whom."""
 
+    exact = True
+
     def __init__(self, settings: Mapping[str, Any], *, lake_id: str, sink_id: str, start_seq: int, root: Path) -> None:
         self._settings = settings
         self._lake_id = lake_id

@@ -45,6 +45,8 @@ _OPTION = "catalog."
 class IcebergCopy:
     """A namespace in another catalog, with a table for each that the sink follows."""
 
+    exact = True
+
     def __init__(
         self,
         settings: Mapping[str, Any],

@@ -24,7 +24,7 @@ from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letter
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
 from strandline.ledger.sinks import note_tick, sink_by_id
-from strandline.ledger.tables import branch_name, find_table, read_states
+from strandline.ledger.tables import branch_name, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState
 from strandline.operations.beats import holding
@@ -32,6 +32,7 @@ from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
+from strandline.sinks.marks import first_mark
 from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Stuck, resume_at
 from strandline.sinks.settings import resolved
@@ -180,7 +181,7 @@ class Ticker:
         if state.delivery is not None:
             return state.delivery
         settings = resolved(sink.type, sink.settings)
-        mark = state.mark or self._first_mark(hold, stream, state.table)
+        mark = state.mark or first_mark(self.ctx, hold, sink, self.destination, stream, state.table)
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
@@ -215,28 +216,6 @@ class Ticker:
             return delivery
 
         return self.ctx.ledger.run(work)
-
-    def _first_mark(self, hold: Hold, stream: Stream, name: str) -> Mark:
-        """Where a stream begins that we have no mark of: where its destination says it is, else at the sink's start.
-
-        A sink is without its mark when it is new, or when its ledger was restored or repaired.
-        """
-        with self.ctx.ledger.read() as conn:
-            table = find_table(conn, name)
-        found = self.destination.find_mark(stream, table.name, table.partition_by)
-        start = self.sink.start_seq
-        mark = Mark(1, start) if found is None else Mark(found.epoch, max(found.seq, start))
-
-        def set_mark(txn: Txn) -> None:
-            if mark.seq > txn.last_seq:
-                raise Park(
-                    f"the destination has seqs up to {mark.seq}, and this lake has only come to {txn.last_seq}: "
-                    "it was restored from an older copy, and its next rows would be taken for old ones"
-                )
-            deliveries.set_mark(txn, hold, self.sink.sink_id, stream, mark)
-
-        self.ctx.ledger.run(set_mark)
-        return mark
 
     def _deliver(self, hold: Hold, turn: _Turn, delivery: Delivery) -> bool:
         """Ship and close one unit; False when the stream can't go on now."""

@@ -1,0 +1,267 @@
+"""Backups, taken while everything runs.
+
+The ledger is copied before the catalog: what a ledger pins is then in the catalog's copy, whatever was committed in
+between. Data files are immutable, so they are copied too or merely held: a hold keeps maintenance from removing what
+the copied ledger names. Everything is written under a temporary name, the manifest last, and renamed when it is on the
+disk; so a backup that was killed is no backup, and the next one to the same place removes what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from strandline.config import FILE_NAME
+from strandline.engines.disk import digest, sync
+from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
+from strandline.engines.storage import open_uri
+from strandline.errors import Conflict, Damaged, Environment
+from strandline.failpoints import fail
+from strandline.lake import Lake
+from strandline.ledger.catalog import metadata_locations
+from strandline.ledger.checks import counter_at_us
+from strandline.ledger.copying import copy_catalog, copy_ledger
+from strandline.ledger.intents import read_intents
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.owner import certainly_dead
+from strandline.ledger.restores import pins
+from strandline.ledger.sinks import list_sinks
+from strandline.ledger.tables import list_tables
+from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, Manifest, StoredFile
+from strandline.model.ids import new_id
+from strandline.model.operations import Intent
+from strandline.sinks.settings import SECRET_FILE, is_secret
+
+ATTEMPTS = 4
+"""How often the two copies are taken anew when an operation was published between them."""
+CHUNK_BYTES = 4 << 20
+OWNER = "owner"
+
+
+def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False) -> Manifest:
+    """Make a backup in a new folder. `link` makes hard links of data files where the disk is the same."""
+    to = to.expanduser().resolve()
+    if to.exists():
+        raise Conflict(
+            f"there is something at {to} already",
+            kind="folder_not_empty",
+            hint="A backup makes its own folder; name one that does not exist.",
+            expected=None,
+            actual=str(to),
+        )
+    backup_id = new_id()
+    partial = to.parent / f".{to.name}.partial-{backup_id}"
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        _remove_dead(to)
+        partial.mkdir()
+    except PermissionError as error:
+        raise Environment(f"no permission to write {error.filename}", hint="Pick a folder you may write to.") from error
+    (partial / OWNER).write_text(lake.context.owner.text())
+    try:
+        manifest = _fill(lake, partial, backup_id, with_data=with_data, link=link)
+        (partial / OWNER).unlink()
+        fail("backup.before_rename")
+        partial.rename(to)
+        sync(to.parent)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    fail("backup.after_rename")
+    return manifest
+
+
+def _remove_dead(to: Path) -> None:
+    """What killed backups to the same place left."""
+    for left in to.parent.glob(f".{to.name}.partial-*"):
+        owner = left / OWNER
+        if not owner.is_file() or certainly_dead(owner.read_text()):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _fill(lake: Lake, folder: Path, backup_id: str, *, with_data: bool, link: bool) -> Manifest:
+    report = lake.context.report
+    report("copying the ledger", 0, None)
+    copied = _copies(lake, folder)
+    text, left_out = _config_without_secrets(lake)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    files = [_stored(folder, name) for name in (LEDGER, CATALOG, CONFIG) if (folder / name).exists()]
+    wanted = dict.fromkeys(copied.metadata.values())
+    if with_data:
+        wanted |= dict.fromkeys(path for place in copied.metadata.values() for path in reachable(read_metadata(place)))
+    for number, location in enumerate(wanted):
+        report("copying files", number, len(wanted))
+        files.append(_keep(lake.config.warehouse, location, folder, link=link and location not in copied.metadata))
+    manifest = Manifest(
+        backup_id=backup_id,
+        lake_id=lake.ledger.lake_id(),
+        at_us=copied.at_us,
+        seq=copied.seq,
+        root=str(lake.root),
+        warehouse=lake.config.warehouse,
+        with_data=with_data,
+        held_until_us=None,
+        left_out=tuple(left_out),
+        files=tuple(files),
+    )
+    fail("backup.before_manifest")
+    (folder / MANIFEST).write_bytes(orjson.dumps(manifest.document(), option=orjson.OPT_INDENT_2))
+    for place, _, names in os.walk(folder):
+        for name in [*names, ""]:
+            sync(Path(place, name))
+    return manifest
+
+
+# -- the two databases -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was copied: the ledger's counter and time, and where each table's metadata was then."""
+
+    seq: int
+    at_us: int
+    metadata: Mapping[str, str]
+
+
+def _copies(lake: Lake, folder: Path) -> Copied:
+    """Copy the ledger, then the catalog. A table that was published in between would seem to be changed from outside
+    after a restore, so both are taken again a few times; then a restore has to move that table's ref back.
+    """
+    for attempt in range(ATTEMPTS):
+        for name in (LEDGER, CATALOG):
+            (folder / name).unlink(missing_ok=True)
+        fail("backup.before_ledger")
+        copy_ledger(lake.ledger.database, folder / LEDGER)
+        fail("backup.after_ledger")
+        copy_catalog(lake.config.catalog_database, folder / CATALOG)
+        fail("backup.after_catalog")
+        found = metadata_locations(f"sqlite:///{folder / CATALOG}", "strand")
+        locations = {name: location.current for name, location in found.items()}
+        copied = Ledger.open(f"sqlite:///{folder / LEDGER}", read_only=True)
+        try:
+            if attempt == ATTEMPTS - 1 or _agree(copied, locations):
+                with copied.read() as conn:
+                    return Copied(copied.last_seq(conn), counter_at_us(conn), locations)
+        finally:
+            copied.close()
+    raise AssertionError("the last attempt is taken as it is")
+
+
+def _agree(ledger: Ledger, locations: Mapping[str, str]) -> bool:
+    """Whether every table's ref is where the ledger's pin is, or an operation explains why it is not."""
+    with ledger.read() as conn:
+        wanted = pins(conn)
+        scopes = [intent.scopes for intent in read_intents(conn) if isinstance(intent, Intent)]
+        names = {table.table_id: table.iceberg_name for table in list_tables(conn)}
+    unsettled = {names.get(scope.table_id) for some in scopes for scope in some}
+    try:
+        return all(
+            name in unsettled or refs(read_metadata(location)).get("main") == wanted.get(name)
+            for name, location in locations.items()
+        )
+    except UNREADABLE:
+        return True  # taking the copies again would not help; doctor says what is wrong there
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _keep(warehouse: str, location: str, folder: Path, *, link: bool) -> StoredFile:
+    """Copy a file of the warehouse into a backup, or link it."""
+    inside = location.removeprefix("file:").lstrip("/").removeprefix(warehouse.removeprefix("file:").lstrip("/"))
+    name = f"{FILES}/{inside.lstrip('/')}"
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    system, path = open_uri(location)
+    try:
+        if link and _linked(path, target):
+            return _stored(folder, name, location)
+        with system.open_input_stream(path) as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, CHUNK_BYTES)
+    except FileNotFoundError as error:
+        raise Damaged(
+            f"{location} is gone, and the lake needs it", hint="`strand doctor` says what else is damaged."
+        ) from error
+    return _stored(folder, name, location)
+
+
+def _linked(path: str, target: Path) -> bool:
+    try:
+        os.link(path, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or one without links
+        return False
+    return True
+
+
+def _stored(folder: Path, name: str, location: str | None = None) -> StoredFile:
+    path = folder / name
+    return StoredFile(name, path.stat().st_size, digest(path), location)
+
+
+# -- the config --------------------------------------------------------------------------------------------------------
+
+
+def _config_without_secrets(lake: Lake) -> tuple[str, list[str]]:
+    """`strand.toml` without what is secret, and what was left out; secrets that sinks put away are left out too."""
+    text = (lake.root / FILE_NAME).read_text(encoding="utf-8-sig")
+    with lake.ledger.read() as conn:
+        put_away = [sink.name for sink in list_sinks(conn) if SECRET_FILE in sink.settings]
+    kept, dropped = without_secrets(text)
+    return kept, sorted({*(f"the secrets of sink {name}" for name in put_away), *dropped})
+
+
+_LINE = re.compile(r"^(?P<indent>\s*)(?P<key>\"[^\"]+\"|'[^']+'|[\w.-]+)\s*=", re.MULTILINE)
+
+
+def without_secrets(text: str) -> tuple[str, list[str]]:
+    """A config without its secret settings, line by line, and what was left out.
+
+    What can't be taken out so (an inline table, a text of several lines) leaves the whole file out: nothing secret may
+    stay because somebody wrote it in an unusual way.
+    """
+    kept: list[str] = []
+    dropped: list[str] = []
+    for line in text.splitlines():
+        key = _LINE.match(line)
+        name = key["key"].strip("\"'") if key else ""
+        if _is_secret(name):
+            dropped.append(f"{name} in {FILE_NAME}")
+            kept.append(f"# {name} was left out of the backup")
+        else:
+            kept.append(_PASSWORD.sub(r"\1@", line))
+    cleaned = "\n".join(kept) + "\n"
+    try:
+        left = tomllib.loads(cleaned)
+    except tomllib.TOMLDecodeError:
+        left = {"token": "unknown"}
+    if any(_secrets(left)) or _PASSWORD.search(cleaned):
+        return "", [f"all of {FILE_NAME}"]
+    return cleaned, [*dropped, *(["the password of the ledger"] if _PASSWORD.search(text) else [])]
+
+
+_PASSWORD = re.compile(r"(postgresql[\w+]*://[^:@/\s\"']+):[^@\s\"']+@")
+_WORDS = ("password", "secret", "access.key", "access-key", "credential")
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a key of `strand.toml` is secret, as it is written: Spark's settings have secrets of their own."""
+    return is_secret(name) or any(word in name.lower() for word in _WORDS)
+
+
+def _secrets(document: Mapping[str, object], path: str = "") -> Iterator[str]:
+    for key, value in document.items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, Mapping):
+            yield from _secrets(value, name)
+        elif _is_secret(key) or _is_secret(name):
+            yield name

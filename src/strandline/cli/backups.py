@@ -1,0 +1,157 @@
+"""Backups: to make one while everything runs, and to put one in the place of a lost lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.session import session_of
+
+if TYPE_CHECKING:
+    from strandline.model.backups import Manifest
+    from strandline.reports.findings import Finding
+    from strandline.restore import Restoration
+    from strandline.sinks.marks import Asked
+
+NEEDS_A_PERSON = 6
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command("backup")(backup)
+    app.command("restore")(restore)
+
+
+def backup(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder that does not exist yet.")],
+    with_data: Annotated[bool, typer.Option("--with-data", help="Copy the data files too.")] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="With --with-data: hard links where the disk is the same.")
+    ] = False,
+) -> None:
+    """Back the lake up while everything runs: ledger, catalog, config without secrets, and a manifest.
+
+    \b
+    Example: strand backup /backups/monday --with-data
+    """
+    from strandline.backup import backup as make
+
+    session = session_of(context)
+    with session.open() as lake:
+        manifest = make(lake, Path(folder), with_data=with_data, link=link)
+    document = {"backup": str(Path(folder).expanduser().resolve()), **_told(manifest)}
+
+    def human() -> None:
+        output.say(
+            f"Backed up to {document['backup']}: {len(manifest.files)} files, {output.size(manifest.size_bytes)}."
+        )
+        output.say(f"  everything up to seq {manifest.seq:,}, as of {output.when(document['at'])}")
+        if not with_data:
+            output.say(f"  without data files: these stay in {manifest.warehouse}")
+        for what in manifest.left_out:
+            output.say(f"  left out, because it is secret: {what}")
+
+    session.emit(document, human)
+
+
+def _told(manifest: Manifest) -> dict[str, Any]:
+    from strandline.model.moments import text_of
+
+    return {
+        "backup_id": manifest.backup_id,
+        "lake_id": manifest.lake_id,
+        "at": text_of(manifest.at_us),
+        "seq": manifest.seq,
+        "files": len(manifest.files),
+        "size_bytes": manifest.size_bytes,
+        "with_data": manifest.with_data,
+        "warehouse": manifest.warehouse,
+        "left_out": list(manifest.left_out),
+    }
+
+
+def restore(
+    context: typer.Context,
+    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="A folder that `strand backup` made.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The lake's folder.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put the lake that is there aside; nothing of it is deleted.")
+    ] = False,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another database than the config's; an empty one.")
+    ] = None,
+) -> None:
+    """Put a backup in the place of a lost lake, ask every destination where it is, and examine the result.
+
+    Stop everything that uses the lake first. New rows get seqs far above all that were ever given out, so that no
+    destination takes them for old ones. Exit code 6 when the examination finds something that needs a person.
+
+    \b
+    Example: strand restore /backups/monday lake --replace
+    """
+    from strandline.cli.progress import Progress
+    from strandline.lake import Lake
+    from strandline.reports.doctor import examine
+    from strandline.reports.repairs import follow
+    from strandline.restore import restore as put_back
+
+    session = session_of(context)
+    root = Path(folder).expanduser().resolve()
+    with Progress(shown=not session.quiet) as progress:
+        done = put_back(Path(backup), root, replace=replace, ledger=ledger, report=progress.report)
+        with Lake(root, report=progress.report) as lake:
+            followed = follow(lake)
+            findings = examine(lake)
+    ok = all(finding.severity != "error" for finding in findings)
+    document = {
+        "lake": str(root),
+        **_told(done.manifest),
+        "raised_to": done.restored.seq,
+        "replaced": None if done.aside is None else str(done.aside),
+        "asked": [_asked(one) for one in done.asked],
+        "followed": followed,
+        "ok": ok,
+        "findings": [finding.__dict__ for finding in findings],
+    }
+
+    session.emit(document, lambda: _print_restored(root, done, followed, findings))
+    if not ok:
+        raise typer.Exit(NEEDS_A_PERSON)
+
+
+def _print_restored(root: Path, done: Restoration, followed: list[str], findings: list[Finding]) -> None:
+    at = output.when(_told(done.manifest)["at"])
+    output.say(f"Restored {root} as of {at}; new seqs begin above {done.restored.seq:,}.")
+    if done.aside is not None:
+        output.say(f"  what was there is in {done.aside}")
+    for what in done.manifest.left_out:
+        output.say(f"  not in the backup, because it is secret: {what}")
+    for line in [*map(_said, done.asked), *followed]:
+        output.say(f"  {output.cell(line)}")
+    for finding in findings:
+        output.say(f"{finding.severity}: {output.cell(finding.what)}")
+        output.say(f"  what to do: {output.cell(finding.fix)}")
+    output.say("Doctor says that all is well." if not findings else f"Doctor has {len(findings)} findings.")
+
+
+def _asked(one: Asked) -> dict[str, Any]:
+    mark = one.mark
+    return {
+        "sink": one.sink,
+        "table": one.table,
+        "partition": one.partition,
+        "watermark": None if mark is None else mark.seq,
+        "epoch": None if mark is None else mark.epoch,
+        "error": one.error,
+    }
+
+
+def _said(one: Asked) -> str:
+    where = f"{one.sink}: {one.table}/{one.partition}" if one.table else one.sink
+    if one.mark is None:
+        return f"{where} can't be asked now, and gets nothing until a tick has asked it: {one.error}"
+    return f"{where} goes on behind seq {one.mark.seq:,}, in epoch {one.mark.epoch}"

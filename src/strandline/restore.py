@@ -1,0 +1,425 @@
+"""Restoring a backup, so that nothing is delivered twice and no old number is given again.
+
+The lost ledger went on after the backup: it gave out seqs, and its destinations have rows under them. So the counter
+jumps above all of that, the jump is written down beside the backup before anybody can append, and every destination is
+asked where it is; one that can't be asked now is asked by its next tick, and gets nothing until then. Restoring the
+same backup twice jumps twice.
+
+The new ledger is prepared in a folder of its own. A lake that is in the way is closed for good and put aside, never
+deleted: a process that still has it open is refused at its next write. The config is put in its place last, so a
+restore that was killed leaves no lake, and is simply run again.
+
+Iceberg's metadata names files by their full address, so the warehouse must be where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from strandline import config as configuration
+from strandline.config import FILE_NAME, LakeConfig
+from strandline.engines.disk import digest, sync
+from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
+from strandline.engines.storage import open_uri
+from strandline.errors import BadRequest, Conflict, Damaged, NotFound, StrandError
+from strandline.failpoints import fail
+from strandline.lake import Lake
+from strandline.ledger import copying, restores
+from strandline.ledger.catalog import forget, metadata_locations
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.restores import Restored
+from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest, StoredFile
+from strandline.model.moments import text_of
+from strandline.operations.context import Report, silent
+from strandline.sinks.instances import destination
+from strandline.sinks.marks import Asked, ask
+
+STAGING = ".restoring"
+STAGED_CONFIG = ".restoring.toml"
+ASIDE = "replaced-"
+ICEBERG = "strand"
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite keeps in files of their own."""
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What a restore did: where the counter was and is, what was put aside, and what the destinations said."""
+
+    manifest: Manifest
+    restored: Restored
+    aside: Path | None
+    asked: tuple[Asked, ...]
+
+
+def restore(
+    folder: Path, to: Path, *, replace: bool = False, ledger: str | None = None, report: Report = silent
+) -> Restoration:
+    """Put a backup in the place of a lost lake. `ledger` is another database for it than the config's."""
+    folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
+    manifest = read_manifest(folder)
+    verify(folder, manifest, report)
+    _refuse_occupied(root, replace)
+    staging, made = root / STAGING, not root.exists()
+    text = _config_text(folder, root)
+    try:
+        config = _stage(folder, staging, _with_ledger(text, ledger) if ledger else text)
+        _refuse_elsewhere(manifest, config, root, _has_pins(staging))
+        restored = _prepare(folder, manifest, root, config, report)
+    except Exception:
+        if made:
+            shutil.rmtree(root)
+        elif (root / FILE_NAME).exists():  # else the config is in there alone: a restore was killed before this one
+            shutil.rmtree(staging)
+        raise
+    aside = _put_aside(root, config, restored)
+    _put_in_place(root, staging, config)
+    fail("restore.after_config")
+    asked = _ask(root, report)
+    _record_again(folder, manifest, root)
+    return Restoration(manifest, restored, aside, asked)
+
+
+def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, report: Report) -> Restored:
+    """All that can be done while the old lake is still in its place."""
+    staging = config.root
+    old = _old_ledger(config, manifest)
+    above = max([manifest.seq, *_jumps(folder), *([] if old is None else [old])])
+    fail("restore.before_record")
+    _record(folder, manifest, above + restores.JUMP, root)
+    fail("restore.after_record")
+    restored = _raise(staging, manifest, above)
+    fail("restore.after_raise")
+    _put_files(folder, manifest, report)
+    _forget_tables(staging)
+    fail("restore.after_files")
+    return restored
+
+
+# -- the backup --------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What a backup says of itself."""
+    path = folder / MANIFEST
+    try:
+        return Manifest.parse(orjson.loads(path.read_bytes()), str(path))
+    except FileNotFoundError as error:
+        raise NotFound(f"{folder} is no backup: it has no {MANIFEST}", hint="`strand backup DIR` makes one.") from error
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"the manifest {path} can't be read: {error}", hint="Use another backup.") from error
+
+
+def verify(folder: Path, manifest: Manifest, report: Report = silent) -> None:
+    """Every file of a backup is there, as it was written; Damaged names the first that is not."""
+    for number, file in enumerate(manifest.files):
+        report("verifying the backup", number, len(manifest.files))
+        path = folder / file.name
+        try:
+            whole = path.stat().st_size == file.size_bytes and digest(path) == file.sha256
+        except OSError as error:
+            raise Damaged(f"{path} can't be read: {error.strerror}", hint="Use another backup.") from error
+        if not whole:
+            raise Damaged(f"{path} is not as the backup wrote it", hint="Use another backup.")
+
+
+def _jumps(folder: Path) -> list[int]:
+    """How far earlier restores of this backup have jumped."""
+    path = folder / RESTORES
+    if not path.exists():
+        return []
+    try:
+        return [int(orjson.loads(line)["seq"]) for line in path.read_bytes().splitlines() if line]
+    except (orjson.JSONDecodeError, KeyError, ValueError, TypeError) as error:
+        raise Damaged(
+            f"{path} can't be read: {error}",
+            hint="It says how far earlier restores jumped. Remove its last line if that is cut.",
+        ) from error
+
+
+def _record(folder: Path, manifest: Manifest, seq: int, root: Path) -> None:
+    """Write down beside the backup how far a restore jumps, before anybody can append there."""
+    line = {"backup": manifest.backup_id, "at": text_of(time.time_ns() // 1000), "seq": seq, "lake": str(root)}
+    try:
+        with (folder / RESTORES).open("ab") as file:
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Conflict(
+            f"can't write {folder / RESTORES}: {error.strerror}",
+            kind="read_only",
+            hint="A restore is recorded beside its backup, so that the next one jumps further. Copy the backup to a "
+            "place that can be written.",
+            expected="a folder that can be written",
+            actual=str(folder),
+        ) from error
+    sync(folder)
+
+
+def _record_again(folder: Path, manifest: Manifest, root: Path) -> None:
+    """A destination may have been further than anybody knew, and the counter with it."""
+    with Lake(root, read_only=True) as lake, lake.ledger.read() as conn:
+        seq = lake.ledger.last_seq(conn)
+    if seq > max(_jumps(folder)):
+        _record(folder, manifest, seq, root)
+
+
+# -- the place ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_occupied(root: Path, replace: bool) -> None:
+    if (root / STAGING).is_dir() or (root / STAGED_CONFIG).exists():
+        return  # a restore was killed here
+    if (root / FILE_NAME).exists():
+        if not replace:
+            raise Conflict(
+                f"there is a lake in {root} already",
+                kind="lake_exists",
+                hint="Stop everything that uses it, then add --replace: it is put aside, and nothing of it is deleted.",
+                expected=None,
+                actual=str(root),
+            )
+        return
+    ours = {"warehouse", "secrets"}
+    if root.exists() and (not root.is_dir() or any(entry.name not in ours for entry in root.iterdir())):
+        raise Conflict(
+            f"{root} holds something that is no lake",
+            kind="folder_not_empty",
+            hint="Name a new or an empty folder, or the lake's own.",
+            expected=None,
+            actual=str(root),
+        )
+
+
+def _config_text(folder: Path, root: Path) -> str:
+    """The config that is there, or that a killed restore has put aside, or the backup's."""
+    there = root / FILE_NAME
+    places = (there, root / STAGING / FILE_NAME, root / STAGED_CONFIG, folder / CONFIG)
+    source = next((path for path in places if path.exists()), None)
+    text = source.read_text(encoding="utf-8") if source is not None else ""
+    if not text.strip():
+        raise NotFound(
+            f"the backup has no {FILE_NAME}", hint=f"Write one to {there}; the backup says what was left out of it."
+        )
+    return text
+
+
+def _stage(folder: Path, staging: Path, text: str) -> LakeConfig:
+    """Copy the databases and the config to where they are prepared."""
+    partial = staging.with_name(STAGED_CONFIG)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_text(text, encoding="utf-8")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    partial.rename(staging / FILE_NAME)
+    for name in (LEDGER, CATALOG):
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, staging / name)
+            sync(staging / name)
+    return configuration.load(staging)
+
+
+def _with_ledger(text: str, ledger: str) -> str:
+    """A config with another ledger."""
+    line = f"ledger = {orjson.dumps(ledger).decode()}"
+    changed, count = re.subn(r"^ledger\s*=.*$", lambda _: line, text, count=1, flags=re.MULTILINE)
+    return changed if count else re.sub(r"^\[lake\]$", lambda _: f"[lake]\n{line}", text, count=1, flags=re.MULTILINE)
+
+
+def _placed(uri: str, root: Path) -> str:
+    """An address of the staged config as it will be in its place."""
+    return uri.replace(str(root / STAGING), str(root))
+
+
+def _has_pins(staging: Path) -> bool:
+    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}", read_only=True)
+    try:
+        with ledger.read() as conn:
+            return any(pin is not None for pin in restores.pins(conn).values())
+    finally:
+        ledger.close()
+
+
+def _refuse_elsewhere(manifest: Manifest, config: LakeConfig, root: Path, has_pins: bool) -> None:
+    warehouse = _placed(config.warehouse, root)
+    if has_pins and warehouse != manifest.warehouse:
+        raise BadRequest(
+            f"the backup's warehouse is {manifest.warehouse}, and this lake's would be {warehouse}",
+            hint=f"Iceberg names files by their full address, so they must be where they were: restore to "
+            f"{manifest.root}, or mount the disk there.",
+        )
+
+
+def _old_ledger(config: LakeConfig, manifest: Manifest) -> int | None:
+    """The counter of the ledger that is in the way; None when there is none, or none that can be read."""
+    url = _placed(config.ledger, config.root.parent)
+    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    if path is None:
+        copying.refuse_used(url)
+        return None
+    if not path.exists():
+        return None
+    try:
+        old = Ledger.open(url, read_only=True)
+    except StrandError:
+        return None  # it is what was lost
+    try:
+        with old.read() as conn:
+            found, seq = old.lake_id(), old.last_seq(conn)
+    finally:
+        old.close()
+    if found != manifest.lake_id:
+        raise Conflict(
+            f"the lake in {config.root.parent} is another one than the backup's",
+            kind="other_lake",
+            hint="Restore to a folder of its own.",
+            expected=manifest.lake_id,
+            actual=found,
+        )
+    return seq
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+def _raise(staging: Path, manifest: Manifest, above: int) -> Restored:
+    """Make the copy a ledger that can go on."""
+    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}")
+    try:
+        with ledger.write() as txn:
+            return restores.rebase(txn, manifest.backup_id, above)
+    finally:
+        ledger.close()
+
+
+def _forget_tables(staging: Path) -> None:
+    """Take tables out of the catalog that got their first rows after the ledger was copied: they begin anew."""
+    if not (staging / CATALOG).exists():
+        return
+    url = f"sqlite:///{staging / CATALOG}"
+    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}", read_only=True)
+    try:
+        with ledger.read() as conn:
+            pins = restores.pins(conn)
+    finally:
+        ledger.close()
+    for name, location in metadata_locations(url, ICEBERG).items():
+        if pins.get(name) is None and _has_rows(location.current):
+            forget(url, ICEBERG, name)
+
+
+def _has_rows(location: str) -> bool:
+    try:
+        return "main" in refs(read_metadata(location))
+    except UNREADABLE:
+        return True
+
+
+def _put_files(folder: Path, manifest: Manifest, report: Report) -> None:
+    """Put back the files of the warehouse that are not there any more, or have another size."""
+    wanted = [file for file in manifest.files if file.location is not None]
+    for number, file in enumerate(wanted):
+        report("putting files back", number, len(wanted))
+        assert file.location is not None
+        try:
+            there = size_of(file.location) == file.size_bytes
+        except FileNotFoundError:
+            there = False
+        if not there:
+            _put_file(folder, file, file.location)
+
+
+def _put_file(folder: Path, file: StoredFile, location: str) -> None:
+    system, path = open_uri(location)
+    parent, _, _name = path.rpartition("/")
+    system.create_dir(parent, recursive=True)
+    temporary = f"{path}.restoring"
+    with (folder / file.name).open("rb") as source, system.open_output_stream(temporary) as target:
+        shutil.copyfileobj(source, target, 4 << 20)
+    if location.startswith(("file:", "/")):
+        sync(Path(temporary))
+    system.move(temporary, path)
+
+
+# -- the change --------------------------------------------------------------------------------------------------------
+
+
+def _put_aside(root: Path, config: LakeConfig, restored: Restored) -> Path | None:
+    """Close the lake that is in the way for good, and move it out of the way."""
+    url = _placed(config.ledger, root)
+    files = [root / FILE_NAME]
+    if url.startswith("sqlite:///"):
+        assert config.catalog_path is not None
+        databases = (Path(url.removeprefix("sqlite:///")), Path(_placed(str(config.catalog_path), root)))
+        _retire(url, databases[0])
+        files += [path.with_name(path.name + end) for path in databases for end in _BESIDE]
+    fail("restore.after_retire")
+    found = [path for path in files if path.exists()]
+    if not found:
+        return None
+    aside = root / f"{ASIDE}{restored.restore_id}"
+    aside.mkdir()
+    for path in found:
+        path.rename(aside / path.name)
+    sync(aside)
+    sync(root)
+    fail("restore.after_aside")
+    return aside
+
+
+def _retire(url: str, path: Path) -> None:
+    if not path.exists():
+        return
+    try:
+        old = Ledger.open(url)
+    except StrandError:
+        return  # nobody can write what can't be opened
+    try:
+        restores.retire(old)
+    finally:
+        old.close()
+
+
+def _put_in_place(root: Path, staging: Path, config: LakeConfig) -> None:
+    url, catalog = _placed(config.ledger, root), _placed(config.catalog_database, root)
+    for name, where, put in ((LEDGER, url, copying.put_ledger), (CATALOG, catalog, copying.put_catalog)):
+        source = staging / name
+        if not source.exists():
+            continue
+        if where.startswith("sqlite:///"):
+            path = Path(where.removeprefix("sqlite:///"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(path)
+            sync(path.parent)
+        else:
+            put(source, where)
+    fail("restore.after_databases")
+    (staging / FILE_NAME).rename(root / FILE_NAME)
+    shutil.rmtree(staging, ignore_errors=True)
+    sync(root)
+
+
+def _ask(root: Path, report: Report) -> tuple[Asked, ...]:
+    """Ask every destination where it is; a sink whose destination can't even be addressed is left to its tick."""
+    asked: list[Asked] = []
+    with Lake(root, report=report) as lake:
+        for sink in lake.sinks():
+            report(f"asking the destination of {sink.name}", 0, None)
+            try:
+                place = destination(lake.surroundings, sink)
+            except StrandError as error:
+                asked.append(Asked(sink.name, "", "", None, str(error)))
+                continue
+            try:
+                asked += ask(lake.context, sink, place)
+            finally:
+                place.close()
+    return tuple(asked)

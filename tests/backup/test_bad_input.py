@@ -1,0 +1,169 @@
+"""What can't be backed up or restored is refused with a reason, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strandline import create
+from strandline.backup import backup, without_secrets
+from strandline.errors import RecoveryRequired, StrandError
+from strandline.lake import Lake
+from strandline.model.sinks import Mark
+from strandline.restore import restore
+from strandline.sinks.marks import restored_mark
+from tests.cli.conftest import call
+from tests.kit import make_table, messages, part_ids, read_only_fingerprint
+
+
+def refused(folder: Path, root: Path, *arguments: str) -> str:
+    """The code of a restore that is refused and changes nothing."""
+    before = read_only_fingerprint(root) if root.exists() else {}
+    done = call("--json", "restore", folder, root, *arguments)
+    assert done.code != 0
+    assert (read_only_fingerprint(root) if root.exists() else {}) == before
+    return str(done.error["code"])
+
+
+@pytest.fixture
+def kept(lake: Lake, tmp_path: Path) -> Path:
+    """A backup of a lake with rows in its tail."""
+    make_table(lake)
+    lake.append("messages", messages(0, 3))
+    backup(lake, tmp_path / "backup")
+    return tmp_path / "backup"
+
+
+def test_a_backup_never_writes_into_what_is_there(lake: Lake, kept: Path) -> None:
+    done = call("--lake", lake.root, "--json", "backup", kept)
+    assert (done.code, done.error["code"]) == (4, "conflict")
+
+
+def test_a_lake_is_replaced_only_when_asked(lake: Lake, kept: Path) -> None:
+    assert refused(kept, lake.root) == "conflict"
+
+
+def test_another_lake_is_never_replaced(kept: Path, tmp_path: Path) -> None:
+    create.create(tmp_path / "other").close()
+    assert refused(kept, tmp_path / "other", "--replace") == "conflict"
+
+
+def test_a_folder_of_something_else_is_refused(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    assert refused(kept, tmp_path / "home", "--replace") == "conflict"
+
+
+def test_what_is_no_backup_is_not_found(lake: Lake, tmp_path: Path) -> None:
+    assert refused(tmp_path, tmp_path / "new") == "not_found"
+
+
+@pytest.mark.parametrize("name", ["ledger.db", "strand.toml", "backup.json"])
+def test_a_damaged_backup_is_refused(kept: Path, tmp_path: Path, name: str) -> None:
+    path = kept / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    assert refused(kept, tmp_path / "new") == "damaged"
+
+
+def test_a_newer_backup_is_refused(kept: Path, tmp_path: Path) -> None:
+    manifest = json.loads((kept / "backup.json").read_text())
+    (kept / "backup.json").write_text(json.dumps({**manifest, "format": 99}))
+    done = call("--json", "restore", kept, tmp_path / "new")
+    assert done.code == 6
+    assert "format 99" in done.error["message"]
+
+
+def test_a_lake_without_iceberg_tables_may_be_restored_anywhere(kept: Path, tmp_path: Path) -> None:
+    """Only Iceberg's metadata has addresses in it."""
+    restore(kept, tmp_path / "elsewhere")
+    with Lake(tmp_path / "elsewhere") as lake:
+        assert part_ids(lake) == ["p0", "p1", "p2"]
+
+
+def test_who_still_has_the_old_ledger_open_is_refused(lake: Lake, kept: Path) -> None:
+    """A server that nobody stopped must not ack rows into a ledger that was put aside."""
+    restore(kept, lake.root, replace=True)
+    with pytest.raises(RecoveryRequired, match="closed for good"):
+        lake.append("messages", messages(3, 4))
+
+
+def test_a_ledger_that_is_lost_is_no_obstacle(lake: Lake, kept: Path) -> None:
+    lake.close()
+    (lake.root / "ledger.db").write_bytes(b"gone")
+    done = restore(kept, lake.root, replace=True)
+    assert done.aside is not None
+    assert (done.aside / "ledger.db").read_bytes() == b"gone"
+
+
+def test_secrets_are_never_in_a_backup(lake: Lake, tmp_path: Path) -> None:
+    """Neither those of `strand.toml`, however they are written, nor those that a sink has put away."""
+    with (lake.root / "strand.toml").open("a") as config:
+        config.write('\n[sinks.a]\ntype = "forward"\nurl = "http://127.0.0.1:9"\ntoken = "hush-1"\n')
+    lake.close()
+    with Lake(lake.root) as again:
+        again.add_sink("b", "forward", {"url": "http://127.0.0.1:9", "token": "hush-2"}, check=False)
+        again.sinks()
+        manifest = backup(again, tmp_path / "backup")
+    assert set(manifest.left_out) == {"the secrets of sink a", "the secrets of sink b", "token in strand.toml"}
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "backup").rglob("*") if path.is_file())
+    assert b"hush" not in everything
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ('ledger = "postgresql://me:hush@host/db"', 'ledger = "postgresql://me@host/db"'),
+        ('"catalog.jdbc.password" = "hush"', "# catalog.jdbc.password was left out of the backup"),
+        ('catalog.jdbc.password = "hush"', "# catalog.jdbc.password was left out of the backup"),
+        ('token_file = "secrets/t"', 'token_file = "secrets/t"'),
+        ('x = { token = "hush" }', ""),
+        ('token = """\nhush"""', ""),
+    ],
+)
+def test_a_config_loses_its_secrets_or_is_left_out(line: str, kept: str) -> None:
+    cleaned, left_out = without_secrets(f"[lake]\n{line}\n")
+    assert cleaned == (f"[lake]\n{kept}\n" if kept else "")
+    assert bool(left_out) == (line != kept)
+    assert "hush" not in cleaned
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "exact", "expected"),
+    [
+        (Mark(1, 50), Mark(1, 80), True, Mark(2, 80)),  # it went on after the backup, within the backup's tail
+        (Mark(1, 50), Mark(1, 500), True, Mark(2, 100)),  # and far beyond it
+        (Mark(1, 50), Mark(3, 10**13), True, Mark(4, 100)),  # in an earlier restore
+        (Mark(2, 50), Mark(2, 30), True, Mark(3, 30)),  # it has lost rows itself
+        (Mark(2, 50), Mark(2, 30), False, Mark(3, 50)),  # or wrote nothing for a unit without rows
+        (Mark(2, 50), None, True, Mark(3, 5)),  # it was wiped
+        (Mark(2, 50), None, False, Mark(3, 50)),
+        (None, Mark(1, 500), True, Mark(2, 100)),  # the stream is younger than the backup
+        (None, None, True, Mark(1, 5)),
+    ],
+)
+def test_where_a_stream_goes_on(own: Mark | None, found: Mark | None, exact: bool, expected: Mark) -> None:
+    """watermark = max(own, min(mark, the backup's counter)), epoch = the highest seen + 1."""
+    assert restored_mark(own, found, start=5, backup_seq=100, exact=exact) == expected
+
+
+def test_a_backup_that_can_not_be_written_to_is_refused(
+    lake: Lake, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jump is recorded beside it: without that, a second restore would give out the same seqs."""
+    original = Path.open
+
+    def read_only(self: Path, mode: str = "r", *rest: object, **named: object) -> object:
+        if self.name == "restores.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return original(self, mode, *rest, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", read_only)
+    with pytest.raises(StrandError, match=r"restores\.jsonl"):
+        restore(kept, lake.root, replace=True)
+    monkeypatch.undo()
+    with Lake(lake.root) as still:
+        assert part_ids(still) == ["p0", "p1", "p2"]
