@@ -11,20 +11,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from strandline import logs
 from strandline.config import FILE_NAME
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
 from strandline.engines.storage import open_uri
-from strandline.errors import Conflict, Damaged, Environment
+from strandline.errors import Conflict, Damaged, Environment, StrandError
 from strandline.failpoints import fail
 from strandline.lake import Lake
+from strandline.ledger import holds
 from strandline.ledger.catalog import metadata_locations
 from strandline.ledger.checks import counter_at_us
 from strandline.ledger.copying import copy_catalog, copy_ledger
@@ -39,14 +43,22 @@ from strandline.model.ids import new_id
 from strandline.model.operations import Intent
 from strandline.sinks.settings import SECRET_FILE, is_secret
 
+log = logs.Logger("strandline.backup")
+
 ATTEMPTS = 4
 """How often the two copies are taken anew when an operation was published between them."""
+KEEP_S = 30 * 24 * 3600.0
+COPYING_S = 600.0
+"""How long a hold lasts that is renewed while files are copied: if the backup is killed, no longer than this."""
 CHUNK_BYTES = 4 << 20
 OWNER = "owner"
 
 
-def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False) -> Manifest:
-    """Make a backup in a new folder. `link` makes hard links of data files where the disk is the same."""
+def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False, keep_s: float = KEEP_S) -> Manifest:
+    """Make a backup in a new folder. `link` makes hard links of data files where the disk is the same.
+
+    Without data, the lake keeps the files that the backup names for `keep_s`.
+    """
     to = to.expanduser().resolve()
     if to.exists():
         raise Conflict(
@@ -66,7 +78,8 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False)
         raise Environment(f"no permission to write {error.filename}", hint="Pick a folder you may write to.") from error
     (partial / OWNER).write_text(lake.context.owner.text())
     try:
-        manifest = _fill(lake, partial, backup_id, with_data=with_data, link=link)
+        with _held(lake, backup_id, None if with_data else keep_s) as held_until_us:
+            manifest = _fill(lake, partial, backup_id, held_until_us, link=link)
         (partial / OWNER).unlink()
         fail("backup.before_rename")
         partial.rename(to)
@@ -78,6 +91,54 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False)
     return manifest
 
 
+@contextmanager
+def _held(lake: Lake, backup_id: str, keep_s: float | None) -> Iterator[int | None]:
+    """Keep whatever is current from now on: for `keep_s`, or while the block copies it when that is None."""
+    name = f"backup:{backup_id}"
+    since_us = _hold(lake, name, None, keep_s or COPYING_S)
+    fail("backup.after_hold")
+    try:
+        with nullcontext() if keep_s is not None else _renewing(lake, name, since_us):
+            yield None if keep_s is None else since_us + int(keep_s * 1e6)
+    except Exception:
+        _release(lake, name)
+        raise
+    if keep_s is None:
+        _release(lake, name)
+
+
+def _hold(lake: Lake, name: str, since_us: int | None, keep_s: float) -> int:
+    with lake.ledger.write() as txn:
+        since_us = since_us or txn.at_us
+        holds.hold(txn, name, since_us=since_us, keep_s=keep_s, purpose="backup")
+    return since_us
+
+
+def _release(lake: Lake, name: str) -> None:
+    with lake.ledger.write() as txn:
+        holds.release(txn, name)
+
+
+@contextmanager
+def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(COPYING_S / 4):
+            try:
+                _hold(lake, name, since_us, COPYING_S)
+            except StrandError as error:
+                log.warning("hold not renewed", hold=name, error=str(error))
+
+    thread = threading.Thread(target=renew, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def _remove_dead(to: Path) -> None:
     """What killed backups to the same place left."""
     for left in to.parent.glob(f".{to.name}.partial-*"):
@@ -86,7 +147,8 @@ def _remove_dead(to: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _fill(lake: Lake, folder: Path, backup_id: str, *, with_data: bool, link: bool) -> Manifest:
+def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:
+    with_data = held_until_us is None
     report = lake.context.report
     report("copying the ledger", 0, None)
     copied = _copies(lake, folder)
@@ -107,7 +169,7 @@ def _fill(lake: Lake, folder: Path, backup_id: str, *, with_data: bool, link: bo
         root=str(lake.root),
         warehouse=lake.config.warehouse,
         with_data=with_data,
-        held_until_us=None,
+        held_until_us=held_until_us,
         left_out=tuple(left_out),
         files=tuple(files),
     )

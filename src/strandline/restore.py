@@ -27,7 +27,8 @@ from strandline import config as configuration
 from strandline.config import FILE_NAME, LakeConfig
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
-from strandline.engines.storage import open_uri
+from strandline.engines.storage import know, open_uri
+from strandline.engines.warehouse import Place, owner_of, refuse_other
 from strandline.errors import BadRequest, Conflict, Damaged, NotFound, StrandError
 from strandline.failpoints import fail
 from strandline.lake import Lake
@@ -90,6 +91,9 @@ def restore(
 def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, report: Report) -> Restored:
     """All that can be done while the old lake is still in its place."""
     staging = config.root
+    know(manifest.warehouse, config.store)
+    place = Place(_placed(config.warehouse, root), config.store)
+    refuse_other(place, owner_of(place), manifest.lake_id)
     old = _old_ledger(config, manifest)
     above = max([manifest.seq, *_jumps(folder), *([] if old is None else [old])])
     fail("restore.before_record")

@@ -16,8 +16,8 @@ from tests.backup.test_restore import blobs
 from tests.delivery import assert_once, told
 from tests.kit import crash, make_table, messages, part_ids, reopened
 
-BACKUP_POINTS = ["backup.before_ledger", "backup.after_ledger", "backup.after_catalog", "backup.before_manifest",
-                 "backup.before_rename", "backup.after_rename"]  # fmt: skip
+BACKUP_POINTS = ["backup.after_hold", "backup.before_ledger", "backup.after_ledger", "backup.after_catalog",
+                 "backup.before_manifest", "backup.before_rename", "backup.after_rename"]  # fmt: skip
 RESTORE_POINTS = ["restore.before_record", "restore.after_record", "restore.after_raise", "restore.after_files",
                   "restore.after_retire", "restore.after_aside", "restore.after_databases", "restore.after_config",
                   "mark.before_commit", "mark.after_commit"]  # fmt: skip

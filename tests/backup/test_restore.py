@@ -236,3 +236,23 @@ def test_a_backup_beside_a_writer_is_one_moment(lake: Lake, tmp_path: Path) -> N
         assert found == [f"p{n}" for n in range(len(found))]
         again.flush("messages")
         assert told(again, "doctor", "--deep")["findings"] == []
+
+
+def test_what_a_backup_names_is_held_against_expiry(lake: Lake, tmp_path: Path) -> None:
+    """Maintenance goes on between the backup and the restore, and leaves what the backup needs."""
+    make_table(lake)
+    for n in range(3):
+        lake.append("messages", messages(n * 5, n * 5 + 5))
+        lake.flush("messages")
+    told(lake, "backup", str(tmp_path / "backup"), "--keep", "1h")
+    lake.compact("messages")
+    lake.append("messages", messages(15, 20, "lost"))
+    lake.flush("messages")
+    lake.expire("messages", grace_s=0)
+    lake.sweep("messages", grace_s=0)
+    lake.close()
+    answer = restored(tmp_path / "backup", lake.root, "--replace")
+    assert answer["ok"], answer
+    with Lake(lake.root) as again:
+        assert part_ids(again) == [f"p{n}" for n in range(15)]
+        assert told(again, "doctor", "--deep")["findings"] == []

@@ -39,7 +39,11 @@ def section(title: str) -> tuple[str, int]:
 
 def steps() -> list[Step]:
     """The blocks that run, in order."""
-    text, offset = section("First steps")
+    return steps_of(*section("First steps"))
+
+
+def steps_of(text: str, offset: int) -> list[Step]:
+    """The same of any text, which begins at a line."""
     blocks = [
         (match[1], match[2], offset + text[: match.start()].count("\n"))
         for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import backups, lakes, maintenance, reading, service, serving, sinks, tables, up, upkeep, working, writing
+from strandline.cli import (
+    backups,
+    lakes,
+    maintenance,
+    reading,
+    service,
+    serving,
+    sinks,
+    tables,
+    up,
+    upkeep,
+    working,
+    writing,
+)
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 

@@ -32,6 +32,9 @@ def backup(
     link: Annotated[
         bool, typer.Option("--link", help="With --with-data: hard links where the disk is the same.")
     ] = False,
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="Without --with-data: how long the lake keeps the files it names.")
+    ] = "30d",
 ) -> None:
     """Back the lake up while everything runs: ledger, catalog, config without secrets, and a manifest.
 
@@ -42,7 +45,7 @@ def backup(
 
     session = session_of(context)
     with session.open() as lake:
-        manifest = make(lake, Path(folder), with_data=with_data, link=link)
+        manifest = make(lake, Path(folder), with_data=with_data, link=link, keep_s=_duration(keep))
     document = {"backup": str(Path(folder).expanduser().resolve()), **_told(manifest)}
 
     def human() -> None:
@@ -51,11 +54,22 @@ def backup(
         )
         output.say(f"  everything up to seq {manifest.seq:,}, as of {output.when(document['at'])}")
         if not with_data:
-            output.say(f"  without data files: these stay in {manifest.warehouse}")
+            until = output.when(document["until"])
+            output.say(f"  without data files: these stay in {manifest.warehouse}, at least until {until}")
         for what in manifest.left_out:
             output.say(f"  left out, because it is secret: {what}")
 
     session.emit(document, human)
+
+
+def _duration(text: str) -> float:
+    from strandline.config import parse_duration
+    from strandline.errors import BadRequest
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise BadRequest(f"--keep is {text!r}", hint=f"It is {error}.") from error
 
 
 def _told(manifest: Manifest) -> dict[str, Any]:
@@ -69,6 +83,7 @@ def _told(manifest: Manifest) -> dict[str, Any]:
         "files": len(manifest.files),
         "size_bytes": manifest.size_bytes,
         "with_data": manifest.with_data,
+        "until": None if manifest.held_until_us is None else text_of(manifest.held_until_us),
         "warehouse": manifest.warehouse,
         "left_out": list(manifest.left_out),
     }
