@@ -93,6 +93,10 @@ class _Rewrite:
         self._write_ids: list[str] = []
 
     def __enter__(self) -> _Rewrite:
+        # Iceberg looks for its rewrites through the thread's active session, which may be that of a sink's target.
+        session = self._iceberg.session
+        classes: Any = type(session)
+        classes._get_j_spark_session_class(self._iceberg.jvm).setActiveSession(session._jsparkSession)
         return self
 
     def __exit__(self, *_: object) -> None:
