@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from tests.substrate.conftest import FULL_NAME, NAME, Trial, refused
+from strandline.engines.spark.stage import append_to_branch
+from strandline.model.types import Column, Primitive
+from tests.substrate.conftest import COLUMNS, FULL_NAME, NAME, Trial, refused
 
 
 def test_a_branch_starts_at_the_pin_it_is_given(trial: Trial) -> None:
@@ -196,3 +198,17 @@ def test_a_race_for_a_mark_has_one_winner(trial: Trial) -> None:
     with pytest.raises(Py4JJavaError, match="metadata refresh is required"):
         transaction.commitTransaction()
     assert trial.refs["main"] == won and "strand.mark" not in trial.java.properties()
+
+
+def test_an_append_keeps_one_file_open_at_a_time(trial: Trial) -> None:
+    """Rows of two partitions in turns are refused: a writer that took them would keep a file open for each."""
+    name = "trial.parted"
+    trial.iceberg.ensure_table(name, COLUMNS, ["id"])
+    columns = [Column("id", Primitive("string")), Column("_seq", Primitive("long"))]
+    trial.iceberg.create_branch(name, "op_1", None)
+    rows = trial.spark.range(1, 7, 1, 1).selectExpr("concat('r', id % 2) AS id", "id AS _seq")
+    with refused("SparkException", "clustered"):
+        append_to_branch(rows, name, "op_1", "unsorted", columns)
+    append_to_branch(rows, name, "op_1", "sorted", columns, ["id"])
+    stored = trial.spark.table(f"strand.{name}.branch_op_1").collect()
+    assert sorted((row._seq, row.id) for row in stored) == [(n, f"r{n % 2}") for n in range(1, 7)]

@@ -128,7 +128,7 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
     iceberg = ctx.iceberg()
     name = state.table.iceberg_name
     fail("stage.before_append")
-    stage.append_to_branch(frame, name, private_branch(op_id), op_id, stored_columns(state))
+    stage.append_to_branch(frame, name, private_branch(op_id), op_id, stored_columns(state), state.table.partition_by)
     fail("stage.after_append")
     snapshot = iceberg.branch_snapshot(name, private_branch(op_id))
     assert snapshot is not None, f"Spark appended rows of operation {op_id} and its branch has no snapshot"

@@ -1,7 +1,7 @@
 """Writing rows to a private branch: the only place where Spark puts rows into Iceberg.
 
-The input is always Parquet files in seq order, each an unbroken range of seqs. Every file becomes a task and every
-task writes its rows as they come, so the data files of a log never overlap in seqs and nothing is shuffled.
+The input is always Parquet files in seq order, each an unbroken range of seqs. Every file becomes a task, so the data
+files of a log never overlap in seqs, within a partition if there are any, and nothing is shuffled.
 """
 
 from __future__ import annotations
@@ -56,25 +56,31 @@ def _files(session: SparkSession, ddl: str) -> DataFrameReader:
     return session.read.schema(ddl).option("__globPaths__", "false")
 
 
-def append_to_branch(rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[Column]) -> None:
+def append_to_branch(
+    rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[Column], partition_by: Sequence[str] = ()
+) -> None:
     """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside.
 
-    Rows that nobody forwarded come without the columns that say from where, and get nulls there.
+    Rows that nobody forwarded come without the columns that say from where, and get nulls there. Rows of a partitioned
+    table are sorted within their task, which spills to disk: a task then has one file open at a time. With one open for
+    every partition it met, a thousand partitions are more than a heap of 2 GiB holds.
     """
     from pyspark.sql import functions as sf
 
     known = set(rows.columns)
     absent = {one.name for one in columns if one.name in ORIGIN and one.name not in known}
+    chosen = rows.select(
+        *[
+            sf.lit(None).cast(spark_ddl(one.type)).alias(one.name) if one.name in absent else f"`{one.name}`"
+            for one in columns
+        ]
+    )
+    if partition_by:
+        chosen = chosen.sortWithinPartitions(*[f"`{one}`" for one in (*partition_by, SEQ)])
     (
-        rows.select(
-            *[
-                sf.lit(None).cast(spark_ddl(one.type)).alias(one.name) if one.name in absent else f"`{one.name}`"
-                for one in columns
-            ]
-        )
-        .writeTo(f"{CATALOG}.{name}.branch_{branch}")
+        chosen.writeTo(f"{CATALOG}.{name}.branch_{branch}")
         .option("snapshot-property.strand-op", op_id)
         .option("use-table-distribution-and-ordering", "false")
-        .option("fanout-enabled", "true")
+        .option("fanout-enabled", "false")
         .append()
     )

@@ -54,7 +54,7 @@ def _rows(folder: Path) -> Path:
 def _append(iceberg: Iceberg, file: Path) -> None:
     columns = [*parse_mapping({"id": "string", "part": "string", "ts": "timestamp"}).columns, Column(SEQ, OURS[SEQ])]
     iceberg.create_branch(NAME, BRANCH, iceberg.refs(NAME).get("main"))
-    append_to_branch(iceberg.session.read.parquet(str(file)), NAME, BRANCH, "training", columns)
+    append_to_branch(iceberg.session.read.parquet(str(file)), NAME, BRANCH, "training", columns, ["part"])
     snapshot = iceberg.branch_snapshot(NAME, BRANCH)
     assert snapshot is not None, "the training wrote rows and found no snapshot"
     iceberg.added_files(NAME, snapshot, "ts")
