@@ -217,7 +217,7 @@ def _doctor(findings: list[Finding], fixed: list[str], checks: int) -> None:
         output.say(f"  what to do: {output.cell(finding.fix)}")
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
-        output.say(f"{checks} checks: {errors} findings need a person.")
+        output.say(f"{checks} checks: {errors} {'finding needs' if errors == 1 else 'findings need'} a person.")
     elif findings:
         output.say(
             f"{checks} checks: the lake is well; {len(findings)} {'warning' if len(findings) == 1 else 'warnings'}."

@@ -80,7 +80,9 @@ def expire(
     while not budget.is_spent:
         try:
             done = run(ctx, Expire(table, branch, actor, grace_s))
-        except Conflict:
+        except Conflict as error:
+            if error.detail.get("kind") != "table_moved":
+                raise
             continue  # somebody has pinned one of them meanwhile: name them anew
         if done is None:
             break

@@ -56,7 +56,7 @@ def data_files(look: Look) -> Iterator[Finding]:
             yield Finding(
                 kind="data_file_damaged",
                 about=name,
-                what=f"table {name}: {len(wrong)} of its data files are damaged: "
+                what=f"table {name}: {len(wrong)} of its data files {'is' if len(wrong) == 1 else 'are'} damaged: "
                 f"{'; '.join(list(wrong.values())[:TOLD_FILES])}{more}",
                 meaning=f"Reads of their {sum(file.rows for file in files if file.path in wrong):,} rows fail with "
                 "history_gone; everything else goes on.",
