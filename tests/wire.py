@@ -2,7 +2,8 @@
 
 It passes bytes on as they are and looks for texts in what clients send. When it finds what it was told to wait for, it
 hurts that one connection, once: it cuts it before the server hears the words, or after the server has answered them, or
-lets the words arrive when the client is long gone.
+lets the words arrive when the client is long gone, or passes on half of them until it is told to go on, as a client
+does that is stopped while it sends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-How = Literal["before", "after", "late"]
+How = Literal["before", "after", "late", "half"]
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,19 @@ class Wire:
                 if place is not None and place.words in data and place.within in said:
                     self._place = None
                     self._do(place.how, client, server, answered, data)
-                    return
+                    if place.how != "half":
+                        return
+                    continue
                 server.sendall(data)
         _close(client, server)
 
     def _do(self, how: How, client: socket.socket, server: socket.socket, answered: _Answers, data: bytes) -> None:
+        if how == "half":
+            server.sendall(data[: len(data) // 2])
+            self.hurt.set()
+            self.may_arrive.wait(60)
+            server.sendall(data[len(data) // 2 :])
+            return
         if how == "after":
             answered.swallow = True
             server.sendall(data)

@@ -16,6 +16,7 @@ from strandline import create
 from strandline.errors import Busy
 from strandline.lake import Lake
 from strandline.ledger import dialect
+from strandline.ledger import postgres as postgres_ledger
 from tests.delivery import Receiver, assert_once, forward, watermark
 from tests.kit import assert_recovered, audits, log_part_ids, make_table, message, messages, part_ids
 from tests.postgres import Server
@@ -92,6 +93,29 @@ def test_f39_a_group_whose_answer_is_lost_is_stored_once(distant: Lake, wire: Wi
     assert wire.hurt.is_set()
     found = {row[0]: row[1] for row in distant.view().sql("select n, _seq from messages").rows()}
     assert found == acks
+
+
+@pytest.mark.parametrize("rows", [1, 20_000])
+def test_a_writer_that_is_stopped_while_it_sends_keeps_nobody_waiting(
+    distant: Lake, wire: Wire, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has half of a statement, and no limit for the rest: whoever waits in vain ends that session.
+
+    When the writer goes on, it runs its transaction again: its rows are stored once, behind the others'.
+    """
+    monkeypatch.setattr(postgres_ledger, "IDLE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(postgres_ledger, "LOCK_TIMEOUT_S", 2.0)
+    acks: list[int] = []
+    with Lake(distant.root) as sleeper, Lake(distant.root) as other:
+        wire.hurt_at(b"INSERT INTO batches", "half", words=b"INSERT INTO batches")
+        thread = threading.Thread(target=lambda: acks.append(sleeper.append("messages", messages(0, rows, "s")).rows))
+        thread.start()
+        assert wire.hurt.wait(60), "nobody was stopped"
+        other.append("messages", [message(1)])
+        wire.may_arrive.set()
+        thread.join()
+    assert acks == [rows]
+    assert part_ids(distant) == ["p1", *(f"s{n}" for n in range(rows))]
 
 
 TRANSACTIONS = {

@@ -20,7 +20,7 @@ from strandline.lake import Lake
 from strandline.ledger import postgres as postgres_ledger
 from strandline.ledger.batches import sweep
 from strandline.ledger.leases import note_waiting
-from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.ledger import _MOVE, Ledger, Txn
 from strandline.ledger.tokens import create_token
 from strandline.operations.beats import holding
 from strandline.reports.doctor import examine
@@ -96,26 +96,35 @@ def test_a_ledger_that_is_locked_for_long_is_busy(on_postgres: Lake, monkeypatch
         assert part_ids(reader) == [], "readers wait for nobody"
 
 
+@pytest.mark.parametrize("statements", [1, 2])
 def test_a_writer_that_is_stopped_in_a_transaction_keeps_nobody_waiting(
-    on_postgres: Lake, monkeypatch: pytest.MonkeyPatch
+    on_postgres: Lake, monkeypatch: pytest.MonkeyPatch, statements: int
 ) -> None:
-    """The server ends its session, the others go on; when it wakes, it runs its transaction again, once."""
+    """Its session is ended, the others go on; when it wakes, it runs its transaction again, once.
+
+    By the server where it was stopped behind one statement. Behind several that were sent together the server counts
+    nothing, and whoever has waited in vain ends it.
+    """
     monkeypatch.setattr(postgres_ledger, "IDLE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(postgres_ledger, "LOCK_TIMEOUT_S", 2.0)
     asleep, wake = threading.Event(), threading.Event()
     seqs: list[int] = []
 
     def work(txn: Txn) -> int:
         seq = txn.allocate(1)
+        txn.conn.exec_driver_sql("SELECT %s", [(n,) for n in range(statements)])
         if not asleep.is_set():
             asleep.set()
             wake.wait(60)
+        _MOVE.run(txn.conn, [{"seq": seq}])  # by the driver, as an append's statements are
         return seq
 
     with Lake(on_postgres.root) as sleeper:
         thread = threading.Thread(target=lambda: seqs.append(sleeper.ledger.run(work)))
         thread.start()
         assert asleep.wait(60)
-        ack = on_postgres.append("messages", [message(1)])
+        with Lake(on_postgres.root) as other:
+            ack = other.append("messages", [message(1)])
         wake.set()
         thread.join()
     assert ack.last_seq is not None and seqs == [ack.last_seq + 1]

@@ -154,10 +154,12 @@ class Database:
     def _begin(self, engine: Engine, first: Callable[[Connection], T]) -> tuple[Connection, T]:
         """A connection in a new transaction. One that is dead is replaced, and a database that restarts is waited for.
 
-        The first time of all it is not: who types a wrong host should not wait to be told.
+        The first time of all it is not: who types a wrong host should not wait to be told. Who waited for a lock in
+        vain waits once more, if that was for one who is silent.
         """
         deadline_s = time.monotonic() + (PATIENCE_S if self._has_answered else 0.0)
         stale = self._has_answered
+        has_ended_one = False
         while True:
             conn: Connection | None = None
             try:
@@ -170,6 +172,9 @@ class Database:
                 if self.is_sqlite or not isinstance(error, DBAPIError | self._driver_error):
                     raise
                 engine.dispose()  # what has been in the pool as long as this one is as dead
+                if not has_ended_one and postgres.is_locked_out(error) and postgres.end_silent(engine):
+                    has_ended_one = True
+                    continue
                 found = self._translate(error)
                 if not (postgres.is_lost(error) and postgres.may_pass(found)) or time.monotonic() > deadline_s:
                     raise found from error
@@ -299,7 +304,7 @@ class Prepared:
         """Run it once for each of these sets of parameters."""
         compiled = self._for(conn)
         cursor = conn.connection.cursor()
-        # psycopg sends many in a pipeline, after which Postgres forgets to count how long a transaction is idle.
+        # psycopg sends many in a pipeline, behind which Postgres does not count how long a transaction is idle.
         if len(rows) == 1:
             cursor.execute(compiled.text, compiled.bound(rows[0]))
         else:

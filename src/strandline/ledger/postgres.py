@@ -5,8 +5,10 @@ every read is one database snapshot. One that writes is READ COMMITTED: a write 
 its statements must see what was committed before it got the lock. So writers queue, none is ever refused for another's
 sake, and none can wait for another in a circle.
 
-A writer that is stopped between two statements would keep everybody waiting; the server ends its session first, and
-that writer runs its transaction again when it goes on.
+A writer that is stopped in the middle of its transaction would keep everybody waiting. Its session is ended, and it
+runs its transaction again when it goes on. Between two statements the server sees to that. In the middle of one, or
+behind a pipeline of several, the server has no limit (but for one of Postgres 17, which would end long work too): so
+whoever has waited in vain looks whether the one in front has been silent, and ends it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Engine, create_engine, event
+from sqlalchemy import Column, Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -100,13 +102,39 @@ def login(engine: Engine) -> tuple[str, str]:
         return str(info.user), str(info.password)
 
 
+# The server waits for the client, in a transaction that has locked a row of the counter. Those who wait for that row
+# themselves are here too, but not as ones who are silent; those who read hold another lock.
+_END_SILENT = text(
+    """
+    SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
+    FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid
+    WHERE l.relation = to_regclass('counter') AND l.mode = 'RowExclusiveLock' AND l.granted
+      AND a.datname = current_database() AND a.usename = current_user
+      AND a.wait_event = 'ClientRead' AND a.state_change < clock_timestamp() - make_interval(secs => :silent_s)
+    """
+)
+
+
+def end_silent(engine: Engine) -> bool:
+    """End the session of a writer that holds the counter and has said nothing for longer than it may."""
+    with engine.connect() as conn:
+        return bool(conn.execute(_END_SILENT, {"silent_s": IDLE_TIMEOUT_S}).scalar_one())
+
+
+def is_locked_out(error: BaseException) -> bool:
+    """Whether a lock was waited for in vain."""
+    found = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(found, "sqlstate", None) == "55P03"
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, and not merely the statement."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or is_lost(error.orig) if error.orig is not None else False
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        return state[:2] in ("08", "57") and state != "57014"  # 57014: a statement that was cancelled
+        # 57014: a statement that was cancelled. 25P03, 25P04: the session of one who was silent, or took too long.
+        return (state[:2] in ("08", "57") and state != "57014") or state in ("25P03", "25P04")
     return type(error).__name__ in ("OperationalError", "InterfaceError")
 
 
