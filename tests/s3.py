@@ -24,6 +24,9 @@ from tests.kit import free_port
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 BUILD_TIMEOUT_S = 900
 
+FOLDERS: dict[str, Path] = {}
+"""Where the server at an address keeps its buckets: for what no client can do, such as making an object old."""
+
 
 @dataclass(frozen=True)
 class S3:
@@ -86,6 +89,7 @@ def serving(folder: Path) -> Iterator[str]:
     )
     try:
         _wait_for(port, server)
+        FOLDERS[f"http://127.0.0.1:{port}"] = folder
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()

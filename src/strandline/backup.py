@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 
 from strandline import logs
-from strandline.config import FILE_NAME
+from strandline.config import FILE_NAME, PASSWORD_FILE
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
 from strandline.engines.storage import open_uri
@@ -52,6 +52,7 @@ COPYING_S = 600.0
 """How long a hold lasts that is renewed while files are copied: if the backup is killed, no longer than this."""
 CHUNK_BYTES = 4 << 20
 OWNER = "owner"
+PASSWORD_OF_LEDGER = "the password of the ledger"
 
 
 def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False, keep_s: float = KEEP_S) -> Manifest:
@@ -244,7 +245,7 @@ def _keep(warehouse: str, location: str, folder: Path, *, link: bool) -> StoredF
     target.parent.mkdir(parents=True, exist_ok=True)
     system, path = open_uri(location)
     try:
-        if link and _linked(path, target):
+        if link and system.type_name == "local" and _linked(path, target):
             return _stored(folder, name, location)
         with system.open_input_stream(path) as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)
@@ -279,6 +280,8 @@ def _config_without_secrets(lake: Lake) -> tuple[str, list[str]]:
     with lake.ledger.read() as conn:
         put_away = [sink.name for sink in list_sinks(conn) if SECRET_FILE in sink.settings]
     kept, dropped = without_secrets(text)
+    if (lake.root / PASSWORD_FILE).exists():
+        dropped.append(PASSWORD_OF_LEDGER)
     return kept, sorted({*(f"the secrets of sink {name}" for name in put_away), *dropped})
 
 
@@ -308,7 +311,7 @@ def without_secrets(text: str) -> tuple[str, list[str]]:
         left = {"token": "unknown"}
     if any(_secrets(left)) or _PASSWORD.search(cleaned):
         return "", [f"all of {FILE_NAME}"]
-    return cleaned, [*dropped, *(["the password of the ledger"] if _PASSWORD.search(text) else [])]
+    return cleaned, [*dropped, *([PASSWORD_OF_LEDGER] if _PASSWORD.search(text) else [])]
 
 
 _PASSWORD = re.compile(r"(postgresql[\w+]*://[^:@/\s\"']+):[^@\s\"']+@")

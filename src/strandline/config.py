@@ -393,13 +393,13 @@ def write_default(
         raise BadRequest(f"{root} is a lake already: it holds a {FILE_NAME}", hint="Choose another folder.")
     # A reader must never find half a file, since the file is what makes the folder a lake.
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
-    shown = _put_password_away(root, ledger)
+    shown = put_password_away(root, ledger)
     partial.write_text(_default_file(shown, warehouse, store or Store()), encoding="utf-8")
     partial.replace(file)
     return file
 
 
-def _put_password_away(root: Path, url: str) -> str:
+def put_password_away(root: Path, url: str) -> str:
     """The URL without its password, which goes into a file that only its owner can read."""
     parts = urlsplit(url)
     if parts.scheme not in _POSTGRES_SCHEMES or parts.password is None:

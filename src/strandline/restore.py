@@ -6,8 +6,9 @@ asked where it is; one that can't be asked now is asked by its next tick, and ge
 same backup twice jumps twice.
 
 The new ledger is prepared in a folder of its own. A lake that is in the way is closed for good and put aside, never
-deleted: a process that still has it open is refused at its next write. The config is put in its place last, so a
-restore that was killed leaves no lake, and is simply run again.
+deleted: a process that still has it open is refused at its next write. That holds for the ledger that its config names,
+also when the restored one goes elsewhere. The config is put in its place last, so a restore that was killed leaves no
+lake, and is simply run again.
 
 Iceberg's metadata names files by their full address, so the warehouse must be where it was.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 import orjson
 
 from strandline import config as configuration
-from strandline.config import FILE_NAME, LakeConfig
+from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
 from strandline.engines.storage import know, open_uri
@@ -46,6 +47,7 @@ STAGING = ".restoring"
 STAGED_CONFIG = ".restoring.toml"
 ASIDE = "replaced-"
 ICEBERG = "strand"
+SQLITE = "sqlite:///"
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """What SQLite keeps in files of their own."""
 
@@ -71,7 +73,7 @@ def restore(
     staging, made = root / STAGING, not root.exists()
     text = _config_text(folder, root)
     try:
-        config = _stage(folder, staging, _with_ledger(text, ledger) if ledger else text)
+        config = _stage(folder, root, text, ledger)
         _refuse_elsewhere(manifest, config, root, _has_pins(staging))
         restored = _prepare(folder, manifest, root, config, report)
     except Exception:
@@ -94,8 +96,10 @@ def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, r
     know(manifest.warehouse, config.store)
     place = Place(_placed(config.warehouse, root), config.store)
     refuse_other(place, owner_of(place), manifest.lake_id)
-    old = _old_ledger(config, manifest)
-    above = max([manifest.seq, *_jumps(folder), *([] if old is None else [old])])
+    if not config.ledger.startswith(SQLITE):
+        copying.refuse_used(config.ledger)
+    olds = [_old_seq(url, root, manifest) for url in _in_the_way(root, config)]
+    above = max([manifest.seq, *_jumps(folder), *(seq for seq in olds if seq is not None)])
     fail("restore.before_record")
     _record(folder, manifest, above + restores.JUMP, root)
     fail("restore.after_record")
@@ -216,14 +220,20 @@ def _config_text(folder: Path, root: Path) -> str:
     return text
 
 
-def _stage(folder: Path, staging: Path, text: str) -> LakeConfig:
-    """Copy the databases and the config to where they are prepared."""
-    partial = staging.with_name(STAGED_CONFIG)
-    partial.parent.mkdir(parents=True, exist_ok=True)
+def _stage(folder: Path, root: Path, text: str, ledger: str | None) -> LakeConfig:
+    """Copy the databases, the config and the ledger's password to where they are prepared."""
+    staging, partial = root / STAGING, root / STAGED_CONFIG
+    root.mkdir(parents=True, exist_ok=True)
     partial.write_text(text, encoding="utf-8")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     partial.rename(staging / FILE_NAME)
+    if ledger is not None:
+        shown = configuration.put_password_away(staging, ledger)
+        (staging / FILE_NAME).write_text(_with_ledger(text, shown), encoding="utf-8")
+    if not (staging / PASSWORD_FILE).exists() and (root / PASSWORD_FILE).exists():
+        (staging / PASSWORD_FILE).parent.mkdir(mode=0o700)
+        shutil.copy(root / PASSWORD_FILE, staging / PASSWORD_FILE)
     for name in (LEDGER, CATALOG):
         if (folder / name).exists():
             shutil.copyfile(folder / name, staging / name)
@@ -262,15 +272,18 @@ def _refuse_elsewhere(manifest: Manifest, config: LakeConfig, root: Path, has_pi
         )
 
 
-def _old_ledger(config: LakeConfig, manifest: Manifest) -> int | None:
-    """The counter of the ledger that is in the way; None when there is none, or none that can be read."""
-    url = _placed(config.ledger, config.root.parent)
-    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
-    if path is None:
-        copying.refuse_used(url)
-        return None
-    if not path.exists():
-        return None
+def _in_the_way(root: Path, config: LakeConfig) -> dict[str, Path | None]:
+    """The ledgers that a restore replaces, each with its catalog's file: the one in use, and the one named."""
+    catalog = config.catalog_path
+    found = {_placed(config.ledger, root): None if catalog is None else Path(_placed(str(catalog), root))}
+    if (root / FILE_NAME).exists():
+        there = configuration.load(root)
+        found[there.ledger] = there.catalog_path
+    return found
+
+
+def _old_seq(url: str, root: Path, manifest: Manifest) -> int | None:
+    """The counter of a ledger that is in the way; None when there is none, or none that can be read."""
     try:
         old = Ledger.open(url, read_only=True)
     except StrandError:
@@ -282,7 +295,7 @@ def _old_ledger(config: LakeConfig, manifest: Manifest) -> int | None:
         old.close()
     if found != manifest.lake_id:
         raise Conflict(
-            f"the lake in {config.root.parent} is another one than the backup's",
+            f"the lake in {root} is another one than the backup's",
             kind="other_lake",
             hint="Restore to a folder of its own.",
             expected=manifest.lake_id,
@@ -342,15 +355,17 @@ def _put_files(folder: Path, manifest: Manifest, report: Report) -> None:
 
 
 def _put_file(folder: Path, file: StoredFile, location: str) -> None:
+    """A bucket shows an object when all of it is there; a folder needs another name until then."""
     system, path = open_uri(location)
-    parent, _, _name = path.rpartition("/")
-    system.create_dir(parent, recursive=True)
-    temporary = f"{path}.restoring"
+    is_local = location.startswith(("file:", "/"))
+    temporary = f"{path}.restoring" if is_local else path
+    if is_local:
+        system.create_dir(path.rpartition("/")[0], recursive=True)
     with (folder / file.name).open("rb") as source, system.open_output_stream(temporary) as target:
         shutil.copyfileobj(source, target, 4 << 20)
-    if location.startswith(("file:", "/")):
+    if is_local:
         sync(Path(temporary))
-    system.move(temporary, path)
+        system.move(temporary, path)
 
 
 # -- the change --------------------------------------------------------------------------------------------------------
@@ -358,13 +373,12 @@ def _put_file(folder: Path, file: StoredFile, location: str) -> None:
 
 def _put_aside(root: Path, config: LakeConfig, restored: Restored) -> Path | None:
     """Close the lake that is in the way for good, and move it out of the way."""
-    url = _placed(config.ledger, root)
     files = [root / FILE_NAME]
-    if url.startswith("sqlite:///"):
-        assert config.catalog_path is not None
-        databases = (Path(url.removeprefix("sqlite:///")), Path(_placed(str(config.catalog_path), root)))
-        _retire(url, databases[0])
-        files += [path.with_name(path.name + end) for path in databases for end in _BESIDE]
+    for url, catalog in _in_the_way(root, config).items():
+        _retire(url)
+        if catalog is not None:
+            databases = (Path(url.removeprefix(SQLITE)), catalog)
+            files += [path.with_name(path.name + end) for path in databases for end in _BESIDE]
     fail("restore.after_retire")
     found = [path for path in files if path.exists()]
     if not found:
@@ -379,13 +393,11 @@ def _put_aside(root: Path, config: LakeConfig, restored: Restored) -> Path | Non
     return aside
 
 
-def _retire(url: str, path: Path) -> None:
-    if not path.exists():
-        return
+def _retire(url: str) -> None:
     try:
         old = Ledger.open(url)
     except StrandError:
-        return  # nobody can write what can't be opened
+        return  # there is none, or none that anybody can open
     try:
         restores.retire(old)
     finally:
@@ -398,14 +410,17 @@ def _put_in_place(root: Path, staging: Path, config: LakeConfig) -> None:
         source = staging / name
         if not source.exists():
             continue
-        if where.startswith("sqlite:///"):
-            path = Path(where.removeprefix("sqlite:///"))
+        if where.startswith(SQLITE):
+            path = Path(where.removeprefix(SQLITE))
             path.parent.mkdir(parents=True, exist_ok=True)
             source.rename(path)
             sync(path.parent)
         else:
             put(source, where)
     fail("restore.after_databases")
+    if (staging / PASSWORD_FILE).exists():
+        (root / PASSWORD_FILE).parent.mkdir(mode=0o700, exist_ok=True)
+        (staging / PASSWORD_FILE).replace(root / PASSWORD_FILE)
     (staging / FILE_NAME).rename(root / FILE_NAME)
     shutil.rmtree(staging, ignore_errors=True)
     sync(root)

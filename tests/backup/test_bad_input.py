@@ -14,8 +14,10 @@ from strandline.lake import Lake
 from strandline.model.sinks import Mark
 from strandline.restore import restore
 from strandline.sinks.marks import restored_mark
+from tests.backup.conftest import Ledgers
 from tests.cli.conftest import call
 from tests.kit import make_table, messages, part_ids, read_only_fingerprint
+from tests.postgres import PASSWORD, Server
 
 
 def refused(folder: Path, root: Path, *arguments: str) -> str:
@@ -45,9 +47,9 @@ def test_a_lake_is_replaced_only_when_asked(lake: Lake, kept: Path) -> None:
     assert refused(kept, lake.root) == "conflict"
 
 
-def test_another_lake_is_never_replaced(kept: Path, tmp_path: Path) -> None:
+def test_another_lake_is_never_replaced(kept: Path, ledgers: Ledgers, tmp_path: Path) -> None:
     create.create(tmp_path / "other").close()
-    assert refused(kept, tmp_path / "other", "--replace") == "conflict"
+    assert refused(kept, tmp_path / "other", "--replace", *ledgers.named()) == "conflict"
 
 
 def test_a_folder_of_something_else_is_refused(kept: Path, tmp_path: Path) -> None:
@@ -77,29 +79,52 @@ def test_a_newer_backup_is_refused(kept: Path, tmp_path: Path) -> None:
     assert "format 99" in done.error["message"]
 
 
-def test_a_lake_without_iceberg_tables_may_be_restored_anywhere(kept: Path, tmp_path: Path) -> None:
+def test_a_lake_without_iceberg_tables_may_be_restored_anywhere(kept: Path, ledgers: Ledgers, tmp_path: Path) -> None:
     """Only Iceberg's metadata has addresses in it."""
-    restore(kept, tmp_path / "elsewhere")
+    restore(kept, tmp_path / "elsewhere", ledger=ledgers.next())
     with Lake(tmp_path / "elsewhere") as lake:
         assert part_ids(lake) == ["p0", "p1", "p2"]
 
 
-def test_who_still_has_the_old_ledger_open_is_refused(lake: Lake, kept: Path) -> None:
+def test_who_still_has_the_old_ledger_open_is_refused(lake: Lake, ledgers: Ledgers, kept: Path) -> None:
     """A server that nobody stopped must not ack rows into a ledger that was put aside."""
-    restore(kept, lake.root, replace=True)
+    restore(kept, lake.root, replace=True, ledger=ledgers.next())
     with pytest.raises(RecoveryRequired, match="closed for good"):
         lake.append("messages", messages(3, 4))
 
 
-def test_a_ledger_that_is_lost_is_no_obstacle(lake: Lake, kept: Path) -> None:
+def test_a_ledger_that_is_lost_is_no_obstacle(lake: Lake, ledgers: Ledgers, kept: Path) -> None:
     lake.close()
-    (lake.root / "ledger.db").write_bytes(b"gone")
-    done = restore(kept, lake.root, replace=True)
+    ledgers.lose(lake.root)
+    done = restore(kept, lake.root, replace=True, ledger=ledgers.next())
     assert done.aside is not None
-    assert (done.aside / "ledger.db").read_bytes() == b"gone"
+    aside = {path.name: path.read_bytes() for path in done.aside.iterdir()}
+    assert aside.pop("strand.toml")
+    assert aside == ({"ledger.db": b"lost"} if ledgers.server is None else {})
 
 
-def test_secrets_are_never_in_a_backup(lake: Lake, tmp_path: Path) -> None:
+def test_a_restore_into_another_database_closes_the_ledger_that_was_used(
+    postgres: Server, lake: Lake, kept: Path
+) -> None:
+    """From one kind to another too. The new one's password is for its owner alone, and what is used stays as it is."""
+    databases = [postgres.new_database() for _ in range(2)]
+    for url in databases:
+        with Lake(lake.root) as old:
+            old.append("messages", messages(3, 4))
+            restore(kept, lake.root, replace=True, ledger=url)
+            with pytest.raises(RecoveryRequired, match="closed for good"):
+                old.append("messages", messages(4, 5))
+        assert refused(kept, lake.root, "--replace") == "conflict"
+        assert PASSWORD not in (lake.root / "strand.toml").read_text()
+        secret = lake.root / "secrets" / "ledger.password"
+        assert (secret.read_text(), secret.stat().st_mode & 0o777) == (PASSWORD, 0o600)
+        with Lake(lake.root) as again:
+            assert part_ids(again) == ["p0", "p1", "p2"]
+    storage = "SELECT attstorage FROM pg_attribute WHERE attrelid = 'batches'::regclass AND attname = 'payload'"
+    assert postgres.execute(storage, database=databases[0].rpartition("/")[2]) == [("e",)], "as `init` makes it"
+
+
+def test_secrets_are_never_in_a_backup(lake: Lake, ledgers: Ledgers, tmp_path: Path) -> None:
     """Neither those of `strand.toml`, however they are written, nor those that a sink has put away."""
     with (lake.root / "strand.toml").open("a") as config:
         config.write('\n[sinks.a]\ntype = "forward"\nurl = "http://127.0.0.1:9"\ntoken = "hush-1"\n')
@@ -108,7 +133,9 @@ def test_secrets_are_never_in_a_backup(lake: Lake, tmp_path: Path) -> None:
         again.add_sink("b", "forward", {"url": "http://127.0.0.1:9", "token": "hush-2"}, check=False)
         again.sinks()
         manifest = backup(again, tmp_path / "backup")
-    assert set(manifest.left_out) == {"the secrets of sink a", "the secrets of sink b", "token in strand.toml"}
+    expected = {"the secrets of sink a", "the secrets of sink b", "token in strand.toml"}
+    expected |= set() if ledgers.server is None else {"the password of the ledger"}
+    assert set(manifest.left_out) == expected
     everything = b"".join(path.read_bytes() for path in (tmp_path / "backup").rglob("*") if path.is_file())
     assert b"hush" not in everything
 
@@ -151,7 +178,7 @@ def test_where_a_stream_goes_on(own: Mark | None, found: Mark | None, exact: boo
 
 
 def test_a_backup_that_can_not_be_written_to_is_refused(
-    lake: Lake, kept: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, ledgers: Ledgers, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The jump is recorded beside it: without that, a second restore would give out the same seqs."""
     original = Path.open
@@ -163,7 +190,7 @@ def test_a_backup_that_can_not_be_written_to_is_refused(
 
     monkeypatch.setattr(Path, "open", read_only)
     with pytest.raises(StrandError, match=r"restores\.jsonl"):
-        restore(kept, lake.root, replace=True)
+        restore(kept, lake.root, replace=True, ledger=ledgers.next())
     monkeypatch.undo()
     with Lake(lake.root) as still:
         assert part_ids(still) == ["p0", "p1", "p2"]

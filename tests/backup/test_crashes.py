@@ -12,6 +12,7 @@ from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.ledger.restores import JUMP
 from strandline.restore import restore, verify
+from tests.backup.conftest import Ledgers
 from tests.backup.test_restore import blobs
 from tests.delivery import assert_once, told
 from tests.kit import crash, make_table, messages, part_ids, reopened
@@ -45,8 +46,11 @@ def test_a_killed_backup_is_no_backup_and_the_next_one_tidies_up(lake: Lake, tmp
 
 
 @pytest.mark.parametrize("name", RESTORE_POINTS)
-def test_a_killed_restore_is_run_again(lake: Lake, tmp_path: Path, name: str) -> None:
-    """Wherever it dies, there is the old lake, or none, or the new one; and the same command ends well."""
+def test_a_killed_restore_is_run_again(lake: Lake, ledgers: Ledgers, tmp_path: Path, name: str) -> None:
+    """Wherever it dies, there is the old lake, or none, or the new one; and the same command ends well.
+
+    In Postgres with another database, if the first one was filled.
+    """
     make_table(lake)
     lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path}/archive"})
     lake.append("messages", messages(0, 3))
@@ -59,10 +63,10 @@ def test_a_killed_restore_is_run_again(lake: Lake, tmp_path: Path, name: str) ->
     failpoints.arm(f"{name}=raise")
     known = set(owner._live)
     with pytest.raises(failpoints.FailpointReached):
-        restore(tmp_path / "backup", lake.root, replace=True)
+        restore(tmp_path / "backup", lake.root, replace=True, ledger=ledgers.next())
     failpoints.arm(None)
     owner._live.intersection_update(known)  # the process is dead, and with it what it had open
-    done = restore(tmp_path / "backup", lake.root, replace=True)
+    done = restore(tmp_path / "backup", lake.root, replace=True, ledger=ledgers.next())
     assert done.restored.seq > JUMP
     with Lake(lake.root) as again:
         assert part_ids(again) == [f"p{n}" for n in range(5)]

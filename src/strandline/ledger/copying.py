@@ -16,6 +16,7 @@ from sqlalchemy import Connection, MetaData, func, insert, inspect, select, text
 from strandline.errors import Conflict, Damaged
 from strandline.ledger import catalog, schema
 from strandline.ledger.dialect import Database
+from strandline.ledger.postgres import keep_as_it_is
 
 ROWS_AT_ONCE = 200
 
@@ -48,6 +49,8 @@ def put(path: Path, metadata: MetaData, url: str) -> None:
         with source.read() as old, target.write() as new:
             _refuse_used(new, metadata)
             metadata.create_all(new)
+            if not target.is_sqlite and schema.batches.name in metadata.tables:
+                keep_as_it_is(new, schema.batches.c.payload)
             _copy_rows(old, new, metadata)
     finally:
         source.close()
