@@ -162,6 +162,51 @@ def test_another_worker_takes_over_what_a_dead_one_had_begun(filled: Lake) -> No
     assert (done.state, done.answer[0]["rows"], done.fence) == ("done", 5, 2)
 
 
+def test_a_request_is_one_workers_until_it_is_taken_away(filled: Lake) -> None:
+    """Of two that saw it one gets it; when it was taken away, who had it can neither answer nor give it back."""
+    with filled.ledger.write() as txn:
+        request_id = requests.write_request(txn, "flush", FLUSH, None)
+        seen = requests.find_request(txn.conn, request_id)
+        assert seen is not None
+        assert [requests.claim_request(txn, seen, name) for name in ("slow", "late")] == [True, False]
+        taken = requests.find_request(txn.conn, request_id)
+        assert taken is not None and (taken.worker_id, taken.fence) == ("slow", 1)
+        assert requests.claim_request(txn, taken, "next"), "slow is dead, as far as anybody sees"
+        assert not requests.answer_request(txn, request_id, taken.fence, answer=["slow"])
+        assert not requests.note_progress(txn, request_id, taken.fence, "slow", 1, None)
+        assert not requests.give_back_request(txn, request_id, taken.fence)
+        assert not requests.take_request_back(txn, request_id, taken.fence), "a command that saw it with slow"
+        assert requests.answer_request(txn, request_id, taken.fence + 1, answer=["next"])
+        (done,) = requests.list_requests(txn.conn)
+    assert (done.state, done.worker_id, done.answer) == ("done", "next", ["next"])
+
+
+def test_what_a_living_worker_is_at_is_not_taken_by_another(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs once, though another worker looks for something to do all the time."""
+    begun, go_on = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def slow(*_: Any, **__: Any) -> list[Any]:
+        ran.append(len(ran))
+        begun.set()
+        assert go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(Lake, "flush", slow)
+    with working(filled.root), Lake(filled.root) as other:
+        with filled.ledger.write() as txn:
+            requests.write_request(txn, "flush", FLUSH, None)
+        assert begun.wait(30)
+        try:
+            looking = Worker(other)
+            for request in looking._asked():
+                looking._answer(request)
+        finally:
+            go_on.set()
+        wait_until(lambda: asked(filled) == [])
+    assert ran == [0]
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_ctrl_c_cancels_what_has_not_begun_and_leaves_the_rest(
     filled: Lake, monkeypatch: pytest.MonkeyPatch, begun: bool

@@ -162,6 +162,36 @@ def test_two_workers_share_the_jobs_and_neither_complains(
     assert capfd.readouterr().err == ""
 
 
+def test_two_workers_never_run_one_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is at it the other leaves it alone; and what was done since the other looked is not done again."""
+    make_table(lake)
+    lake.append("messages", messages(0, 3))
+    begun, go_on = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def slow(self: Lake, table: str | None = None, **_: object) -> list[object]:
+        ran.append(str(table))
+        begun.set()
+        assert go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(Lake, "flush", slow)
+    monkeypatch.setenv("STRAND_FLUSH_MAX_AGE", "0s")
+    with Lake(lake.root) as one, Lake(lake.root) as two:
+        first, second = Worker(one), Worker(two)
+        looked = second.facts()
+        (flush,) = [job for job in due(looked) if job.key == "flush:messages"]
+        thread = threading.Thread(target=first.once)
+        thread.start()
+        assert begun.wait(30)
+        assert [job.key for job in second.once()] == [], "the first one is at it"
+        go_on.set()
+        thread.join()
+        assert not second._do(flush, looked), "it was done since"
+    done = job(lake, "flush:messages")
+    assert (ran, done.runs, done.failures, done.outcome) == (["messages"], 1, 0, "done")
+
+
 def lake_workers(lake: Lake) -> list[str]:
     return [one.worker_id for one in living(lake)]
 
