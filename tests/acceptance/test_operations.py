@@ -20,7 +20,7 @@ from strandline.errors import Damaged, LeaseLost, RecoveryRequired
 from strandline.lake import Lake
 from strandline.ledger import leases, schema
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_head, read_states
 from strandline.model.operations import Effects
 from strandline.model.tables import TableState
 from strandline.operations import settle as settling
@@ -305,6 +305,28 @@ def test_f54_a_late_settle_never_moves_a_ref_back(two_flushed: Lake) -> None:
     out, err = late.communicate(timeout=60)
     assert out == "flushed 10\n", out + err
     assert lake.iceberg().refs("lake.messages") == {"main": newest}
+    assert log_part_ids(lake) == [f"p{n}" for n in range(30)]
+    assert_recovered(lake)
+
+
+def test_f54_a_pin_that_moves_while_its_ref_is_set_wins(two_flushed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another flush is published and settled right after a settle has read the pin: the older pin is not set."""
+    lake = two_flushed
+    newest: list[int | None] = []
+
+    def overtaken(*arguments: Any) -> Any:
+        head = read_head(*arguments)
+        if not newest:
+            newest.append(None)
+            with Lake(lake.root) as other:
+                other.append("messages", messages(20, 30))
+                other.flush("messages")
+                newest[0] = other.view().state("messages").head.log_snapshot
+        return head
+
+    monkeypatch.setattr(settling, "read_head", overtaken)
+    lake.flush("messages")
+    assert lake.iceberg().refs("lake.messages") == {"main": newest[0]}
     assert log_part_ids(lake) == [f"p{n}" for n in range(30)]
     assert_recovered(lake)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,15 @@ from strandline import failpoints
 from strandline.errors import Conflict, HistoryGone
 from strandline.lake import Lake
 from strandline.ledger import holds
+from strandline.ledger.deliveries import open_delivery
 from strandline.ledger.files import list_snapshots
+from strandline.model.ids import lease_of_stream
+from strandline.operations import expire as expiring
+from strandline.operations.beats import holding
+from strandline.sinks import tick as ticking
 from strandline.views import keeping
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
+from tests.delivery import streams, wipe_marks
 from tests.kit import assert_recovered, crash, make_table, messages, part_ids, reopened
 from tests.maintenance.test_compact import small_files
 
@@ -132,33 +140,95 @@ def _holds(lake: Lake) -> int:
         return int(conn.execute(select(func.count()).select_from(schema.holds)).scalar_one())
 
 
-def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake) -> None:
-    """Whoever comes first wins: what was pinned stays, and what was condemned is refused."""
+def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Path) -> None:
+    """Whoever comes first wins: what a head, a hold or a delivery needs stays, and what was condemned is refused."""
     make_table(lake)
-    small_files(lake, 3)
-    table_id = lake.view().state("messages").table.table_id
-    old, older = known(lake)[1:]
-    with lake.ledger.write() as txn:
-        holds.condemn(txn, table_id, [older])
+    small_files(lake, 2)
+    view = lake.view()
+    lake.append("messages", messages(100, 101))
+    lake.flush("messages")
+    lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path}/archive"})
+    table_id = view.state("messages").table.table_id
+    current, old, older = known(lake)
+
+    def condemn(snapshot: int) -> None:
+        with lake.ledger.write() as txn:
+            holds.condemn(txn, table_id, [snapshot])
+
+    def deliver(snapshot: int) -> None:
+        (sink,), (state,) = lake.sinks(), streams(lake, "archive")
+        unit: dict[str, Any] = {"epoch": 1, "since": 0, "until": 1, "version": 1, "schema_version": 1, "settings": {}}
+        name = lease_of_stream(sink.sink_id, state.stream.text())
+        with holding(lake.context, name) as hold, lake.ledger.write() as txn:
+            open_delivery(txn, hold, sink.sink_id, state.stream, "messages", snapshot=snapshot, **unit)
+
+    condemn(older)
     for refused in (older, 12345):
-        with pytest.raises(HistoryGone), lake.ledger.write() as txn:
-            holds.pin(txn, table_id, refused)
-    with lake.ledger.write() as txn:
-        holds.pin(txn, table_id, old)
-        holds.hold(txn, "h", since_us=txn.at_us, keep_s=60, purpose="test")
-    with pytest.raises(Conflict), lake.ledger.write() as txn:
-        holds.condemn(txn, table_id, [known(lake)[0]])
+        with pytest.raises(HistoryGone):
+            deliver(refused)
     with pytest.raises(HistoryGone), lake.ledger.write() as txn:
         holds.hold(txn, "late", since_us=0, keep_s=60, purpose="test")
+    with pytest.raises(Conflict):
+        condemn(current)
+    with view.held(), pytest.raises(Conflict):
+        condemn(old)
+    deliver(old)
+    with pytest.raises(Conflict):
+        condemn(old)
+    wipe_marks(lake)
+    condemn(old)
+
+
+def test_f55_who_comes_while_an_expiry_is_under_way_finds_all_or_is_told(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view is held when its snapshots are already chosen to go: they stay. A delivery is opened when what it was
+    planned on has just gone: it is planned anew.
+    """
+    make_table(lake)
+    expected = small_files(lake, 2)
+    view = lake.view()
+    lake.compact("messages")
+    stage, plan_unit = expiring.Expire.stage, ticking.plan_unit
+    chosen: list[int] = []
+    with ExitStack() as stack:
+
+        def hold_first(self: expiring.Expire, *arguments: Any) -> Any:
+            if not chosen:
+                chosen.append(len(self.found))
+                stack.enter_context(view.held())
+            return stage(self, *arguments)
+
+        monkeypatch.setattr(expiring.Expire, "stage", hold_first)
+        lake.expire("messages", grace_s=0)
+        assert chosen == [2], "nothing was about to go"
+        assert [row[0] for row in view.sql("select part_id from messages order by _seq").rows()] == expected
+    planned: list[int] = []
+
+    def expire_then(*arguments: Any) -> Any:
+        plan = plan_unit(*arguments)
+        if plan is not None:
+            planned.append(plan.snapshot)
+        if len(planned) == 1:
+            lake.append("messages", messages(100, 101))
+            lake.flush("messages")
+            lake.compact("messages")
+            lake.expire("messages", grace_s=0)
+        return plan
+
+    monkeypatch.setattr(ticking, "plan_unit", expire_then)
+    lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path}/archive"})
+    assert [(one.outcome, one.rows) for one in lake.tick("archive")] == [("delivered", len(expected) + 1)]
+    assert len(set(planned)) == 2 and planned[0] not in known(lake), "what was planned on is still there"
 
 
 def test_f55_pins_race_expiry_and_every_one_is_refused_or_stays(lake: Lake) -> None:
-    """Views are taken and held in threads while snapshots are made and expired: no read of a held view ever fails."""
+    """Views are taken and held in threads while snapshots are made and expired: a held one reads the same after it."""
     make_table(lake)
     small_files(lake, 1)
     stop = threading.Event()
     failures: list[BaseException] = []
-    held = [0]
+    rounds, held = [0], [0]
 
     def reader() -> None:
         with Lake(lake.root) as mine:
@@ -171,6 +241,9 @@ def test_f55_pins_race_expiry_and_every_one_is_refused_or_stays(lake: Lake) -> N
                         continue  # refused
                     try:
                         rows = view.sql("select count(*), max(_seq) from messages").rows()
+                        begun = rounds[0]
+                        while rounds[0] == begun and not stop.is_set():
+                            time.sleep(0.02)
                         assert view.sql("select count(*), max(_seq) from messages").rows() == rows
                     except BaseException as error:
                         failures.append(error)
@@ -185,6 +258,7 @@ def test_f55_pins_race_expiry_and_every_one_is_refused_or_stays(lake: Lake) -> N
         lake.flush("messages")
         lake.compact("messages")
         lake.expire("messages", grace_s=0)
+        rounds[0] += 1
     stop.set()
     for thread in threads:
         thread.join()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline import failpoints
-from strandline.errors import BadRequest, Conflict, PreconditionFailed
+from strandline.errors import BadRequest, PreconditionFailed
 from strandline.lake import Lake
 from strandline.ledger.heads import read_pruned
-from strandline.ledger.limits import check_limits
+from strandline.operations import retain as retaining
+from strandline.sinks.repair import rewind
 from tests.acceptance.test_failpoints import FLUSH_POINTS
-from tests.kit import assert_recovered, crash, log_part_ids, message, part_ids, reopened
+from tests.kit import assert_recovered, audits, crash, log_part_ids, message, part_ids, reopened
 
 NOW = dt.datetime.now(dt.UTC)
 DAY_S = 24 * 3600
@@ -122,20 +124,46 @@ def test_f20_retention_stops_at_the_lowest_watermark_and_says_whose(lake: Lake, 
     lake.retain("messages")
     assert part_ids(lake) == ["p3", "p4", "p5", "p6"]
     assert [one.rows for one in lake.tick("fast", "slow")] == []
-    flushed(lake, timed(8, 0))
+    lake.set_table("messages", retention_s=None)
+    flushed(lake, timed(8, 50))
     assert sorted((one.sink, one.rows) for one in lake.tick() if one.rows) == [("fast", 1), ("slow", 1)]
+    flushed(lake, timed(9, 50))
+    lake.compact("messages")
+    keep_days(lake, 30)
+    lake.retain("messages")
+    assert part_ids(lake) == ["p3", "p4", "p5", "p6", "p9"], "of one file, what was delivered goes and the rest stays"
 
 
-def test_f20_a_sink_that_was_moved_back_is_seen_by_the_publish(lake: Lake, tmp_path: Path) -> None:
-    """What was chosen before a sink was added or moved back is refused, and chosen anew."""
+def test_f20_a_sink_that_was_moved_back_is_seen_by_the_publish(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows were chosen, and then a sink is added, or moved back: the publish refuses them, and they are chosen anew."""
     with_old_rows(lake)
     keep_days(lake, 30)
-    head = lake.view().state("messages").head
-    lake.add_sink("late", "blob", {"uri": f"file://{tmp_path}/late"})
-    with lake.ledger.read() as conn:
-        check_limits(conn, head.branch_id, head.table_id, {})
-        with pytest.raises(Conflict, match="'late'"):
-            check_limits(conn, head.branch_id, head.table_id, {"all": 3})
+    meanwhile: list[Callable[[], object]] = []
+    staged = retaining.somebody_waits
+
+    def come_between(*arguments: Any) -> bool:
+        if meanwhile:
+            meanwhile.pop()()
+        return staged(*arguments)
+
+    def nothing_goes() -> None:
+        (done,) = lake.retain("messages")
+        assert meanwhile == [], "nobody came between"
+        assert [(one["sink"], one["rows"]) for one in done.detail["held_by"]] == [("late", 3)]
+        assert (done.detail["pruned"], len(part_ids(lake))) == (0, 7)
+        assert audits(lake)[0]["outcome"] == "rolled_back"
+
+    monkeypatch.setattr(retaining, "somebody_waits", come_between)
+    meanwhile.append(lambda: lake.add_sink("late", "blob", {"uri": f"file://{tmp_path}/late"}))
+    nothing_goes()
+    lake.tick("late")
+    (sink,) = lake.sinks()
+    meanwhile.append(lambda: rewind(lake.context, sink, "messages", 0))
+    nothing_goes()
+    lake.tick("late")
+    assert lake.retain("messages")[0].detail["pruned"] == 3
 
 
 def test_past_sinks_needs_a_yes_and_lists_what_is_never_delivered(lake: Lake, tmp_path: Path) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from strandline import failpoints
 from strandline.lake import Lake
+from strandline.ledger import schema
 from strandline.ledger.intents import delete_intent
 from strandline.ledger.leases import release_operation
 from strandline.model.ids import new_id, private_branch
-from tests.kit import assert_recovered, crash, intents_of, make_table, messages, part_ids, reopened
+from strandline.operations import stage_tail as staging
+from tests.kit import assert_recovered, crash, intents_of, log_part_ids, make_table, messages, part_ids, reopened
 from tests.maintenance.test_compact import small_files
 from tests.maintenance.test_expire import in_iceberg, known
 
@@ -71,24 +75,36 @@ def test_what_dead_operations_left_goes(lake: Lake, name: str | None) -> None:
         assert_recovered(last)
 
 
-def test_what_a_live_operation_works_on_stays(lake: Lake) -> None:
-    """In the middle of a flush of this process a sweep finds a branch, a folder and a snapshot, and touches none."""
+def test_what_a_live_operation_works_on_stays(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep in the middle of a flush, when it has written all and published nothing: branch, folder, snapshot and
+    files stay, however long the flush takes.
+    """
     make_table(lake)
     small_files(lake, 1)
+    old = an_orphan(lake, DAYS_AGO_S, "old.parquet")
     lake.append("messages", messages(100, 103))
-    swept: list[dict[str, int]] = []
+    real, swept = staging.added_files, []
 
-    def report(what: str, _done: int, _total: int | None) -> None:
-        if what.startswith("reading the tail") and not swept:
+    def sweep_then(*arguments: Any) -> Any:
+        if not swept:
             with Lake(lake.root) as other:
-                old = an_orphan(other, DAYS_AGO_S, "old.parquet")
-                swept.extend(dict(one.before) for one in other.sweep())
-                assert not old.exists(), "a file that is older than the operation is not its own"
+                (intent,) = intents_of(other)
+                assert other.context.staging.listing() == [intent.op_id]
+                assert private_branch(intent.op_id) in other.iceberg().refs("lake.messages")
+                for began_s, left in ((time.time() - 2 * DAYS_AGO_S, True), (time.time(), False)):
+                    with other.ledger.write() as txn:
+                        txn.conn.execute(update(schema.intents).values(created_at_us=int(began_s * 1e6)))
+                    swept.extend(dict(one.before) for one in other.sweep(grace_s=0))
+                    assert old.exists() == left, "a file is an operation's only if it is younger"
+        return real(*arguments)
 
-    with Lake(lake.root, report=report) as writer:
+    monkeypatch.setattr(staging, "added_files", sweep_then)
+    with Lake(lake.root) as writer:
         writer.flush("messages")
-    assert swept[0]["folders"] == 0 and swept[1]["private_branches"] == 0
-    assert len(part_ids(lake)) == 8
+    assert [one["folders"] for one in swept[::2]] == [0, 0]
+    assert [one["private_branches"] for one in swept[1::2]] == [0, 0]
+    assert [one["orphan_files"] for one in swept[1::2]] == [0, 1]
+    assert len(part_ids(lake)) == len(log_part_ids(lake)) == 8
     assert_recovered(lake)
 
 
