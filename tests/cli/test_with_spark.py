@@ -20,7 +20,10 @@ from tests.cli.conftest import Strand, command, environment, lines, process
 def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
     strand("append", "messages", stdin=lines({"id": "0"}, {"id": "new"}))
     (flushed,) = strand("flush", "messages", "--json").json
-    fields = {"table", "branch", "rows", "duplicates_dropped", "flushed_seq", "snapshot_id", "operation", "warnings"}
+    fields = {
+        "table", "branch", "rows", "duplicates_dropped", "stale_dropped", "flushed_seq", "snapshot_id", "operation",
+        "warnings",
+    }  # fmt: skip
     assert set(flushed) == fields
     assert (flushed["rows"], flushed["duplicates_dropped"], flushed["flushed_seq"]) == (4, 1, 6)
     assert strand("flush").out == "messages: nothing to flush.\n"

@@ -32,7 +32,8 @@ def pyiceberg(lake: Lake, name: str = "strand") -> SqlCatalog:
 def test_the_catalogs_name_is_part_of_the_key(trial: Trial) -> None:
     """Under another name the same database is another, empty catalog: a second `flush` would start its tables anew."""
     config = trial.lake.config
-    properties = catalog_properties(config.catalog_uri, config.warehouse, trial.lake.ledger.database.login())
+    login = trial.lake.ledger.database.login()
+    properties = catalog_properties(config.catalog_uri, config.warehouse, login, config.store)
     build = trial.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog
     hadoop = trial.spark._jsparkSession.sparkContext().hadoopConfiguration()
     table = trial.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(NAME)
