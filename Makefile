@@ -9,6 +9,10 @@ MINUTES ?= 10
 LEDGER ?= sqlite
 WAREHOUSE ?= local
 
+# What touches files or must recover them: test-all runs it with a warehouse in S3 too.
+s3_core := tests/maintenance tests/backup tests/doctor \
+	$(patsubst %,tests/acceptance/test_%.py,operations holes model failpoints)
+
 py := .venv/bin/python
 uv := .venv-tools/bin/uv
 locking := $(uv) pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
@@ -32,8 +36,9 @@ demo: $(ready) ## make a lake in ./demo-lake and show what it does
 test: $(ready) ## run all tests (ARGS="-k flush" for some)
 	@$(py) -m pytest $(ARGS)
 
-test-all: $(ready) ## run all tests on SQLite and on Postgres
+test-all: $(ready) ## run all tests on SQLite and on Postgres, and then their core with a warehouse in S3
 	@$(py) -m pytest --ledger both $(ARGS)
+	@STRAND_TEST_WAREHOUSE=s3 $(py) -m pytest --ledger both $(s3_core) $(ARGS)
 
 soak: $(ready) ## kill everything at random for MINUTES=10 (LEDGER=postgres WAREHOUSE=s3), then compare what is where
 	@$(py) -m tests.soak --minutes $(MINUTES) --ledger $(LEDGER) --warehouse $(WAREHOUSE) $(ARGS)

@@ -2,7 +2,7 @@
 
 A test marked `both_ledgers` runs on a SQLite ledger and on a Postgres one; the others on SQLite. `--ledger postgres`
 (or $STRAND_TEST_LEDGER) runs all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on
-both.
+both. $STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,12 +109,17 @@ def ledger_url(ledger_kind: str, request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, ledger_url: str | None, request: pytest.FixtureRequest) -> Iterator[Lake]:
-    """A new lake with nothing in it; its warehouse is in a bucket where $STRAND_TEST_WAREHOUSE says so."""
-    if os.environ.get("STRAND_TEST_WAREHOUSE") == "s3":
-        bucket = request.getfixturevalue("s3")
-        made = create.create(tmp_path / "lake", ledger=ledger_url, warehouse=bucket.uri, store=bucket.store)
-    else:
-        made = create.create(tmp_path / "lake", ledger=ledger_url)
+def where(ledger_url: str | None, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """How a new lake is told where its ledger and its files go: where this run wants them."""
+    if os.environ.get("STRAND_TEST_WAREHOUSE") != "s3":
+        return {"ledger": ledger_url}
+    bucket = request.getfixturevalue("s3")
+    return {"ledger": ledger_url, "warehouse": bucket.uri, "store": bucket.store}
+
+
+@pytest.fixture
+def lake(tmp_path: Path, where: dict[str, Any]) -> Iterator[Lake]:
+    """A new lake with nothing in it."""
+    made = create.create(tmp_path / "lake", **where)
     yield made
     made.close()

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strandline import failpoints
+from sqlalchemy import NullPool, create_engine, text
+
+from strandline import config, failpoints
 from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
@@ -54,6 +56,19 @@ def log_part_ids(lake: Lake, table: str = "messages") -> list[str]:
         f"strand.{state.table.iceberg_name}"
     )
     return [row.part_id for row in rows.orderBy("_seq").select("part_id").collect()]
+
+
+def outside_catalog(lake: Lake) -> Any:
+    """The lake's catalog as PyIceberg finds it, who knows its address alone."""
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(
+        "strand",
+        type="sql",
+        uri=lake.config.catalog_database.replace("postgresql://", "postgresql+psycopg://"),
+        warehouse=lake.config.warehouse,
+        **({"s3.endpoint": lake.config.store.endpoint} if lake.config.store.endpoint else {}),
+    )
 
 
 @contextmanager
@@ -128,6 +143,17 @@ def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None =
     lake.append(table, [message(0, probe)])
     lake.flush(table)
     assert f"{probe}0" in part_ids(lake, table), "the next write on the table does not work"
+
+
+def in_ledger(lake: Lake | Path, statement: str, **values: Any) -> list[Any]:
+    """Reach into a ledger past everything that watches over it, its foreign keys included."""
+    url = (lake.config if isinstance(lake, Lake) else config.load(lake)).ledger
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    with engine.begin() as conn:
+        if conn.dialect.name == "postgresql":  # SQLite minds them only when it is told to
+            conn.execute(text("SET LOCAL session_replication_role = replica"))
+        found = conn.execute(text(statement), values)
+        return list(found.all()) if found.returns_rows else []
 
 
 def read_only_fingerprint(root: Path) -> dict[str, tuple[int, int]]:

@@ -29,6 +29,7 @@ from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running, run
 from strandline.operations.watch import Watch
+from tests import files
 from tests.kit import (
     assert_recovered,
     audits,
@@ -40,6 +41,7 @@ from tests.kit import (
     make_table,
     message,
     messages,
+    outside_catalog,
     part_ids,
     phases,
     python_process,
@@ -278,7 +280,7 @@ def test_f46_the_command_exits_0_when_only_settling_failed(two_flushed: Lake) ->
     command = [sys.executable, "-m", "strandline", "--lake", str(lake.root), "--json", "flush"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: "published" in phases(lake))
-    folder = lake.root / "warehouse" / "lake" / "messages"
+    folder = files.on_disk(f"{lake.config.warehouse}/lake/messages")
     hidden = (folder / "metadata").rename(folder / "away")
     out, err = process.communicate(timeout=120)
     hidden.rename(folder / "metadata")
@@ -498,31 +500,30 @@ def test_f08_a_replayed_micro_batch_is_published_once(lake: Lake, tmp_path: Path
     assert lake.context.staging.listing() == []
 
 
-@pytest.mark.sqlite_only
 def test_outside_engines_find_the_same_rows_by_the_catalog_alone(two_flushed: Lake) -> None:
     """PyIceberg, knowing only the catalog, and Spark SQL in a session of its own read what the lake reads."""
-    from pyiceberg.catalog import load_catalog
-
     lake = two_flushed
     lake.flush("messages")
-    catalog = load_catalog(
-        "strand",
-        type="sql",
-        uri=f"sqlite:///{lake.root / 'catalog.db'}",
-        warehouse=lake.config.warehouse,
-    )
-    seen = catalog.load_table("lake.messages").scan().to_arrow()
+    seen = outside_catalog(lake).load_table("lake.messages").scan().to_arrow()
     assert sorted(seen.column("part_id").to_pylist()) == sorted(part_ids(lake))
     assert set(seen.column_names) == {"part_id", "source", "n", "body", "_seq", "_at", "_actor"}
     outside = lake.spark.newSession()
+    store = {
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "s3.endpoint": lake.config.store.endpoint,
+        "s3.path-style-access": "true",
+        "client.region": "us-east-1",
+    }
+    outside.conf.set("spark.sql.catalog.strand", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{lake.root / 'catalog.db'}",
-        ".warehouse": lake.config.warehouse,
-        ".jdbc.schema-version": "V1",
+        "type": "jdbc",
+        "uri": lake.config.catalog_uri,
+        "warehouse": lake.config.warehouse,
+        "jdbc.schema-version": "V1",
+        **lake.ledger.database.login(),
+        **(store if lake.config.store.endpoint else {}),
     }.items():
-        outside.conf.set(f"spark.sql.catalog.strand{key}", value)
+        outside.conf.set(f"spark.sql.catalog.strand.{key}", value)
     rows = outside.sql("select part_id from strand.lake.messages order by _seq").collect()
     assert [row.part_id for row in rows] == part_ids(lake)
 

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import zstandard
 
 from tests.cli.conftest import Strand, call, command, content, environment, lines
+from tests.kit import in_ledger
 
 pytestmark = pytest.mark.usefixtures("unchanged")
 
@@ -156,9 +156,7 @@ def test_a_lake_of_a_newer_format_is_refused(root: Path, strand: Strand) -> None
     """By every command, with exit code 6, before anything is written."""
 
     def set_format(version: int) -> None:
-        with sqlite3.connect(root / "ledger.db") as database:
-            database.execute("UPDATE counter SET format = ?", (version,))
-        database.close()
+        in_ledger(root, "UPDATE counter SET format = :version", version=version)
 
     set_format(99)
     try:

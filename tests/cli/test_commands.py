@@ -6,12 +6,10 @@ import csv
 import io
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -22,7 +20,7 @@ from pyarrow import ipc, parquet
 from strandline.cli.session import hoist
 from strandline.lake import Lake
 from tests.cli.conftest import Strand, call, command, environment, lines, process
-from tests.kit import read_only_fingerprint
+from tests.kit import in_ledger, read_only_fingerprint
 
 
 def test_the_first_steps_of_the_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +309,7 @@ def test_help_of_every_command_has_an_example(strand: Strand) -> None:
     for group in app.registered_groups:
         assert group.typer_instance is not None
         names += [[str(group.name), str(command.name)] for command in group.typer_instance.registered_commands]
-    assert len(names) == 44
+    assert len(names) == 46
     for name in names:
         ran = strand(*name, "--help")
         assert ran.code == 0
@@ -338,12 +336,10 @@ def test_the_shell_completes_commands_and_tables(root: Path) -> None:
 
 def damage(root: Path) -> str:
     """Change a byte in the middle of the first batch's payload, behind everybody's back; returns the batch's id."""
-    with sqlite3.connect(root / "ledger.db") as database:
-        batch, payload = database.execute("SELECT batch_id, payload FROM batches ORDER BY first_seq").fetchone()
-        broken = bytearray(payload)
-        broken[len(broken) // 2] ^= 0xFF
-        database.execute("UPDATE batches SET payload = ? WHERE batch_id = ?", (bytes(broken), batch))
-    database.close()
+    (batch, payload), *_ = in_ledger(root, "SELECT batch_id, payload FROM batches ORDER BY first_seq")
+    broken = bytearray(payload)
+    broken[len(broken) // 2] ^= 0xFF
+    in_ledger(root, "UPDATE batches SET payload = :payload WHERE batch_id = :batch", payload=bytes(broken), batch=batch)
     return str(batch)
 
 
@@ -394,14 +390,6 @@ def test_a_batch_can_be_given_up(root: Path, strand: Strand) -> None:
     assert strand("doctor").code == 0
 
 
-def change(root: Path, statement: str, *values: Any) -> None:
-    """Reach into the ledger."""
-    with sqlite3.connect(root / "ledger.db") as database:
-        database.execute("PRAGMA foreign_keys = OFF")
-        database.execute(statement, values)
-    database.close()
-
-
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
@@ -418,7 +406,7 @@ def change(root: Path, statement: str, *values: Any) -> None:
 def test_doctor_finds_a_ledger_that_disagrees_with_itself(
     root: Path, strand: Strand, statement: str, said: str
 ) -> None:
-    change(root, statement)
+    in_ledger(root, statement)
     ran = strand("doctor", "--json")
     assert ran.code == 6
     assert any(said in finding["what"] for finding in ran.json["findings"]), ran.json["findings"]
@@ -429,8 +417,8 @@ def test_an_unreadable_record_is_found_and_given_up_by_hand(root: Path, strand: 
     """Reads and appends go on; doctor says what to type; `recover --discard` does it, and the audit knows."""
     columns = "op_id, kind, format, phase, branch_id, actor, owner, created_at_us, body"
     values = "'op1', 'flush', 99, 'staging', branch_id, 'a', '{}', 1, 'x'"
-    change(root, f"INSERT INTO intents ({columns}) SELECT {values} FROM branches")
-    change(root, "INSERT INTO intent_tables SELECT 'op1', branch_id, table_id FROM heads")
+    in_ledger(root, f"INSERT INTO intents ({columns}) SELECT {values} FROM branches")
+    in_ledger(root, "INSERT INTO intent_tables SELECT 'op1', branch_id, table_id FROM heads")
     ran = strand("doctor", "--json")
     assert ran.code == 6
     assert any("strand recover --discard op1" in finding["fix"] for finding in ran.json["findings"])

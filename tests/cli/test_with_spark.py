@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +13,9 @@ import pytest
 
 from strandline.cli.main import run
 from strandline.lake import Lake
+from tests import files
 from tests.cli.conftest import Strand, command, environment, lines, process
+from tests.kit import in_ledger
 
 
 def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
@@ -110,13 +111,13 @@ def test_load_reads_an_export_back_and_only_once(strand: Strand, tmp_path: Path)
 def test_doctor_finds_a_data_file_that_is_gone_or_cut(root: Path, strand: Strand) -> None:
     strand("flush")
     with Lake(root, read_only=True) as lake:
-        path = Path(lake.view().files("messages")[0].path.removeprefix("file:"))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+        path = lake.view().files("messages")[0].path
+    whole = files.read(path)
+    files.write(path, whole[:-1])
     ran = strand("doctor", "--json")
     assert ran.code == 6
     assert f"{len(whole) - 1:,} bytes instead of {len(whole):,}" in ran.json["findings"][0]["what"]
-    path.unlink()
+    files.remove(path)
     assert "No such file" in strand("doctor").out
     assert strand("sql", "select * from messages", "--json").error["code"] == "history_gone"
 
@@ -133,10 +134,7 @@ def test_doctor_finds_somebody_elses_commit(root: Path, strand: Strand) -> None:
 
 def test_doctor_finds_a_pin_that_iceberg_does_not_have(root: Path, strand: Strand) -> None:
     strand("flush")
-    database = sqlite3.connect(root / "ledger.db")
-    with database:
-        database.execute("UPDATE heads SET log_snapshot = 17")
-    database.close()
+    in_ledger(root, "UPDATE heads SET log_snapshot = 17")
     findings = strand("doctor", "--json").json["findings"]
     assert any("its pinned snapshot 17 is not in Iceberg" in finding["what"] for finding in findings)
 

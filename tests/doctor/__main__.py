@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from strandline import create
 from tests import conftest  # noqa: F401  the settings of a short Spark
 from tests.cli.conftest import call
 from tests.doctor.damages import DAMAGES, scene
@@ -15,7 +16,8 @@ def main() -> None:
     from strandline.engines.spark import session
 
     for number, damage in enumerate(DAMAGES, 1):
-        with tempfile.TemporaryDirectory() as folder, scene(Path(folder)) as lake:
+        with tempfile.TemporaryDirectory() as folder, create.create(Path(folder) / "lake") as lake:
+            scene(lake, Path(folder))
             planted = damage.plant(lake)
             found = call("--lake", lake.root, "doctor")
             print(f"== {number}. {damage.name}: strand doctor (exit code {found.code})\n{found.out}")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline import create
+from sqlalchemy import text
+
 from strandline.lake import Lake
 from strandline.ledger.catalog import metadata_locations
+from tests import files
 from tests.cli.conftest import call
-from tests.kit import make_table, messages
+from tests.kit import in_ledger, make_table, messages, read_only_fingerprint
 
 Undo = Callable[[], None]
 
 
-def scene(folder: Path) -> Lake:
-    """A lake with two flushes, rows in the tail, and a sink that has delivered the first of them."""
-    lake = create.create(folder / "lake")
+def scene(lake: Lake, folder: Path) -> Lake:
+    """Two flushes, rows in the tail, and a sink that has delivered the first of them."""
     make_table(lake)
     lake.append("messages", messages(0, 10))
     lake.flush("messages")
@@ -42,44 +42,40 @@ class Damage:
     repair: Callable[[Lake, Any], None]
 
 
-def data_file(lake: Lake) -> Path:
+def data_file(lake: Lake) -> str:
     """The first data file of the table."""
-    return Path(lake.view().files("messages")[0].path.removeprefix("file:"))
+    return str(lake.view().files("messages")[0].path)
 
 
-def metadata_file(lake: Lake) -> Path:
+def metadata_file(lake: Lake) -> str:
     """The current metadata file of the table."""
-    found = metadata_locations(f"sqlite:///{lake.config.catalog_path}", "strand")["lake.messages"].current
-    return Path(found.removeprefix("file://").removeprefix("file:"))
+    return metadata_locations(lake.config.catalog_database, "strand")["lake.messages"].current
 
 
-def in_ledger(lake: Lake, statement: str, *values: Any) -> list[Any]:
-    """Reach into the ledger."""
-    path = lake.config.ledger_path
-    assert path is not None
-    with sqlite3.connect(path, timeout=30) as connection:
-        found = connection.execute(statement, values).fetchall()
-    connection.close()
-    return found
+def fingerprint(lake: Lake) -> dict[str, Any]:
+    """Whatever would look different if anything was changed."""
+    with lake.ledger.read() as conn:
+        counter = conn.execute(text("SELECT last_seq, last_at_us, writes FROM counter")).one()
+    return {**read_only_fingerprint(lake.root), **files.listing(lake.config.warehouse), "counter": counter}
 
 
-def delete_file(lake: Lake) -> tuple[Path, bytes]:
-    path = data_file(lake)
-    content = path.read_bytes()
-    path.unlink()
-    return path, content
+def delete_file(lake: Lake) -> tuple[str, bytes]:
+    uri = data_file(lake)
+    content = files.read(uri)
+    files.remove(uri)
+    return uri, content
 
 
 def truncate_metadata(lake: Lake) -> None:
-    path = metadata_file(lake)
-    path.write_bytes(path.read_bytes()[:100])
+    uri = metadata_file(lake)
+    files.write(uri, files.read(uri)[:100])
 
 
 def flip_byte(lake: Lake) -> str:
     ((batch, payload),) = in_ledger(lake, "SELECT batch_id, payload FROM batches ORDER BY first_seq DESC LIMIT 1")
     broken = bytearray(payload)
     broken[len(broken) // 2] ^= 0xFF
-    in_ledger(lake, "UPDATE batches SET payload = ? WHERE batch_id = ?", bytes(broken), batch)
+    in_ledger(lake, "UPDATE batches SET payload = :payload WHERE batch_id = :batch", payload=bytes(broken), batch=batch)
     return str(batch)
 
 
@@ -98,12 +94,12 @@ def raise_watermark(lake: Lake) -> None:
 
 def jump_clock(lake: Lake) -> int:
     ((before,),) = in_ledger(lake, "SELECT last_at_us FROM counter")
-    in_ledger(lake, "UPDATE counter SET last_at_us = ?", (time.time_ns() // 1000) + 3_600_000_000)
+    in_ledger(lake, "UPDATE counter SET last_at_us = :at_us", at_us=(time.time_ns() // 1000) + 3_600_000_000)
     return int(before)
 
 
-def put_back(_lake: Lake, taken: tuple[Path, bytes]) -> None:
-    taken[0].write_bytes(taken[1])
+def put_back(_lake: Lake, taken: tuple[str, bytes]) -> None:
+    files.write(*taken)
 
 
 def fixed(lake: Lake, *arguments: str) -> list[str]:
@@ -126,7 +122,7 @@ def take_back(lake: Lake, _planted: None) -> None:
 
 
 def set_clock(lake: Lake, before: int) -> None:
-    in_ledger(lake, "UPDATE counter SET last_at_us = ?", before)
+    in_ledger(lake, "UPDATE counter SET last_at_us = :at_us", at_us=before)
 
 
 DAMAGES = (

@@ -2,87 +2,87 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 
 from strandline.lake import Lake
+from tests import files
 from tests.cli.conftest import call
 from tests.delivery import streams, told
-from tests.doctor.damages import DAMAGES, Damage, data_file, in_ledger, metadata_file, scene
-from tests.kit import make_table, message, messages, part_ids, read_only_fingerprint
+from tests.doctor.damages import DAMAGES, Damage, data_file, fingerprint, metadata_file, scene
+from tests.kit import in_ledger, make_table, message, messages, part_ids
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
-def test_doctor_finds_planted_damage_and_nothing_else(damage: Damage, tmp_path: Path) -> None:
+def test_doctor_finds_planted_damage_and_nothing_else(damage: Damage, lake: Lake, tmp_path: Path) -> None:
     """Exactly that finding, in a look that changes nothing; the repair that it names makes the lake well again."""
-    with scene(tmp_path) as lake:
-        assert told(lake, "doctor", "--deep")["findings"] == [], "the scene is not clean"
-        planted = damage.plant(lake)
-        before = read_only_fingerprint(lake.root)
-        ran = call("--lake", lake.root, "--json", "doctor")
-        assert (ran.code, ran.json["ok"]) == (6, False)
-        assert [finding["kind"] for finding in ran.json["findings"]] == [damage.kind], ran.json
-        assert read_only_fingerprint(lake.root) == before
-        (finding,) = ran.json["findings"]
-        assert all(finding[key] for key in ("what", "meaning", "fix", "since")), finding
-        damage.repair(lake, planted)
-        assert told(lake, "doctor", "--deep")["findings"] == []
-        lake.append("messages", [message(99)])
-        lake.flush("messages")
-        assert "p99" in part_ids(lake)
-        assert told(lake, "doctor")["findings"] == []
+    scene(lake, tmp_path)
+    assert told(lake, "doctor", "--deep")["findings"] == [], "the scene is not clean"
+    planted = damage.plant(lake)
+    before = fingerprint(lake)
+    ran = call("--lake", lake.root, "--json", "doctor")
+    assert (ran.code, ran.json["ok"]) == (6, False)
+    assert [finding["kind"] for finding in ran.json["findings"]] == [damage.kind], ran.json
+    assert fingerprint(lake) == before
+    (finding,) = ran.json["findings"]
+    assert all(finding[key] for key in ("what", "meaning", "fix", "since")), finding
+    damage.repair(lake, planted)
+    assert told(lake, "doctor", "--deep")["findings"] == []
+    lake.append("messages", [message(99)])
+    lake.flush("messages")
+    assert "p99" in part_ids(lake)
+    assert told(lake, "doctor")["findings"] == []
 
 
-def test_a_watermark_that_was_forgotten_delivers_what_the_destination_lacks(tmp_path: Path) -> None:
+def test_a_watermark_that_was_forgotten_delivers_what_the_destination_lacks(lake: Lake, tmp_path: Path) -> None:
     """After --fix the next tick asks the destination: nothing is sent twice, and nothing is left out."""
-    with scene(tmp_path) as lake:
-        in_ledger(lake, "UPDATE watermarks SET seq = 1000000")
-        told(lake, "doctor", "--fix")
-        (ticked,) = lake.tick()
-        assert (ticked.since, ticked.rows) == (11, 15)
-        (state,) = streams(lake, "archive")
-        assert state.mark is not None
-        assert state.mark.seq == state.head_seq
+    scene(lake, tmp_path)
+    in_ledger(lake, "UPDATE watermarks SET seq = 1000000")
+    told(lake, "doctor", "--fix")
+    (ticked,) = lake.tick()
+    assert (ticked.since, ticked.rows) == (11, 15)
+    (state,) = streams(lake, "archive")
+    assert state.mark is not None
+    assert state.mark.seq == state.head_seq
 
 
-def test_a_deep_look_reads_what_a_quick_one_only_counts(tmp_path: Path) -> None:
+def test_a_deep_look_reads_what_a_quick_one_only_counts(lake: Lake, tmp_path: Path) -> None:
     """A byte that flips inside a data file, or a manifest that is cut, keeps sizes or hides behind a whole list."""
-    with scene(tmp_path) as lake:
-        path = data_file(lake)
-        whole = path.read_bytes()
-        broken = bytearray(whole)
-        broken[60] ^= 0xFF
-        path.write_bytes(bytes(broken))
-        (finding,) = call("--lake", lake.root, "--json", "doctor", "--deep").json["findings"]
-        assert finding["kind"] == "data_file_damaged"
-        path.write_bytes(whole)
-        manifest = next(one for one in metadata_file(lake).parent.glob("*-m0.avro"))
-        content = manifest.read_bytes()
-        manifest.write_bytes(content[:-20])
-        (finding,) = call("--lake", lake.root, "--json", "doctor").json["findings"]
-        assert finding["kind"] == "metadata_unreadable"
-        manifest.write_bytes(content)
-        in_ledger(lake, "UPDATE files SET last_seq = last_seq - 1 WHERE first_seq = 2")
-        (finding,) = call("--lake", lake.root, "--json", "doctor", "--deep").json["findings"]
-        assert finding["kind"] == "seqs_wrong"
+    scene(lake, tmp_path)
+    path = data_file(lake)
+    whole = files.read(path)
+    broken = bytearray(whole)
+    broken[60] ^= 0xFF
+    files.write(path, bytes(broken))
+    (finding,) = call("--lake", lake.root, "--json", "doctor", "--deep").json["findings"]
+    assert finding["kind"] == "data_file_damaged"
+    files.write(path, whole)
+    folder = metadata_file(lake).rpartition("/")[0]
+    manifest = next(one for one in files.listing(folder) if one.endswith("-m0.avro"))
+    content = files.read(manifest)
+    files.write(manifest, content[:-20])
+    (finding,) = call("--lake", lake.root, "--json", "doctor").json["findings"]
+    assert finding["kind"] == "metadata_unreadable"
+    files.write(manifest, content)
+    in_ledger(lake, "UPDATE files SET last_seq = last_seq - 1 WHERE first_seq = 2")
+    (finding,) = call("--lake", lake.root, "--json", "doctor", "--deep").json["findings"]
+    assert finding["kind"] == "seqs_wrong"
 
 
-def test_garbage_that_is_older_than_a_day_is_told(tmp_path: Path) -> None:
-    with scene(tmp_path) as lake:
-        orphan = data_file(lake).with_name("orphan.parquet")
-        orphan.write_bytes(b"x")
-        folder = tmp_path / "lake" / "warehouse" / "_staging" / "gone"
-        folder.mkdir(parents=True)
-        assert told(lake, "doctor")["findings"] == []
-        old = time.time() - 2 * 24 * 3600
-        for path in (orphan, folder):
-            os.utime(path, (old, old))
-        found = told(lake, "doctor")
-        assert [finding["kind"] for finding in found["findings"]] == ["orphan_files", "orphan_folders"]
-        assert found["ok"], "nobody is needed for that"
+def test_garbage_that_is_older_than_a_day_is_told(lake: Lake, tmp_path: Path) -> None:
+    scene(lake, tmp_path)
+    orphan = f"{data_file(lake).rpartition('/')[0]}/orphan.parquet"
+    folder = f"{lake.config.warehouse}/_staging/gone"
+    files.on_disk(folder).mkdir(parents=True)
+    for uri in (orphan, f"{folder}/part"):
+        files.write(uri, b"x")
+    assert told(lake, "doctor")["findings"] == []
+    for uri in (orphan, f"{folder}/part", folder):
+        files.grow_old(uri, 2 * 24 * 3600)
+    found = told(lake, "doctor")
+    assert [finding["kind"] for finding in found["findings"]] == ["orphan_files", "orphan_folders"]
+    assert found["ok"], "nobody is needed for that"
 
 
 def test_a_destination_that_is_down_is_a_warning(lake: Lake) -> None:

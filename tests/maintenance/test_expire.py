@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from strandline.operations import expire as expiring
 from strandline.operations.beats import holding
 from strandline.sinks import tick as ticking
 from strandline.views import keeping
+from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
 from tests.delivery import streams, wipe_marks
 from tests.kit import assert_recovered, crash, make_table, messages, part_ids, reopened
@@ -45,8 +45,9 @@ def in_iceberg(lake: Lake) -> set[int]:
 
 
 def data_files(lake: Lake) -> set[str]:
-    """Every data file on the disk."""
-    return {str(path) for path in Path(lake.config.warehouse.removeprefix("file://")).rglob("*.parquet")}
+    """Every data file in the warehouse."""
+    found = files.listing(lake.config.warehouse)
+    return {uri.removeprefix("file://") for uri in found if uri.endswith(".parquet")}
 
 
 def test_superseded_snapshots_go_when_their_grace_is_over(lake: Lake) -> None:

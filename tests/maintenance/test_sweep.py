@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from strandline.ledger.intents import delete_intent
 from strandline.ledger.leases import release_operation
 from strandline.model.ids import new_id, private_branch
 from strandline.operations import stage_tail as staging
+from tests import files
 from tests.kit import assert_recovered, crash, intents_of, log_part_ids, make_table, messages, part_ids, reopened
 from tests.maintenance.test_compact import small_files
 from tests.maintenance.test_expire import in_iceberg, known
@@ -24,12 +23,12 @@ from tests.maintenance.test_expire import in_iceberg, known
 DAYS_AGO_S = 2 * 24 * 3600
 
 
-def an_orphan(lake: Lake, age_s: float, name: str) -> Path:
+def an_orphan(lake: Lake, age_s: float, name: str) -> str:
     """A file in the table's folder that no snapshot names."""
-    path = Path(lake.config.warehouse.removeprefix("file://")) / "lake/messages/data" / name
-    path.write_bytes(b"nobody's")
-    os.utime(path, (time.time() - age_s, time.time() - age_s))
-    return path
+    uri = f"{lake.config.warehouse}/lake/messages/data/{name}"
+    files.write(uri, b"nobody's")
+    files.grow_old(uri, age_s)
+    return uri
 
 
 def forgotten_operation(lake: Lake) -> str:
@@ -67,7 +66,7 @@ def test_what_dead_operations_left_goes(lake: Lake, name: str | None) -> None:
     with reopened(lake) as last:
         last.sweep()
         last.sweep()
-        assert (old.exists(), young.exists()) == (False, True)
+        assert (files.exists(old), files.exists(young)) == (False, True)
         assert private_branch(op_id) not in last.iceberg().refs("lake.messages")
         assert in_iceberg(last) == set(known(last))
         assert last.context.staging.listing() == []
@@ -95,7 +94,7 @@ def test_what_a_live_operation_works_on_stays(lake: Lake, monkeypatch: pytest.Mo
                     with other.ledger.write() as txn:
                         txn.conn.execute(update(schema.intents).values(created_at_us=int(began_s * 1e6)))
                     swept.extend(dict(one.before) for one in other.sweep(grace_s=0))
-                    assert old.exists() == left, "a file is an operation's only if it is younger"
+                    assert files.exists(old) == left, "a file is an operation's only if it is younger"
         return real(*arguments)
 
     monkeypatch.setattr(staging, "added_files", sweep_then)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from strandline.errors import Busy, TooManyRequests
 from strandline.lake import Lake
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.tokens import create_token
 from strandline.server import admission, service
 from strandline.server.admission import Gate, retry_after_s
@@ -162,21 +162,20 @@ def test_a_ledger_that_is_behind_is_503_with_a_time_to_wait(
             body = ndjson(messages(0, 1))
             answers.append(client.post("/v1/tables/messages/rows", content=body, headers=headers).status_code)
 
-    locked = sqlite3.connect(lake.config.ledger_path or "", isolation_level=None)
-    locked.execute("BEGIN IMMEDIATE")
+    other = Ledger.open(lake.config.ledger)
     thread = threading.Thread(target=first)
     try:
-        thread.start()
-        wait_until(lambda: lake.ledger.behind_s() > 0.3, 20)
-        answer = server.append(b"")
-        assert (answer.status_code, error(answer)["code"]) == (503, "busy"), answer.text
-        assert error(answer)["detail"]["reason"] == "ledger_behind"
-        assert 1 <= int(answer.headers["retry-after"]) <= 60
-        assert httpx.get(f"{server.url}/healthz").status_code == 200
-        assert httpx.get(f"{server.url}/metrics").status_code == 200, "who looks is not kept waiting"
+        with other.write():
+            thread.start()
+            wait_until(lambda: lake.ledger.behind_s() > 0.3, 20)
+            answer = server.append(b"")
+            assert (answer.status_code, error(answer)["code"]) == (503, "busy"), answer.text
+            assert error(answer)["detail"]["reason"] == "ledger_behind"
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert httpx.get(f"{server.url}/healthz").status_code == 200
+            assert httpx.get(f"{server.url}/metrics").status_code == 200, "who looks is not kept waiting"
     finally:
-        locked.execute("ROLLBACK")
-        locked.close()
+        other.close()
         thread.join(60)
     assert answers == [201]
     assert part_ids(lake) == ["p0"]

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from strandline.lake import Lake
 from strandline.operations import load as loading
 from strandline.views.spark_sql import spark_sql
-from tests.kit import assert_recovered, make_table, messages
+from tests.kit import assert_recovered, make_table, messages, outside_catalog
 from tests.server.chunks import AT, Sender, send
 
 QUERY = "select part_id, _gateway, _origin_seq, _origin_at, _origin_actor from messages order by _seq"
@@ -27,10 +26,7 @@ def expected() -> list[tuple[Any, ...]]:
 
 def from_iceberg(lake: Lake) -> list[tuple[Any, ...]]:
     """The rows as an engine from outside finds them."""
-    catalog = load_catalog(
-        "strand", type="sql", uri=f"sqlite:///{lake.config.catalog_path}", warehouse=lake.config.warehouse
-    )
-    table = catalog.load_table("lake.messages").scan().to_arrow().sort_by("_seq")
+    table = outside_catalog(lake).load_table("lake.messages").scan().to_arrow().sort_by("_seq")
     columns = ["part_id", "_gateway", "_origin_seq", "_origin_at", "_origin_actor"]
     return [tuple(row[name] for name in columns) for row in table.select(columns).to_pylist()]
 
