@@ -93,9 +93,9 @@ def restore(
 def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, report: Report) -> Restored:
     """All that can be done while the old lake is still in its place."""
     staging = config.root
-    know(manifest.warehouse, config.store)
     place = Place(_placed(config.warehouse, root), config.store)
     refuse_other(place, owner_of(place), manifest.lake_id)
+    know(manifest.warehouse, config.store)
     if not config.ledger.startswith(SQLITE):
         copying.refuse_used(config.ledger)
     olds = [_old_seq(url, root, manifest) for url in _in_the_way(root, config)]
