@@ -1,19 +1,18 @@
 """Whether the data files are there and hold what the ledger says, and whether there are others.
 
-A quick look asks a local disk for the size of every file. A deep one reads them: Parquet's own checksums of its pages
-are compared, and every `_seq` must be there once, in its file's range. Object stores are asked in a deep look only.
+A quick look compares the size of every file; a bucket is asked for a list of them. A deep one reads them: Parquet's own
+checksums of its pages are compared, and every `_seq` must be there once, in its file's range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from strandline.engines.duck.relations import local_path
 from strandline.engines.metadata import size_of
-from strandline.engines.storage import open_uri
+from strandline.engines.storage import S3, entries, open_uri
 from strandline.engines.warehouse import Place, owner_of
 from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
@@ -21,6 +20,7 @@ from strandline.ledger.loads import list_loads
 from strandline.model.moments import text_of
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
+from strandline.operations.staging import FOLDER
 from strandline.reports.findings import RESTORE, Finding, Look
 from strandline.views.view import disjoint_runs
 
@@ -30,10 +30,8 @@ YOUNG_S = 24 * 3600
 
 
 def warehouse(look: Look) -> Iterator[Finding]:
-    """The warehouse is this lake's own; a bucket is asked in a deep look only."""
+    """The warehouse is this lake's own."""
     config = look.lake.config
-    if not look.deep and not config.warehouse.startswith("file:"):
-        return
     owner, lake_id = owner_of(Place(config.warehouse, config.store)), look.lake.ledger.lake_id()
     if owner is not None and owner != lake_id:
         yield Finding(
@@ -50,7 +48,8 @@ def data_files(look: Look) -> Iterator[Finding]:
     for state in look.states():
         name = state.table.name
         files = look.view.files(name)
-        wrong = {file.path: said for file in files if (said := _wrong(file, deep=look.deep)) is not None}
+        sizes = _listed_sizes(look, state)
+        wrong = {file.path: said for file in files if (said := _wrong(file, sizes, deep=look.deep)) is not None}
         if wrong:
             more = f" (and {len(wrong) - TOLD_FILES} more)" if len(wrong) > TOLD_FILES else ""
             yield Finding(
@@ -68,21 +67,31 @@ def data_files(look: Look) -> Iterator[Finding]:
 
 
 def _since(paths: Sequence[str]) -> str | None:
-    """When the first of these was changed last; of one that is gone, its folder."""
+    """When the first of these was changed last; of one that is gone, its folder, which a bucket has none of."""
     times = []
-    for path in (Path(local_path(path)) for path in paths):
-        place = path if path.exists() else path.parent
-        if place.exists():
-            times.append(place.stat().st_mtime_ns // 1000)
+    for uri in paths:
+        system, path = open_uri(uri)
+        own, folder = system.get_file_info([path, path.rpartition("/")[0]])
+        changed_ns = own.mtime_ns if own.mtime_ns is not None else folder.mtime_ns
+        if changed_ns is not None:
+            times.append(changed_ns // 1000)
     return text_of(min(times)) if times else None
 
 
-def _wrong(file: DataFile, *, deep: bool) -> str | None:
+def _data_folder(look: Look, state: TableState) -> str:
+    return f"{look.lake.config.warehouse}/{state.table.iceberg_name.replace('.', '/')}/data"
+
+
+def _listed_sizes(look: Look, state: TableState) -> Mapping[str, int]:
+    """The sizes of a table's files in a bucket, where to ask for each would take long. A disk is quick to answer."""
+    folder = _data_folder(look, state)
+    return {path: info.size for path, info in entries(folder).items() if info.is_file} if folder.startswith(S3) else {}
+
+
+def _wrong(file: DataFile, sizes: Mapping[str, int], *, deep: bool) -> str | None:
     path = local_path(file.path)
-    if "://" in path and not deep:
-        return None
     try:
-        found = size_of(file.path)
+        found = sizes[path] if path in sizes else size_of(file.path)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     if found != file.size_bytes:
@@ -138,15 +147,14 @@ def _wrong_seqs(name: str, what: str) -> Finding:
 
 
 def orphans(look: Look) -> Iterator[Finding]:
-    """Data files and working folders that nobody knows, on a local disk, older than a day."""
-    if not look.lake.config.warehouse.startswith("file:"):
-        return
+    """Data files and working folders that nobody knows, older than a day."""
     oldest_s = look.now_us / 1e6 - YOUNG_S
     for state in look.states():
+        there = entries(_data_folder(look, state))
         with look.lake.ledger.read() as conn:
             known = {local_path(path) for path in known_paths(conn, state.table.table_id)}
-        folder = Path(local_path(look.lake.config.warehouse), *state.table.iceberg_name.split("."), "data")
-        found = [size for path, size in _old_files(folder, oldest_s) if path not in known]
+        old = {path: info for path, info in there.items() if info.is_file and info.mtime_ns / 1e9 < oldest_s}
+        found = [info.size for path, info in old.items() if path.endswith(".parquet") and path not in known]
         if found:
             yield _garbage("orphan_files", state.table.name, f"table {state.table.name}: {len(found):,} data files "
                            f"({sum(found):,} bytes) belong to no snapshot of the lake")  # fmt: skip
@@ -154,23 +162,19 @@ def orphans(look: Look) -> Iterator[Finding]:
 
 
 def _left_folders(look: Look, oldest_s: float) -> Iterator[Finding]:
+    """A folder is as old as the youngest in it; in a bucket it has no time of its own, and is nothing without files."""
+    base = f"{look.lake.config.warehouse}/{FOLDER}"
+    newest_s: dict[str, float] = {}
+    for path, info in entries(base).items():
+        if info.mtime_ns is not None:
+            name = path.removeprefix(local_path(base)).lstrip("/").partition("/")[0]
+            newest_s[name] = max(newest_s.get(name, 0.0), info.mtime_ns / 1e9)
     with look.lake.ledger.read() as conn:
         live = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
-    base = Path(local_path(look.lake.config.warehouse)) / "_staging"
-    left = [path for path in (base.iterdir() if base.is_dir() else ()) if path.name not in live]
-    left = [path for path in left if path.stat().st_mtime < oldest_s]
+    left = [name for name, at_s in newest_s.items() if name not in live and at_s < oldest_s]
     if left:
-        yield _garbage("orphan_folders", str(base), f"{len(left)} working folders in {base} belong to no operation")
-
-
-def _old_files(folder: Path, oldest_s: float) -> Iterator[tuple[str, int]]:
-    for path in folder.rglob("*.parquet"):
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            continue
-        if stat.st_mtime < oldest_s:
-            yield str(path), stat.st_size
+        where = local_path(base)
+        yield _garbage("orphan_folders", where, f"{len(left)} working folders in {where} belong to no operation")
 
 
 def _garbage(kind: str, about: str, what: str) -> Finding:
