@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from strandline import create, failpoints
 from strandline.lake import Lake
-from tests.s3 import s3, s3_endpoint
+from tests.s3 import new_bucket, s3, s3_endpoint
 
 __all__ = ["s3", "s3_endpoint"]
 
@@ -103,23 +103,24 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture
-def ledger_url(ledger_kind: str, request: pytest.FixtureRequest) -> str | None:
-    """Where a new lake's ledger goes; None is beside it."""
-    return request.getfixturevalue("postgres").new_database() if ledger_kind == "postgres" else None
+def places(ledger_kind: str, request: pytest.FixtureRequest) -> Callable[[], dict[str, Any]]:
+    """Where a new lake's ledger and files go in this run, as `create` is told; each call names another place."""
+    server = request.getfixturevalue("postgres") if ledger_kind == "postgres" else None
+    endpoint = request.getfixturevalue("s3_endpoint") if os.environ.get("STRAND_TEST_WAREHOUSE") == "s3" else None
+
+    def place() -> dict[str, Any]:
+        ledger = None if server is None else server.new_database()
+        if endpoint is None:
+            return {"ledger": ledger}
+        bucket = new_bucket(endpoint)
+        return {"ledger": ledger, "warehouse": bucket.uri, "store": bucket.store}
+
+    return place
 
 
 @pytest.fixture
-def where(ledger_url: str | None, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """How a new lake is told where its ledger and its files go: where this run wants them."""
-    if os.environ.get("STRAND_TEST_WAREHOUSE") != "s3":
-        return {"ledger": ledger_url}
-    bucket = request.getfixturevalue("s3")
-    return {"ledger": ledger_url, "warehouse": bucket.uri, "store": bucket.store}
-
-
-@pytest.fixture
-def lake(tmp_path: Path, where: dict[str, Any]) -> Iterator[Lake]:
+def lake(tmp_path: Path, places: Callable[[], dict[str, Any]]) -> Iterator[Lake]:
     """A new lake with nothing in it."""
-    made = create.create(tmp_path / "lake", **where)
+    made = create.create(tmp_path / "lake", **places())
     yield made
     made.close()

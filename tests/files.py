@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
 from strandline.engines.storage import S3, open_uri, store_of
@@ -19,6 +21,11 @@ def read(uri: str) -> bytes:
     with system.open_input_stream(path) as stream:
         content: bytes = stream.read()
     return content
+
+
+def rows(uri: str) -> pa.Table:
+    """The rows of a Parquet file."""
+    return pq.read_table(pa.BufferReader(read(uri)))
 
 
 def write(uri: str, content: bytes) -> None:

@@ -80,9 +80,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def root(tmp_path: Path, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, places: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A lake with a table of messages and three rows, which every command finds by itself."""
-    with create(tmp_path / "lake", **where) as lake:
+    with create(tmp_path / "lake", **places()) as lake:
         lake.create_table(
             "messages",
             {"id": "string", "n": "long?", "small": "int?", "x": "double?", "ts": "timestamp?", "body": "string?"},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pyarrow.parquet as pq
 import pytest
 
 from strandline import failpoints
 from strandline.errors import Damaged, HistoryGone
 from strandline.lake import Lake
 from strandline.operations import compact as compacting
+from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.kit import assert_recovered, audits, crash, log_part_ids, make_table, message, messages, part_ids, reopened
 
@@ -36,7 +36,7 @@ def assert_disjoint(lake: Lake) -> None:
     """The files of a partition don't overlap in seqs, each is sorted, and the ledger's figures of each are true."""
     reach: dict[str, int] = {}
     for file in lake.view().files("messages"):
-        table = pq.read_table(file.path.removeprefix("file:"))
+        table = files.rows(file.path)
         found = table.column("_seq").to_pylist()
         assert found == sorted(set(found)), "a file is not in seq order"
         assert (found[0], found[-1], len(found)) == (file.first_seq, file.last_seq, file.rows)
