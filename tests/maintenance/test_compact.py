@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from strandline import failpoints
+from strandline.engines.spark.session import lake_session
 from strandline.errors import Damaged, HistoryGone
 from strandline.lake import Lake
 from strandline.operations import compact as compacting
@@ -141,3 +144,16 @@ def test_an_older_view_reads_the_files_it_named(lake: Lake) -> None:
         with pytest.raises(HistoryGone):
             read()
     assert part_ids(lake) == expected
+
+
+def test_compaction_works_while_the_session_of_another_catalog_is_active(lake: Lake, tmp_path: Path) -> None:
+    """Iceberg looks for a rewrite in the thread's active session: that of a sink's target, after a copy."""
+    make_table(lake)
+    expected = small_files(lake, 2)
+    uri = f"jdbc:sqlite:{tmp_path}/catalog.db"
+    elsewhere = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1", "warehouse": f"file://{tmp_path}/there"}
+    other = lake_session(lake.spark, elsewhere)
+    other.createDataFrame([(1,)], "n long")
+    assert other.getActiveSession().conf.get("spark.sql.catalog.strand.uri") == uri, "another one is active"
+    (done,) = lake.compact("messages")
+    assert (done.after["files"], log_part_ids(lake)) == (1, expected)
