@@ -229,8 +229,9 @@ def known(error: Exception) -> StrandError:
             return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return NoSpace(f"no room on the disk: {error.filename or error}")
-    first = (str(error).splitlines() or [""])[0]
-    return Internal(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    first, second = [*str(error).splitlines(), "", ""][:2]
+    said = second.removeprefix(": ") if second.startswith(": ") else first  # Java's own words stand behind Py4J's
+    return Internal(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def from_dict(document: Mapping[str, Any]) -> StrandError:

@@ -40,8 +40,8 @@ def set_format(log_format: Format) -> None:
 
 def _is_configured() -> bool:
     """Whether the program has told structlog where lines go."""
-    structlog = sys.modules.get("structlog")
-    return structlog is not None and bool(structlog.is_configured())
+    is_configured = getattr(sys.modules.get("structlog"), "is_configured", None)
+    return is_configured is not None and bool(is_configured())  # None also while another thread is importing it
 
 
 def _write(level: str, name: str, event: str, fields: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from strandline import failpoints
+from strandline.engines.spark import maintain
 from strandline.lake import Lake
 from strandline.ledger import schema
 from strandline.ledger.intents import delete_intent
@@ -121,3 +122,26 @@ def test_passing_names_of_killed_adoptions_go(lake: Lake) -> None:
     lake.sweep()
     assert iceberg.tables("strand_adopt") == [young]
     assert len(part_ids(lake)) == 5
+
+
+def test_a_sweep_looks_again_when_an_expiry_takes_a_file_away_under_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the listing reads is gone for a moment: it is made anew, and nothing fails."""
+    make_table(lake)
+    small_files(lake, 2)
+    old = an_orphan(lake, DAYS_AGO_S, "old.parquet")
+    manifests = lake.iceberg().load("lake.messages").currentSnapshot().manifestListLocation()
+    kept, listed, looks = files.read(manifests), maintain._listed, [0]
+
+    def look(*given: Any) -> list[str]:
+        looks[0] += 1
+        if looks[0] == 3:
+            files.write(manifests, kept)
+        return listed(*given)
+
+    monkeypatch.setattr(maintain, "_listed", look)
+    files.remove(manifests)
+    done = {one.table: one for one in lake.sweep()}
+    assert (looks[0], done["messages"].before["orphan_files"]) == (3, 1)
+    assert not files.exists(old)

@@ -156,6 +156,7 @@ def _retry(scene: Scene) -> None:
     """As an operator would who knows that the trouble is over."""
     for sink in SINKS:
         strand(scene.lake, "--json", "sink", "retry", sink)
+    strand(scene.lake, "--json", "worker", "retry", "--all")
 
 
 def _left(lake: Lake) -> list[str]:

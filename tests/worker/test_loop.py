@@ -123,6 +123,28 @@ def test_a_failing_job_waits_longer_each_time_and_is_parked_with_its_reason(
     assert (done.outcome, done.failures, done.error) == ("done", 0, None)
 
 
+def test_a_job_whose_workers_die_is_tried_at_once_then_later_and_later_and_then_parked(lake: Lake) -> None:
+    """The first death may be anybody's fault. A job in which worker after worker dies leaves the others some time."""
+
+    def begins(attempts: int = 4) -> bool:
+        with lake.ledger.read() as conn:
+            known = read_jobs(conn).get("flush:messages")
+        runs = 0 if known is None else known.runs
+        with lake.ledger.write() as txn:
+            return begin_job(txn, "flush:messages", "", "w", now_us=0, seen_runs=runs, attempts=attempts)
+
+    assert [begins(), begins()] == [True, True]
+    found = []
+    while not found or found[-1][0] != "parked":
+        assert not begins()
+        died = job(lake, "flush:messages")
+        found.append((died.outcome, died.failures, died.wait_us / 1e6))
+        if died.outcome != "parked":
+            assert begins(), "its wait is over"
+    assert found == [("failed", 2, 1.0), ("failed", 3, 2.0), ("parked", 4, 4.0)]
+    assert not begins(attempts=100)
+
+
 def test_a_job_that_kills_its_worker_counts_as_failed(lake: Lake) -> None:
     """A row that still says `running` when the job begins anew was left by a worker that died in it."""
     make_table(lake)

@@ -2,8 +2,9 @@
 
 There is one row for a job, whichever worker ran it: so the list never grows, a job that fails in one worker waits in
 all of them, and a job that was just done by one is not done again by the next. A row that still says `running` when its
-job begins anew was left by a worker that died in it, which counts as a failure: a job that kills every worker is parked
-too.
+job begins anew was left by a worker that died in it, which counts as a failure: a job that kills every worker waits
+longer each time, and is parked in the end. The first time it is tried again at once, because workers die for other
+reasons too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ BUSY = "busy"
 ABANDONED = "abandoned"
 
 DIED = "the worker died while it did this"
+
+BACKOFF_S = 1.0
+BACKOFF_MAX_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,13 @@ def read_jobs(conn: Connection) -> dict[str, JobRecord]:
     return {row.key: JobRecord(*row) for row in conn.execute(select(db.jobs).order_by(db.jobs.c.key))}
 
 
+def backoff_s(failures: int) -> float:
+    """How long a job waits that has failed so often."""
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 20))
+
+
 def begin_job(txn: Txn, key: str, why: str, worker_id: str, *, now_us: int, seen_runs: int, attempts: int) -> bool:
-    """Write down that it runs now; False when another worker has run it since we looked, or it is parked."""
+    """Write down that it runs now; False when another worker has run it since we looked, or it waits or is parked."""
     found = txn.conn.execute(select(db.jobs).where(db.jobs.c.key == key)).one_or_none()
     values = {"why": why, "worker_id": worker_id, "outcome": RUNNING, "decided_at_us": now_us, "took_us": 0}
     if found is None:
@@ -62,8 +71,10 @@ def begin_job(txn: Txn, key: str, why: str, worker_id: str, *, now_us: int, seen
     if record.outcome == RUNNING:
         failures = record.failures + 1
         values |= {"failures": failures, "error_code": "internal", "error": DIED}
-        if failures >= attempts:
-            _change(txn, key, outcome=PARKED, parked_at_us=now_us, failures=failures, error_code="internal", error=DIED)
+        if failures > 1 or failures >= attempts:
+            parked_at_us = now_us if failures >= attempts else None
+            values |= {"outcome": FAILED if parked_at_us is None else PARKED, "parked_at_us": parked_at_us}
+            _change(txn, key, **values, wait_us=int(backoff_s(failures - 1) * 1e6))
             return False
     _change(txn, key, **values, runs=record.runs + 1)
     return True

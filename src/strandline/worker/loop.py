@@ -42,8 +42,6 @@ POLL_S = 0.2
 NEEDS_S = 15.0
 LOOK_S = 0.5
 STOP_S = 8.0
-BACKOFF_S = 1.0
-BACKOFF_MAX_S = 300.0
 BUSY_S = 5.0
 PROGRESS_S = 1.0
 JOB_KEPT_S = 30 * 24 * 3600
@@ -311,7 +309,7 @@ class Worker:
             log.warning("Spark has died; the next job starts another")
         self.failed.add(job.key)
         failures = (past.failures if past else 0) + 1
-        wait_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures - 1, 20))
+        wait_s = jobs.backoff_s(failures)
         # What passes by itself (no room, a busy ledger) goes on without a person, however long it takes.
         parked = failures >= self.lake.config.worker.attempts and not isinstance(error, TransientError)
         now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s

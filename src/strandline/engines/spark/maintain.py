@@ -16,6 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 
 from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
 from strandline.errors import Damaged
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 WHOLE = str(1 << 40)
 GROUPS_AT_ONCE = 64
 """A Spark plan over more scans than this takes longer to make than to run."""
+LISTING_ATTEMPTS = 5
 
 Group = Sequence[DataFile]
 
@@ -252,12 +254,25 @@ def drop_branch(iceberg: Iceberg, name: str, branch: str) -> None:
 
 
 def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
-    """The files in a table's folders that none of its snapshots names; they are listed, and none is removed."""
+    """The files in a table's folders that none of its snapshots names; they are listed, and none is removed.
+
+    An expiry beside it removes what the listing is about to read; then it is made anew, of the snapshots that are left.
+    """
     moment = older_than.strftime("%Y-%m-%d %H:%M:%S UTC")
     # A local disk is listed by Hadoop, a bucket by Iceberg's own client: Hadoop has none for it here.
     by_prefix = "false" if str(iceberg.load(name).location()).startswith(("file:", "/")) else "true"
-    found = iceberg.session.sql(
+    listing = (
         f"CALL {iceberg.name}.system.remove_orphan_files(table => '{name}', older_than => TIMESTAMP '{moment}', "
         f"dry_run => true, prefix_listing => {by_prefix})"
     )
-    return sorted(str(row.orphan_file_location) for row in found.collect())
+    for _ in range(LISTING_ATTEMPTS - 1):
+        try:
+            return _listed(iceberg, listing)
+        except (Py4JJavaError, CapturedException) as error:
+            if "NotFoundException" not in str(error):
+                raise
+    return _listed(iceberg, listing)
+
+
+def _listed(iceberg: Iceberg, listing: str) -> list[str]:
+    return sorted(str(row.orphan_file_location) for row in iceberg.session.sql(listing).collect())
