@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from strandline import create, failpoints
 from strandline.lake import Lake
@@ -24,6 +25,10 @@ __all__ = ["s3", "s3_endpoint"]
 
 if TYPE_CHECKING:
     from tests.postgres import Server
+
+# A busy machine is no error: no example is judged by the time it takes.
+settings.register_profile("strandline", deadline=None)
+settings.load_profile("strandline")
 
 # A run in the background of a script inherits an ignored Ctrl-C, and would hand it on to every process it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
