@@ -17,8 +17,11 @@ from sqlalchemy import update
 from strandline.errors import Damaged, InvalidRows
 from strandline.lake import Lake
 from strandline.ledger import schema
+from strandline.ledger.appends import Append, heads_of, store
+from strandline.ledger.encode import encode_rows
 from strandline.ledger.group_commit import FEW_ROWS, _Joint, _Member
-from strandline.ledger.ledger import Txn
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.tables import read_states
 from strandline.model.tables import Ack
 from tests.kit import make_table, message, messages, part_ids, wait_until
 
@@ -266,3 +269,33 @@ def test_a_few_lines_are_judged_by_the_leader_and_a_bad_one_is_named_by_its_line
 
 def _lines(start: int, stop: int) -> list[bytes]:
     return [orjson.dumps(row) for row in messages(start, stop)]
+
+
+def test_what_goes_out_with_the_commit_is_seen_before_it_and_undone_with_its_part(lake: Lake) -> None:
+    """Writes wait for the commit; a look at the ledger brings them forward, and a savepoint takes its own back."""
+    with lake.ledger.write() as txn:
+        first = txn.allocate(5)
+        assert Ledger.last_seq(txn.conn) == txn.last_seq == first + 4
+        with pytest.raises(OSError, match="half"), txn.savepoint():
+            txn.allocate(7)
+            raise OSError("half way")
+        assert Ledger.last_seq(txn.conn) == txn.last_seq == first + 4
+        with txn.savepoint():
+            txn.allocate(2)
+        txn.allocate(3)
+    with lake.ledger.read() as conn:
+        assert Ledger.last_seq(conn) == first + 9
+
+
+def test_an_error_among_what_goes_out_with_the_commit_stores_nothing(lake: Lake) -> None:
+    """A batch id that is there already, between statements that could be run: none of them takes effect."""
+    make_table(lake, row_key=[])
+    ack = lake.append("messages", messages(0, 2))
+    with lake.ledger.read() as conn:
+        state = read_states(conn, "main", ["messages"])[0]
+    batches = [*encode_rows(messages(2, 4), state), *encode_rows(messages(4, 6), state)]
+    twice = Append.of(state, "a", [batches[0], batches[0], batches[1]])
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        lake.ledger.run(lambda txn: store(txn, [twice]), heads_of([twice]))
+    assert part_ids(lake) == ["p0", "p1"]
+    assert lake.append("messages", [message(9)]).first_seq == (ack.last_seq or 0) + 1

@@ -21,6 +21,7 @@ from strandline.ledger import postgres as postgres_ledger
 from strandline.ledger.batches import sweep
 from strandline.ledger.leases import note_waiting
 from strandline.ledger.ledger import _MOVE, Ledger, Txn
+from strandline.ledger.prepared import Step
 from strandline.ledger.tokens import create_token
 from strandline.operations.beats import holding
 from strandline.reports.doctor import examine
@@ -116,7 +117,7 @@ def test_a_writer_that_is_stopped_in_a_transaction_keeps_nobody_waiting(
         if not asleep.is_set():
             asleep.set()
             wake.wait(60)
-        _MOVE.run(txn.conn, [{"seq": seq}])  # by the driver, as an append's statements are
+        txn.write_last([Step(_MOVE, {"seq": seq})])  # with the commit, as an append's statements are
         return seq
 
     with Lake(on_postgres.root) as sleeper:

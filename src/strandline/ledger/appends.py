@@ -15,9 +15,9 @@ from sqlalchemy import bindparam, insert, select, update
 
 from strandline.errors import Conflict, Damaged, StrandError
 from strandline.ledger import schema as db
-from strandline.ledger.dialect import Prepared
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
+from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.query_marks import move_mark
 from strandline.model.tables import Ack, TableState
 
@@ -98,10 +98,19 @@ _INSERT_BATCH = Prepared(insert(db.batches))
 _INSERT_TAIL = Prepared(insert(db.tail))
 
 
+def heads_of(appends: Sequence[Append]) -> list[Step]:
+    """What `store` will ask of the ledger: the head of each table that gets rows."""
+    heads = dict.fromkeys((append.branch_id, append.table_id) for append in appends)
+    return [Step(_SELECT_HEAD, {"b_branch": branch, "b_table": table}) for branch, table in heads]
+
+
 def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     """Store all of these in one transaction; the answers are in their order."""
-    heads = {(append.branch_id, append.table_id) for append in appends}
-    found = {key: _SELECT_HEAD.one(txn.conn, {"b_branch": key[0], "b_table": key[1]}) for key in heads}
+    asked = heads_of(appends)
+    found = {
+        (step.parameters["b_branch"], step.parameters["b_table"]): head
+        for step, (head,) in zip(asked, txn.ask(asked), strict=True)
+    }
     answers: list[Ack | StrandError] = []
     accepted: list[tuple[Append, int]] = []
     next_seq = txn.last_seq + 1
@@ -155,14 +164,13 @@ def _write(txn: Txn, accepted: Sequence[tuple[Append, int]]) -> None:
     if not batch_rows:
         return
     txn.allocate(sum(append.rows for append, _ in accepted))
-    _INSERT_BATCH.run(txn.conn, batch_rows)
-    _INSERT_TAIL.run(txn.conn, tail_rows)
-    _UPDATE_HEAD.run(
-        txn.conn,
+    txn.write_last([Step(_INSERT_BATCH, row) for row in batch_rows])
+    txn.write_last([Step(_INSERT_TAIL, row) for row in tail_rows])
+    txn.write_last(
         [
-            {"b_branch": branch, "b_table": table, "b_seq": last_seq, "b_rows": rows}
+            Step(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_seq": last_seq, "b_rows": rows})
             for (branch, table), (last_seq, rows) in moved.items()
-        ],
+        ]
     )
 
 

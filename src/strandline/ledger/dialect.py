@@ -29,10 +29,10 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
-from sqlalchemy.sql.expression import ClauseElement
 
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
 from strandline.ledger import postgres
+from strandline.ledger.prepared import Step, together
 
 BUSY_TIMEOUT_S = 30.0
 PATIENCE_S = 30.0
@@ -72,31 +72,34 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One write transaction by itself, of which nobody asks later whether it arrived."""
-        with self.transaction(_nothing, _unknown) as (conn, _):
+        with self.transaction(_nothing, _unknown) as (conn, _, _):
             yield conn
 
     @contextmanager
     def transaction(
         self, first: Callable[[Connection], T], arrived: Callable[[Connection, T], bool | None]
-    ) -> Iterator[tuple[Connection, T]]:
+    ) -> Iterator[tuple[Connection, T, list[Step]]]:
         """One write transaction: committed when the block ends, rolled back when it raises.
 
         `first` is run at its beginning, perhaps more than once. `arrived` says whether the transaction for which
-        `first` gave this answer was committed, or None if that can't be known any more.
+        `first` gave this answer was committed, or None if that can't be known any more. The list that is handed out is
+        for what is to be run last, together with the commit.
         """
         self._refuse_fork()
         if self.read_only:
             raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
+        last: list[Step] = []
         with self._translated():
             if self.is_sqlite:
                 with self._only_writer() as conn, conn.begin():
-                    yield conn, first(conn)
+                    yield conn, first(conn), last
+                    together(conn, last)
                 return
             conn, told = self._begin(self._writes, first)
             try:
                 with self._undone():
-                    yield conn, told
-                self._commit(conn, told, arrived)
+                    yield conn, told, last
+                self._commit(conn, last, told, arrived)
             finally:
                 _give_back(conn)
 
@@ -184,9 +187,11 @@ class Database:
                 self._has_answered = True
                 return conn, told
 
-    def _commit(self, conn: Connection, told: T, arrived: Callable[[Connection, T], bool | None]) -> None:
+    def _commit(
+        self, conn: Connection, last: Sequence[Step], told: T, arrived: Callable[[Connection, T], bool | None]
+    ) -> None:
         try:
-            conn.commit()
+            together(conn, last, commit=True)
         except (DBAPIError, self._driver_error) as error:
             if not postgres.is_lost(error):
                 raise self._marked_undone(error) from error
@@ -279,56 +284,6 @@ def _engines(url: str, read_only: bool, create: bool) -> tuple[Engine, Engine]:
         engine = _sqlite(url, read_only, create)
         return engine, engine
     return postgres.engine(url, writing=False), postgres.engine(url, writing=True)
-
-
-class Prepared:
-    """A statement that SQLAlchemy compiles once, and that the driver then runs.
-
-    SQLAlchemy's own way of running a statement takes ten times as long as SQLite needs for a small one, and an append
-    waits for six of them. What comes back is the driver's: rows are plain tuples.
-    """
-
-    def __init__(self, statement: ClauseElement) -> None:
-        self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}
-
-    def one(self, conn: Connection, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run it and return its only row."""
-        compiled = self._for(conn)
-        cursor = conn.connection.cursor()
-        cursor.execute(compiled.text, compiled.bound(parameters))
-        (row,) = cursor.fetchall()
-        return tuple(row)
-
-    def run(self, conn: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run it once for each of these sets of parameters."""
-        compiled = self._for(conn)
-        cursor = conn.connection.cursor()
-        # psycopg sends many in a pipeline, behind which Postgres does not count how long a transaction is idle.
-        if len(rows) == 1:
-            cursor.execute(compiled.text, compiled.bound(rows[0]))
-        else:
-            cursor.executemany(compiled.text, [compiled.bound(row) for row in rows])
-
-    def _for(self, conn: Connection) -> _Compiled:
-        found = self._compiled.get(conn.dialect.name)
-        if found is None:
-            found = self._compiled[conn.dialect.name] = _Compiled(self._statement, conn)
-        return found
-
-
-class _Compiled:
-    """A statement's text for one driver, and its parameters as that driver wants them: by name, or by position."""
-
-    def __init__(self, statement: ClauseElement, conn: Connection) -> None:
-        compiled: Any = statement.compile(dialect=conn.dialect)
-        self.text = str(compiled)
-        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
-        self._order: Sequence[str] | None = compiled.positiontup
-
-    def bound(self, parameters: Mapping[str, Any]) -> Any:
-        values = {**self._constants, **parameters}
-        return values if self._order is None else [values[name] for name in self._order]
 
 
 def _sqlite(url: str, read_only: bool, create: bool) -> Engine:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from strandline.errors import Busy, StrandError
 from strandline.failpoints import fail
-from strandline.ledger.appends import Append, ack_of, find_stored, store
+from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store
 from strandline.ledger.dialect import is_unknown
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.tables import Ack, TableState
@@ -160,16 +160,17 @@ class Appender:
         if not joints:
             return
         asked = False
+        appends = [joint.append for joint in joints]
 
         def work(txn: Txn) -> list[Ack | StrandError]:
             nonlocal asked
-            answers = store(txn, [joint.append for joint in joints])
+            answers = store(txn, appends)
             fail("append.before_commit")
             asked = True
             return answers
 
         try:
-            answers = self._ledger.run(work)
+            answers = self._ledger.run(work, heads_of(appends))
         except Exception as error:
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:

@@ -9,17 +9,19 @@ sent and not answered can be looked up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, select, update
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
-from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, Prepared, was_undone
+from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, was_undone
+from strandline.ledger.pipeline import Row
 from strandline.ledger.postgres import keep_as_it_is
+from strandline.ledger.prepared import Prepared, Step, together
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
@@ -69,9 +71,28 @@ class Locked(NamedTuple):
 class Txn:
     """An open write transaction: its connection, its time, and the seqs it may hand out."""
 
-    conn: Connection
+    _conn: Connection
     at_us: int
     last_seq: int
+    _last: list[Step] = field(default_factory=list)
+    _asked: tuple[Sequence[Step], list[list[Row]]] = ((), [])
+
+    @property
+    def conn(self) -> Connection:
+        """The connection, on which everything was written that this transaction has written by now."""
+        if self._last:
+            together(self._conn, self._last)
+            self._last.clear()
+        return self._conn
+
+    def write_last(self, steps: Sequence[Step]) -> None:
+        """Have these run with the commit, or as soon as somebody wants to see what they do."""
+        self._last.extend(steps)
+
+    def ask(self, steps: Sequence[Step]) -> list[list[Row]]:
+        """The rows of these; without a way to the server where they were asked for with the lock."""
+        asked, rows = self._asked
+        return rows if asked == steps else together(self.conn, steps)
 
     def allocate(self, count: int) -> int:
         """Take `count` seqs and return the first; they become real when this transaction commits."""
@@ -82,7 +103,7 @@ class Txn:
             )
         first = self.last_seq + 1
         self.last_seq += count
-        _MOVE.run(self.conn, [{"seq": self.last_seq}])
+        self.write_last([Step(_MOVE, {"seq": self.last_seq})])
         return first
 
     def raise_to(self, seq: int) -> None:
@@ -91,7 +112,7 @@ class Txn:
             raise TooLarge(f"the lake's sequence is used up: {seq} of {MAX_SEQ}", hint="Start a new lake.")
         if seq > self.last_seq:
             self.last_seq = seq
-            _MOVE.run(self.conn, [{"seq": seq}])
+            self.write_last([Step(_MOVE, {"seq": seq})])
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -100,8 +121,10 @@ class Txn:
         try:
             with self.conn.begin_nested():
                 yield
+                _ = self.conn  # what is still to be written belongs inside
         except BaseException:
             self.last_seq = last_seq
+            self._last.clear()
             raise
 
 
@@ -179,15 +202,21 @@ class Ledger:
             yield conn
 
     @contextmanager
-    def write(self) -> Iterator[Txn]:
-        """A write transaction that holds the counter from its first statement to its commit."""
+    def write(self, ask: Sequence[Step] = ()) -> Iterator[Txn]:
+        """A write transaction that holds the counter from its first statement to its commit.
+
+        What it will `ask` is asked together with the lock.
+        """
         txn_id = new_id()
 
-        def lock(conn: Connection) -> Locked:
+        def lock(conn: Connection) -> tuple[Locked, list[list[Row]]]:
             statement = _LOCK if self.database.is_sqlite else _LOCK_AND_NOTE
-            return Locked(*statement.one(conn, {"now_us": time.time_ns() // 1000, "txn_id": txn_id}))
+            locking = Step(statement, {"now_us": time.time_ns() // 1000, "txn_id": txn_id})
+            (found,), *rows = together(conn, [locking, *ask])
+            return Locked(*found), rows
 
-        def arrived(conn: Connection, mine: Locked) -> bool | None:
+        def arrived(conn: Connection, told: tuple[Locked, object]) -> bool | None:
+            mine, _ = told
             # Under the lock that it held: it was committed by now, or never will be.
             writes = conn.execute(select(schema.counter.c.writes).with_for_update()).scalar_one()
             noted = schema.outcomes.c
@@ -197,16 +226,16 @@ class Ledger:
         ticket = object()
         self._writing[ticket] = time.monotonic()
         try:
-            with self.database.transaction(lock, arrived) as (conn, locked):
+            with self.database.transaction(lock, arrived) as (conn, (locked, rows), last):
                 _refuse_newer(locked.format)
                 if not self.database.is_sqlite and locked.number % 1000 == 0:
                     forgotten = locked.number - 2 * OUTCOMES_KEPT
                     conn.execute(delete(schema.outcomes).where(schema.outcomes.c.number < forgotten))
-                yield Txn(conn, locked.last_at_us, locked.last_seq)
+                yield Txn(conn, locked.last_at_us, locked.last_seq, last, (ask, rows))
         finally:
             del self._writing[ticket]
 
-    def run(self, work: Callable[[Txn], T]) -> T:
+    def run(self, work: Callable[[Txn], T], ask: Sequence[Step] = ()) -> T:
         """`work` as a write transaction, again when the database undid it: a line was cut, a server restarted.
 
         It must have no effect but the transaction's.
@@ -214,7 +243,7 @@ class Ledger:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                with self.write() as txn:
+                with self.write(ask) as txn:
                     return work(txn)
             except StrandError as error:
                 if not was_undone(error) or time.monotonic() > deadline_s:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, StrandError
+from strandline.ledger.pipeline import clean
 
 LOCK_TIMEOUT_S = 30.0
 """How long a write waits for the others."""
@@ -73,12 +74,12 @@ def engine(url: str, *, writing: bool) -> Engine:
 
 @lru_cache(maxsize=1)
 def _text_dumper() -> type[Any]:
-    """How text is sent. Postgres has no zero bytes in text; what a destination said may, and must be noted somehow."""
+    """How text is sent."""
     from psycopg.types.string import StrDumper
 
     class Text(StrDumper):
         def dump(self, obj: str) -> Any:
-            return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in obj else obj)
+            return super().dump(clean(obj))
 
     return Text
 

@@ -1,0 +1,82 @@
+"""Statements that SQLAlchemy compiles once, and that the driver then runs.
+
+SQLAlchemy's own way of running a statement takes ten times as long as SQLite needs for a small one, and an append waits
+for six of them. What comes back is the driver's: rows are plain tuples.
+
+On Postgres statements that don't wait for each other's answers go there together: everybody waits for the one who holds
+the counter, and most of that would be the way to the server and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+from sqlalchemy.sql.expression import ClauseElement
+
+from strandline.ledger import pipeline
+from strandline.ledger.pipeline import Row
+
+
+class Prepared:
+    """A statement, compiled once for each of the two databases."""
+
+    def __init__(self, statement: ClauseElement) -> None:
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}
+
+    def one(self, conn: Connection, parameters: Mapping[str, Any]) -> Row:
+        """Run it and return its only row."""
+        ((row,),) = together(conn, [Step(self, parameters)])
+        return row
+
+    def compiled(self, conn: Connection) -> _Compiled:
+        """Its text for the database of this connection."""
+        found = self._compiled.get(conn.dialect.name)
+        if found is None:
+            found = self._compiled[conn.dialect.name] = _Compiled(self._statement, conn)
+        return found
+
+
+class Step(NamedTuple):
+    """A statement with its parameters."""
+
+    statement: Prepared
+    parameters: Mapping[str, Any]
+
+
+def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -> list[list[Row]]:
+    """Run these in their order, and return the rows of each; on Postgres in one way there and back.
+
+    None is run after one that failed. `commit` ends the transaction behind them.
+    """
+    texts = [_bound(conn, step) for step in steps]
+    if conn.dialect.name == "postgresql":
+        answers = pipeline.run(conn.connection, texts, commit=commit)
+    else:
+        cursor = conn.connection.cursor()
+        answers = [cursor.execute(text, values).fetchall() for text, values in texts]
+    if commit:
+        conn.commit()
+    return answers
+
+
+def _bound(conn: Connection, step: Step) -> tuple[str, list[Any]]:
+    compiled = step.statement.compiled(conn)
+    return compiled.text, compiled.values(step.parameters)
+
+
+class _Compiled:
+    """A statement's text for one driver, and its parameters in their order."""
+
+    def __init__(self, statement: ClauseElement, conn: Connection) -> None:
+        dialect = pipeline.numbered() if conn.dialect.name == "postgresql" else conn.dialect
+        compiled: Any = statement.compile(dialect=dialect)
+        self.text = str(compiled)
+        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+        self._order: Sequence[str] = compiled.positiontup
+
+    def values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        values = {**self._constants, **parameters}
+        return [values[name] for name in self._order]
