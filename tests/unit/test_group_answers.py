@@ -12,12 +12,14 @@ from tests.kit import make_table, message, wait_until
 
 from strandline.errors import Busy
 from strandline.lake import Lake
+from strandline.ledger.dialect import UNKNOWN
 
 
 def lose_one_answer(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The next commit of the ledger is done, and its answer is not heard; the list says when that was."""
     lost: list[str] = []
-    write = lake.ledger.database.transaction
+    database = lake.ledger.database
+    write, at_once = database.transaction, database.write_at_once
 
     @contextmanager
     def losing(*arguments: Any) -> Iterator[Any]:
@@ -27,7 +29,15 @@ def lose_one_answer(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             lost.append("commit")
             raise Busy("the ledger does not answer", reason="ledger_behind")
 
-    monkeypatch.setattr(lake.ledger.database, "transaction", losing)
+    def losing_at_once(steps: Any) -> Any:
+        answers = at_once(steps)
+        if not lost:
+            lost.append("commit")
+            raise Busy("the ledger does not answer", reason="ledger_behind", outcome=UNKNOWN)
+        return answers
+
+    monkeypatch.setattr(database, "transaction", losing)
+    monkeypatch.setattr(database, "write_at_once", losing_at_once)
     return lost
 
 
@@ -49,13 +59,12 @@ def test_an_append_that_fails_before_its_commit_is_not_tried_again(lake: Lake, m
     make_table(lake, row_key=[])
     tried: list[str] = []
 
-    @contextmanager
-    def locked(*_: Any) -> Iterator[Any]:
+    def locked(*_: Any) -> Any:
         tried.append("write")
         raise Busy("another process holds the ledger", reason="ledger_behind")
-        yield
 
     monkeypatch.setattr(lake.ledger.database, "transaction", locked)
+    monkeypatch.setattr(lake.ledger.database, "write_at_once", locked)
     with pytest.raises(Busy):
         lake.append("messages", [message(0)])
     assert tried == ["write"]

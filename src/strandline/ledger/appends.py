@@ -2,24 +2,32 @@
 
 Several appends may share it (`group_commit` says which). One that can't be stored (its key was used with other rows,
 its schema moved) gets its own error and costs the others nothing.
+
+On Postgres a transaction without anything to decide is sent whole, with the lock at its beginning and the commit at its
+end: nobody waits for another process's way to the server while that holds the counter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, literal, select, update
 
 from strandline.errors import Conflict, Damaged, StrandError
+from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.idempotency import recall, remember
-from strandline.ledger.ledger import Txn
+from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.query_marks import move_mark
 from strandline.model.tables import Ack, TableState
+
+AT_ONCE_BYTES = 1 << 20
+"""Payloads up to this are sent together with the lock. More would be on their way for long while everybody waits."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +97,44 @@ _SELECT_HEAD = Prepared(
         db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
     )
 )
+# Seqs are counted from where the counter is, and it is moved last. So who stores rows need not know where it is.
+_counter = db.counter.c
+_last_seq = select(_counter.last_seq).where(_counter.id == 1).scalar_subquery()
+_last_at_us = select(_counter.last_at_us).where(_counter.id == 1).scalar_subquery()
 _UPDATE_HEAD = Prepared(
     update(db.heads)
     .where(db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table"))
-    .values(last_seq=bindparam("b_seq"), rows_acked=db.heads.c.rows_acked + bindparam("b_rows"))
+    .values(last_seq=_last_seq + bindparam("b_last"), rows_acked=db.heads.c.rows_acked + bindparam("b_rows"))
 )
-_INSERT_BATCH = Prepared(insert(db.batches))
-_INSERT_TAIL = Prepared(insert(db.tail))
+_INSERT_BATCH = Prepared(
+    insert(db.batches).values(
+        {
+            **{column: bindparam(f"b_{column.name}", type_=column.type) for column in db.batches.columns},
+            db.batches.c.first_seq: _last_seq + bindparam("b_first"),
+            db.batches.c.last_seq: _last_seq + bindparam("b_last"),
+            db.batches.c.at_us: _last_at_us,
+        }
+    )
+)
+_INSERT_TAIL = Prepared(
+    insert(db.tail).values(
+        branch_id=bindparam("b_branch"),
+        table_id=bindparam("b_table"),
+        first_seq=_last_seq + bindparam("b_first"),
+        batch_id=bindparam("b_batch"),
+    )
+)
+# An error where a table's head is not as the rows were validated for; then nothing behind it is run.
+_REQUIRE_HEAD = Prepared(
+    select(literal(1) / func.count())
+    .select_from(db.heads)
+    .where(
+        db.heads.c.branch_id == bindparam("b_branch"),
+        db.heads.c.table_id == bindparam("b_table"),
+        db.heads.c.schema_version == bindparam("b_version"),
+        db.heads.c.refuses.is_(None),
+    )
+)
 
 
 def heads_of(appends: Sequence[Append]) -> list[Step]:
@@ -124,8 +163,33 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
         accepted.append((append, next_seq))
         next_seq += append.rows
         _note(txn, append, ack)
-    _write(txn, accepted)
+    txn.write_last(_writing(accepted, txn.last_seq))
+    txn.allocate(next_seq - 1 - txn.last_seq)
     return answers
+
+
+def store_at_once(ledger: Ledger, appends: Sequence[Append]) -> list[Ack | StrandError] | None:
+    """Store them all in one way to the server and back; None when that can't be done, and nothing was stored.
+
+    So nobody waits for this process while it holds the counter. It can't be done where something has to be decided
+    under the lock: a key that may be known, a head that has moved. Large payloads are not sent under it either.
+    """
+    if ledger.database.is_sqlite or any(append.idempotency or append.query_mark for append in appends):
+        return None
+    if sum(len(batch.payload) for append in appends for batch in append.batches) > AT_ONCE_BYTES:
+        return None
+    firsts = accumulate((append.rows for append in appends), initial=1)
+    placed = list(zip(appends, firsts, strict=False))
+    steps = [
+        Step(
+            _REQUIRE_HEAD,
+            {"b_branch": append.branch_id, "b_table": append.table_id, "b_version": append.schema_version},
+        )
+        for append in appends
+    ]
+    fail("append.before_commit")
+    last_seq = ledger.write_at_once([*steps, *_writing(placed, 0)], sum(append.rows for append in appends))
+    return None if last_seq is None else [ack_of(append.rows, last_seq + first) for append, first in placed]
 
 
 def find_stored(txn: Txn, append: Append) -> Ack | None:
@@ -141,54 +205,51 @@ def find_stored(txn: Txn, append: Append) -> Ack | None:
     return Ack(append.rows, min(row.first_seq for row in found), max(row.last_seq for row in found))
 
 
-def _write(txn: Txn, accepted: Sequence[tuple[Append, int]]) -> None:
-    batch_rows: list[dict[str, Any]] = []
-    tail_rows: list[dict[str, Any]] = []
+def _writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]:
+    """What writes these appends, each from its first seq on, while the counter is at `last_seq`."""
+    batches: list[Step] = []
+    tail: list[Step] = []
     moved: dict[tuple[str, str], tuple[int, int]] = {}
     for append, first_seq in accepted:
-        seq = first_seq
+        first = first_seq - last_seq
         for batch in append.batches:
-            batch_rows.append(_batch_row(append, batch, seq, txn.at_us))
-            tail_rows.append(
-                {
-                    "branch_id": append.branch_id,
-                    "table_id": append.table_id,
-                    "first_seq": seq,
-                    "batch_id": batch.batch_id,
-                }
+            batches.append(Step(_INSERT_BATCH, _batch_row(append, batch, first)))
+            tail.append(
+                Step(
+                    _INSERT_TAIL,
+                    {
+                        "b_branch": append.branch_id,
+                        "b_table": append.table_id,
+                        "b_first": first,
+                        "b_batch": batch.batch_id,
+                    },
+                )
             )
-            seq += batch.rows
+            first += batch.rows
         if append.rows:
             _, rows = moved.get((append.branch_id, append.table_id), (0, 0))
-            moved[append.branch_id, append.table_id] = (seq - 1, rows + append.rows)
-    if not batch_rows:
-        return
-    txn.allocate(sum(append.rows for append, _ in accepted))
-    txn.write_last([Step(_INSERT_BATCH, row) for row in batch_rows])
-    txn.write_last([Step(_INSERT_TAIL, row) for row in tail_rows])
-    txn.write_last(
-        [
-            Step(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_seq": last_seq, "b_rows": rows})
-            for (branch, table), (last_seq, rows) in moved.items()
-        ]
-    )
+            moved[append.branch_id, append.table_id] = (first - 1, rows + append.rows)
+    heads = [
+        Step(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_last": last, "b_rows": rows})
+        for (branch, table), (last, rows) in moved.items()
+    ]
+    return [*batches, *tail, *heads]
 
 
-def _batch_row(append: Append, batch: NewBatch, first_seq: int, at_us: int) -> dict[str, Any]:
+def _batch_row(append: Append, batch: NewBatch, first: int) -> dict[str, Any]:
     return {
-        "batch_id": batch.batch_id,
-        "table_id": append.table_id,
-        "first_seq": first_seq,
-        "last_seq": first_seq + batch.rows - 1,
-        "rows": batch.rows,
-        "size_bytes": len(batch.payload),
-        "schema_version": append.schema_version,
-        "actor": append.actor,
-        "at_us": at_us,
-        "partitions": orjson.dumps(batch.partitions).decode(),
-        "released_at_us": None,
-        "checksum": batch.checksum,
-        "payload": batch.payload,
+        "b_batch_id": batch.batch_id,
+        "b_table_id": append.table_id,
+        "b_first": first,
+        "b_last": first + batch.rows - 1,
+        "b_rows": batch.rows,
+        "b_size_bytes": len(batch.payload),
+        "b_schema_version": append.schema_version,
+        "b_actor": append.actor,
+        "b_partitions": orjson.dumps(batch.partitions).decode(),
+        "b_released_at_us": None,
+        "b_checksum": batch.checksum,
+        "b_payload": batch.payload,
     }
 
 

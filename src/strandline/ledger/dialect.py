@@ -10,6 +10,9 @@ A connection to Postgres may be cut at any moment. Before a transaction's first 
 happened, and another connection is taken. After that the transaction is gone, and its error says so (`was_undone`): who
 knows how to run it again does. Only when the answer to a COMMIT is lost nobody knows; then the database is asked, under
 the lock which that transaction held, so that it can't be still on its way.
+
+A transaction that is sent whole (`write_at_once`) has nothing to ask by before its only answer. Whoever sends one must
+be able to find what it stored, and to have a late one refused: an append does both by the ids of its batches.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from sqlalchemy.pool import QueuePool
 
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
 from strandline.ledger import postgres
+from strandline.ledger.pipeline import Row
 from strandline.ledger.prepared import Step, together
 
 BUSY_TIMEOUT_S = 30.0
@@ -78,23 +82,20 @@ class Database:
     @contextmanager
     def transaction(
         self, first: Callable[[Connection], T], arrived: Callable[[Connection, T], bool | None]
-    ) -> Iterator[tuple[Connection, T, list[Step]]]:
+    ) -> Iterator[tuple[Connection, T, list[Step] | None]]:
         """One write transaction: committed when the block ends, rolled back when it raises.
 
         `first` is run at its beginning, perhaps more than once. `arrived` says whether the transaction for which
         `first` gave this answer was committed, or None if that can't be known any more. The list that is handed out is
-        for what is to be run last, together with the commit.
+        for what is to be run last, together with the commit; SQLite has none, because there nothing is gained by it.
         """
-        self._refuse_fork()
-        if self.read_only:
-            raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
-        last: list[Step] = []
+        self._refuse_writing()
         with self._translated():
             if self.is_sqlite:
                 with self._only_writer() as conn, conn.begin():
-                    yield conn, first(conn), last
-                    together(conn, last)
+                    yield conn, first(conn), None
                 return
+            last: list[Step] = []
             conn, told = self._begin(self._writes, first)
             try:
                 with self._undone():
@@ -103,6 +104,28 @@ class Database:
             finally:
                 _give_back(conn)
 
+    def write_at_once(self, steps: Sequence[Step]) -> list[list[Row]] | None:
+        """A transaction on Postgres that is sent whole; None when one of the steps required what is not so.
+
+        When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.
+        """
+        self._refuse_writing()
+
+        def whole(conn: Connection) -> list[list[Row]] | None:
+            try:
+                return together(conn, steps, commit=True)
+            except (DBAPIError, self._driver_error) as error:
+                if postgres.is_refused(error):
+                    return None
+                if postgres.is_lost(error):
+                    raise _may_be_there() from error
+                raise
+
+        with self._translated():
+            conn, answers = self._begin(self._writes, whole)
+            _give_back(conn)
+            return answers
+
     def login(self) -> Mapping[str, str]:
         """The user and password by which we got into Postgres, as an Iceberg catalog wants them; SQLite has none."""
         if self.is_sqlite:
@@ -110,6 +133,11 @@ class Database:
         with self._translated():
             user, password = postgres.login(self._reads)
         return {key: value for key, value in (("jdbc.user", user), ("jdbc.password", password)) if value}
+
+    def _refuse_writing(self) -> None:
+        self._refuse_fork()
+        if self.read_only:
+            raise Environment("this lake was opened read-only", hint="Open it without read_only=True to write.")
 
     def _refuse_fork(self) -> None:
         """SQLite's locks don't survive a fork: a child that used its parent's connections could lose what was acked."""
@@ -198,12 +226,7 @@ class Database:
             _give_back(conn)
             found = self._ask(told, arrived)
             if found is None:
-                raise Busy(
-                    "the ledger's database went away in the middle of a commit: what was written may be there or not",
-                    hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
-                    reason="ledger_behind",
-                    outcome=UNKNOWN,
-                ) from error
+                raise _may_be_there() from error
             if not found:
                 raise self._marked_undone(error) from error
 
@@ -246,6 +269,15 @@ class Database:
 
 
 UNDONE, UNKNOWN = "undone", "unknown"
+
+
+def _may_be_there() -> Busy:
+    return Busy(
+        "the ledger's database went away in the middle of a commit: what was written may be there or not",
+        hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
+        reason="ledger_behind",
+        outcome=UNKNOWN,
+    )
 
 
 def was_undone(error: BaseException) -> bool:

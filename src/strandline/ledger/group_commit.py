@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from strandline.errors import Busy, StrandError
 from strandline.failpoints import fail
-from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store
+from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
 from strandline.ledger.dialect import is_unknown
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.tables import Ack, TableState
@@ -170,8 +170,9 @@ class Appender:
             return answers
 
         try:
-            answers = self._ledger.run(work, heads_of(appends))
+            answers = store_at_once(self._ledger, appends) or self._ledger.run(work, heads_of(appends))
         except Exception as error:
+            asked = asked or is_unknown(error)
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
                 joint.answer(error if alone and not asked else self._store_alone(joint.append, error))

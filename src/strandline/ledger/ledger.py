@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, literal, select, update
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
@@ -56,6 +56,15 @@ _LOCK_AND_NOTE = Prepared(
     )
 )
 _MOVE = Prepared(update(schema.counter).where(schema.counter.c.id == 1).values(last_seq=bindparam("seq")))
+# An error where this strandline may not write, or not so many rows; then nothing behind it is run.
+_REQUIRE_ROOM = Prepared(
+    select(literal(1) / func.count())
+    .select_from(schema.counter)
+    .where(schema.counter.c.format == schema.FORMAT, schema.counter.c.last_seq <= MAX_SEQ - bindparam("count"))
+)
+_ADVANCE = Prepared(
+    update(schema.counter).where(schema.counter.c.id == 1).values(last_seq=schema.counter.c.last_seq + bindparam("by"))
+)
 
 
 class Locked(NamedTuple):
@@ -74,7 +83,7 @@ class Txn:
     _conn: Connection
     at_us: int
     last_seq: int
-    _last: list[Step] = field(default_factory=list)
+    _last: list[Step] | None = None
     _asked: tuple[Sequence[Step], list[list[Row]]] = ((), [])
 
     @property
@@ -86,8 +95,11 @@ class Txn:
         return self._conn
 
     def write_last(self, steps: Sequence[Step]) -> None:
-        """Have these run with the commit, or as soon as somebody wants to see what they do."""
-        self._last.extend(steps)
+        """Have these run with the commit at the latest, and as soon as somebody wants to see what they do."""
+        if self._last is None:
+            together(self._conn, steps)
+        else:
+            self._last.extend(steps)
 
     def ask(self, steps: Sequence[Step]) -> list[list[Row]]:
         """The rows of these; without a way to the server where they were asked for with the lock."""
@@ -102,6 +114,8 @@ class Txn:
                 hint="Start a new lake and load this one's export into it.",
             )
         first = self.last_seq + 1
+        if count == 0:
+            return first
         self.last_seq += count
         self.write_last([Step(_MOVE, {"seq": self.last_seq})])
         return first
@@ -124,7 +138,8 @@ class Txn:
                 _ = self.conn  # what is still to be written belongs inside
         except BaseException:
             self.last_seq = last_seq
-            self._last.clear()
+            if self._last is not None:
+                self._last.clear()
             raise
 
 
@@ -223,15 +238,37 @@ class Ledger:
             found = conn.execute(select(noted.txn_id).where(noted.number == mine.number)).scalar() == txn_id
             return found if writes - mine.number < OUTCOMES_KEPT else None
 
+        with self._at_work(), self.database.transaction(lock, arrived) as (conn, (locked, rows), last):
+            _refuse_newer(locked.format)
+            if not self.database.is_sqlite and locked.number % 1000 == 0:
+                _forget_outcomes(conn, locked.number)
+            yield Txn(conn, locked.last_at_us, locked.last_seq, last, (ask, rows))
+
+    def write_at_once(self, steps: Sequence[Step], count: int) -> int | None:
+        """A whole write transaction in one way there and back, which takes `count` seqs; returns the last one before.
+
+        On Postgres alone. None when one of the steps required something that is not so: then nothing was written. When
+        the answer is lost, nobody knows whether it arrived, and the error says so.
+        """
+        locking = Step(_LOCK_AND_NOTE, {"now_us": time.time_ns() // 1000, "txn_id": new_id()})
+        room = Step(_REQUIRE_ROOM, {"count": count})
+        with self._at_work():
+            answers = self.database.write_at_once([locking, room, *steps, Step(_ADVANCE, {"by": count})])
+        if answers is None:
+            return None
+        locked = Locked(*answers[0][0])
+        if locked.number % 1000 == 0:
+            with self.write() as txn:
+                _forget_outcomes(txn.conn, locked.number)
+        return locked.last_seq
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """For `behind_s`: a write has begun and not ended."""
         ticket = object()
         self._writing[ticket] = time.monotonic()
         try:
-            with self.database.transaction(lock, arrived) as (conn, (locked, rows), last):
-                _refuse_newer(locked.format)
-                if not self.database.is_sqlite and locked.number % 1000 == 0:
-                    forgotten = locked.number - 2 * OUTCOMES_KEPT
-                    conn.execute(delete(schema.outcomes).where(schema.outcomes.c.number < forgotten))
-                yield Txn(conn, locked.last_at_us, locked.last_seq, last, (ask, rows))
+            yield
         finally:
             del self._writing[ticket]
 
@@ -266,6 +303,10 @@ class Ledger:
             for version in range(found, schema.FORMAT):
                 schema.MIGRATIONS[version](conn)
             conn.execute(update(schema.counter).values(format=schema.FORMAT))
+
+
+def _forget_outcomes(conn: Connection, number: int) -> None:
+    conn.execute(delete(schema.outcomes).where(schema.outcomes.c.number < number - 2 * OUTCOMES_KEPT))
 
 
 _CREATING = 0x57A4D11E

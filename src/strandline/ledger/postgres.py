@@ -139,6 +139,11 @@ def is_lost(error: BaseException) -> bool:
     return type(error).__name__ in ("OperationalError", "InterfaceError")
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether a statement required something that is not so: it divided by how often it is."""
+    return getattr(error, "sqlstate", None) == "22012"
+
+
 def translate(error: DBAPIError, url: str) -> StrandError | None:
     """What Postgres said, in the words of our own errors; None when it is no matter of the database."""
     said = str(error.orig).strip()
