@@ -150,18 +150,10 @@ def _remove_dead(to: Path) -> None:
 
 def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:
     with_data = held_until_us is None
-    report = lake.context.report
-    report("copying the ledger", 0, None)
-    copied = _copies(lake, folder)
     text, left_out = _config_without_secrets(lake)
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    files = [_stored(folder, name) for name in (LEDGER, CATALOG, CONFIG) if (folder / name).exists()]
-    wanted = dict.fromkeys(copied.metadata.values())
-    if with_data:
-        wanted |= dict.fromkeys(path for place in copied.metadata.values() for path in reachable(read_metadata(place)))
-    for number, location in enumerate(wanted):
-        report("copying files", number, len(wanted))
-        files.append(_keep(lake.config.warehouse, location, folder, link=link and location not in copied.metadata))
+    copied, kept = _copy_all(lake, folder, with_data=with_data, link=link)
+    files = [_stored(folder, name) for name in (LEDGER, CATALOG, CONFIG) if (folder / name).exists()] + kept
     manifest = Manifest(
         backup_id=backup_id,
         lake_id=lake.ledger.lake_id(),
@@ -180,6 +172,37 @@ def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *
         for name in [*names, ""]:
             sync(Path(place, name))
     return manifest
+
+
+def _copy_all(lake: Lake, folder: Path, *, with_data: bool, link: bool) -> tuple[Copied, list[StoredFile]]:
+    """The two databases and the files that they lead to.
+
+    Held is what was current when the backup began. Tables name older snapshots too, which an expiry may remove
+    meanwhile; then all is copied again from databases that name them no more.
+    """
+    for attempt in range(ATTEMPTS):
+        lake.context.report("copying the ledger", 0, None)
+        copied = _copies(lake, folder)
+        try:
+            return copied, _copy_files(lake, folder, copied, with_data=with_data, link=link)
+        except FileNotFoundError as error:
+            if attempt == ATTEMPTS - 1 or _metadata(lake.config.catalog_database) == copied.metadata:
+                raise Damaged(
+                    f"a file is gone, and the lake needs it: {error}", hint="`strand doctor` says what else is damaged."
+                ) from error
+            shutil.rmtree(folder / FILES, ignore_errors=True)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _copy_files(lake: Lake, folder: Path, copied: Copied, *, with_data: bool, link: bool) -> list[StoredFile]:
+    wanted = dict.fromkeys(copied.metadata.values())
+    if with_data:
+        wanted |= dict.fromkeys(path for place in copied.metadata.values() for path in reachable(read_metadata(place)))
+    kept: list[StoredFile] = []
+    for number, location in enumerate(wanted):
+        lake.context.report("copying files", number, len(wanted))
+        kept.append(_keep(lake.config.warehouse, location, folder, link=link and location not in copied.metadata))
+    return kept
 
 
 # -- the two databases -------------------------------------------------------------------------------------------------
@@ -206,8 +229,7 @@ def _copies(lake: Lake, folder: Path) -> Copied:
         fail("backup.after_ledger")
         copy_catalog(lake.config.catalog_database, folder / CATALOG)
         fail("backup.after_catalog")
-        found = metadata_locations(f"sqlite:///{folder / CATALOG}", "strand")
-        locations = {name: location.current for name, location in found.items()}
+        locations = _metadata(f"sqlite:///{folder / CATALOG}")
         copied = Ledger.open(f"sqlite:///{folder / LEDGER}", read_only=True)
         try:
             if attempt == ATTEMPTS - 1 or _agree(copied, locations):
@@ -216,6 +238,10 @@ def _copies(lake: Lake, folder: Path) -> Copied:
         finally:
             copied.close()
     raise AssertionError("the last attempt is taken as it is")
+
+
+def _metadata(catalog: str) -> dict[str, str]:
+    return {name: location.current for name, location in metadata_locations(catalog, "strand").items()}
 
 
 def _agree(ledger: Ledger, locations: Mapping[str, str]) -> bool:
@@ -244,15 +270,9 @@ def _keep(warehouse: str, location: str, folder: Path, *, link: bool) -> StoredF
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     system, path = open_uri(location)
-    try:
-        if link and system.type_name == "local" and _linked(path, target):
-            return _stored(folder, name, location)
+    if not (link and system.type_name == "local" and _linked(path, target)):
         with system.open_input_stream(path) as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)
-    except FileNotFoundError as error:
-        raise Damaged(
-            f"{location} is gone, and the lake needs it", hint="`strand doctor` says what else is damaged."
-        ) from error
     return _stored(folder, name, location)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
+from strandline import backup as backing_up
 from strandline.backup import backup
 from strandline.lake import Lake
 from strandline.ledger.restores import JUMP
@@ -15,6 +18,7 @@ from tests.backup.conftest import Ledgers
 from tests.cli.conftest import call
 from tests.delivery import assert_once, forward, receiving, streams, told
 from tests.kit import make_table, message, messages, part_ids
+from tests.maintenance.test_expire import data_files
 
 
 def restored(folder: Path, root: Path, *arguments: str) -> dict[str, object]:
@@ -93,7 +97,7 @@ def test_f57_a_lake_that_is_restored_twice_delivers_every_new_row_and_no_old_one
         assert len(set(seqs)) == len(seqs), "a seq of the lost time was given out again"
 
 
-def test_a_destination_that_is_down_gets_nothing_until_it_was_asked(
+def test_f57_a_destination_that_is_down_gets_nothing_until_it_was_asked(
     lake: Lake, ledgers: Ledgers, tmp_path: Path
 ) -> None:
     """The restore says so, doctor too; when it is up again the next tick asks it and goes on without a repeat."""
@@ -264,3 +268,41 @@ def test_what_a_backup_names_is_held_against_expiry(lake: Lake, ledgers: Ledgers
     with Lake(lake.root) as again:
         assert part_ids(again) == [f"p{n}" for n in range(15)]
         assert told(again, "doctor", "--deep")["findings"] == []
+        (done,) = again.expire("messages", grace_s=0)
+        assert (done.after["snapshots"], done.complete) == (1, True), "what the backup did not hold is gone already"
+        assert part_ids(again) == [f"p{n}" for n in range(15)]
+
+
+def test_what_a_backup_copies_is_held_while_it_copies(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance that comes in the middle takes away no file that is yet to be copied; afterwards it does."""
+    import shutil
+
+    make_table(lake)
+    for n in range(2):
+        lake.append("messages", messages(n * 5, n * 5 + 5))
+        lake.flush("messages")
+    keep, files = backing_up._keep, data_files(lake)
+
+    def maintain() -> None:
+        lake.compact("messages")
+        lake.expire("messages", grace_s=0)
+        lake.sweep(grace_s=0)
+
+    def come_between(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(backing_up, "_keep", keep)
+        maintain()
+        return keep(*arguments, **options)
+
+    monkeypatch.setattr(backing_up, "_keep", come_between)
+    backup(lake, tmp_path / "backup", with_data=True)
+    assert files < data_files(lake), "nothing was compacted"
+    maintain()
+    assert not files & data_files(lake), "the backup holds them for longer than it needs"
+    lake.close()
+    shutil.rmtree(lake.root)
+    restored(tmp_path / "backup", lake.root)
+    with Lake(lake.root) as again:
+        again.expire("messages", grace_s=0)
+        assert part_ids(again) == [f"p{n}" for n in range(10)]

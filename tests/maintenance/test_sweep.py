@@ -104,6 +104,7 @@ def test_what_a_live_operation_works_on_stays(lake: Lake, monkeypatch: pytest.Mo
     assert [one["folders"] for one in swept[::2]] == [0, 0]
     assert [one["private_branches"] for one in swept[1::2]] == [0, 0]
     assert [one["orphan_files"] for one in swept[1::2]] == [0, 1]
+    assert swept[3]["unpublished_snapshots"] == 0, "what is staged is not published yet"
     assert len(part_ids(lake)) == len(log_part_ids(lake)) == 8
     assert_recovered(lake)
 
