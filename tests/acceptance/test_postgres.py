@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from strandline import create
 from strandline.errors import BadRequest, Busy, Conflict, LeaseLost, StrandError
 from strandline.lake import Lake
 from strandline.ledger import postgres as postgres_ledger
+from strandline.ledger import schema
 from strandline.ledger.batches import sweep
 from strandline.ledger.leases import note_waiting
 from strandline.ledger.ledger import _MOVE, Ledger, Txn
@@ -434,3 +436,15 @@ def test_what_no_index_could_hold_is_refused_when_it_is_appended(lake: Lake) -> 
             call()
     with pytest.raises(BadRequest, match="characters"):
         lake.append("parts", [{"source": "a"}], idempotency_key="k" * 501)
+
+
+def test_appends_go_on_after_a_transaction_was_undone(on_postgres: Lake) -> None:
+    """What the driver prepared by itself it forgets with a rollback; what appends have prepared must stay."""
+    on_postgres.append("messages", messages(0, 5))
+    for n in range(9):  # the driver prepares what it was asked for the sixth time
+        with suppress(LookupError), on_postgres.ledger.write() as txn:
+            txn.conn.execute(select(schema.tables.c.name)).all()
+            if n == 8:
+                raise LookupError
+    on_postgres.append("messages", messages(5, 10))
+    assert part_ids(on_postgres) == [f"p{n}" for n in range(10)]

@@ -60,6 +60,8 @@ def engine(url: str, *, writing: bool) -> Engine:
         connection.adapters.register_dumper(str, _text_dumper())
         connection.adapters.register_dumper(bytes, _bytes_dumper())
         connection.autocommit = True
+        # psycopg forgets all prepared statements after a rollback if it has any of its own, ours in the pipeline too.
+        connection.prepare_threshold = None
         connection.execute(_WRITES if writing else _READS)
         if writing:
             connection.execute(f"SET lock_timeout = {int(LOCK_TIMEOUT_S * 1000)}")
