@@ -8,7 +8,9 @@ connection is shut: no file outside the pinned ones, no extension, no setting, n
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ TABLE_FUNCTIONS = frozenset(
 )
 
 
+_INTERRUPTED = re.compile(r"(?m)(^|: )KeyboardInterrupt:? ?$")
+
 INTERNAL = "strand_internal"
 """Where our own tables are: no query can name it, and SHOW TABLES does not show it."""
 
@@ -58,11 +62,20 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C during a query is KeyboardInterrupt here too; DuckDB takes the signal and raises a plain RuntimeError."""
+    """Ctrl-C during a query is KeyboardInterrupt here too.
+
+    DuckDB takes the signal and raises a plain RuntimeError; or Python takes it while DuckDB asks it for rows or bytes,
+    and then only the text of DuckDB's error says so. Python delivers signals to its main thread alone: anywhere else
+    those words are somebody's data.
+    """
     try:
         yield
     except RuntimeError as error:
         if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from None
+        raise
+    except duckdb.Error as error:
+        if threading.current_thread() is threading.main_thread() and _INTERRUPTED.search(str(error)):
             raise KeyboardInterrupt from None
         raise
 
