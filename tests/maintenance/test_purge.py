@@ -164,4 +164,7 @@ def test_a_condition_that_is_none_changes_nothing(lake: Lake) -> None:
     for where in ("nn = 1", "n in (select 1)", "random() > 0.5", "true; drop table messages", "n = 1) or (true"):
         with pytest.raises(BadRequest):
             lake.purge("messages", where)
+    with pytest.raises(BadRequest, match="nn") as refused:
+        lake.purge("messages", "nn = 1")
+    assert "session_id" in str(refused.value.hint) and "`tables`" not in str(refused.value.hint)
     assert len(part_ids(lake)) == 20 and "strand_purges" not in lake.view().tables

@@ -153,7 +153,8 @@ def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> 
         for name, how in redact.items():
             _check_redaction(known[name], how)
         if settings.get("where"):
-            check_predicate(settings["where"], stored, state.table.name)
+            advice = " Name the tables it is for with `tables`."
+            check_predicate(settings["where"], stored, state.table.name, advice)
 
 
 def _check_redaction(column: Column, how: str) -> None:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_predicate(text: str, columns: Sequence[Column], table: str) -> None:
-    """BadRequest unless `text` is a predicate on the rows of a table with these columns."""
+def check_predicate(text: str, columns: Sequence[Column], table: str, advice: str = "") -> None:
+    """BadRequest unless `text` is a predicate on the rows of a table with these columns.
+
+    `advice` is added to the hint: what else whoever wrote it may do.
+    """
     with sandbox.connect() as connection:
         tree = _expression(connection, text)
         for node in _nodes(tree):
@@ -29,9 +32,10 @@ def check_predicate(text: str, columns: Sequence[Column], table: str) -> None:
         try:
             connection.execute(f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})")
         except duckdb.Error as error:
+            names = ", ".join(column.name for column in columns)
             raise BadRequest(
                 f"the predicate {text!r} does not fit table {table!r}: {error}",
-                hint="It is a SQL condition on the table's columns; name the tables it is for with `tables`.",
+                hint=f"It is a SQL condition on the columns {names}.{advice}",
             ) from error
 
 
