@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from strandline import failpoints
+from strandline import create, failpoints
 from strandline.errors import Environment, NoSpace
 from strandline.lake import Lake
 from strandline.ledger.jobs import JobRecord, begin_job, read_jobs, retry_jobs
@@ -182,6 +183,25 @@ def test_two_workers_share_the_jobs_and_neither_complains(
     assert job(lake, "tick:archive").runs == 1
     assert lake_workers(lake) == [], "a worker that ends leaves nothing behind"
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.sqlite_only
+def test_many_begin_on_a_new_lake_at_the_same_moment(lake: Lake, tmp_path: Path) -> None:
+    """Whoever is first makes the catalog's tables; the others find them, and none of them fails."""
+    lake.iceberg()  # so that Spark is up, and they really meet
+    for n in range(5):
+        create.create(tmp_path / str(n)).close()
+        lakes = [Lake(tmp_path / str(n)) for _ in range(6)]
+        together = threading.Barrier(len(lakes))
+
+        def begin(one: Lake, together: threading.Barrier = together) -> list[str]:
+            together.wait(30)
+            return one.iceberg().tables_if_any("lake")
+
+        with ThreadPoolExecutor(len(lakes)) as pool:
+            assert list(pool.map(begin, lakes)) == [[]] * len(lakes)
+        for one in lakes:
+            one.close()
 
 
 def test_two_workers_never_run_one_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MAIN_REF = "main"
 DAY_US = 24 * 3600 * 1_000_000
 SETTLE_ATTEMPTS = 20
+BUILD_ATTEMPTS = 5
+BUILD_PAUSE_S = 0.2
 TABLE_PROPERTIES = {
     "format-version": "2",
     # Our pins are not refs, so nobody else's default expiry may remove what they point at.
@@ -72,10 +75,21 @@ class Iceberg:
         self.jvm = cast(Any, session._jvm)
         # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
         # held.
-        context: Any = session._jsparkSession.sparkContext()
-        self._catalog: Any = self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            name, self.jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
-        )
+        self._catalog: Any = self._build(catalog)
+
+    def _build(self, catalog: Mapping[str, str]) -> Any:
+        """The catalog. Its first user makes its tables, and who comes at the same moment has to come again."""
+        context: Any = cast(Any, self.session)._jsparkSession.sparkContext()
+        for left in reversed(range(BUILD_ATTEMPTS)):
+            try:
+                return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+                    self.name, self.jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
+                )
+            except Py4JJavaError as error:
+                if left == 0 or not is_a(error, "UncheckedSQLException"):
+                    raise
+                time.sleep(BUILD_PAUSE_S)
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Give the catalog's connections back, ours and the session's: the JVM outlives the lake."""
