@@ -32,7 +32,8 @@ def beside_lines(scale: Scale, folder: Path) -> Iterator[Line]:
     """Many flushes with maintenance between them, and flushes and ticks while it loops."""
     with spark_ends():
         yield from late(scale, folder / "late")
-        yield beside(scale, folder)
+        for eager in (False, True):
+            yield beside(scale, folder / f"eager_{eager}", eager=eager)
 
 
 def compaction(scale: Scale, lake: Lake) -> Iterator[Line]:
@@ -132,11 +133,15 @@ def late(scale: Scale, folder: Path) -> Iterator[Line]:
     )
 
 
-def beside(scale: Scale, folder: Path) -> Line:
-    """A flush and a tick, alone and while another thread compacts and expires the same table in a loop."""
+def beside(scale: Scale, folder: Path, *, eager: bool) -> Line:
+    """A flush and a tick, alone and while another thread compacts and expires the same table in a loop.
+
+    As a worker does it, files are merged when there are several of about one size. `eager` merges whatever is below the
+    target size every time, so each round rewrites the whole table.
+    """
     size = scale.rows(10_000)
     failures = [0]
-    with strandline.init(folder / "beside") as lake:
+    with strandline.init(folder / "beside") as lake, strandline.open(lake.root) as keeper:
         lake.create_table("messages", rows.COLUMNS, actor="bench")
         lake.add_sink("archive", "blob", {"uri": f"file://{folder}/archive"})
         done = [0]
@@ -147,12 +152,12 @@ def beside(scale: Scale, folder: Path) -> Line:
             return timed(lambda: (lake.flush("messages", actor="bench"), lake.tick("archive", actor="bench")))
 
         def write_beside(number: int) -> float:
-            with looping(lake.root, failures):
+            with looping(keeper, failures, eager=eager):
                 return write(number)
 
         one, other = in_turns(scale.rounds(15), write_beside, write, warm_ups=2)
     return Line(
-        what=f"flush and tick of {size:,} rows while compaction loops",
+        what=f"flush and tick of {size:,} rows while compaction loops{', rewriting everything' if eager else ''}",
         against="alone",
         ours=statistics.median(one),
         baseline=statistics.median(other),
@@ -163,18 +168,17 @@ def beside(scale: Scale, folder: Path) -> Line:
 
 
 @contextmanager
-def looping(root: Path, failures: list[int]) -> Iterator[None]:
-    """Compaction and expiry without end, in a thread with a lake of its own."""
+def looping(lake: Lake, failures: list[int], *, eager: bool) -> Iterator[None]:
+    """Compaction and expiry without end, in a thread, with a lake that is open already, as a worker's is."""
     stop = threading.Event()
 
     def loop() -> None:
-        with strandline.open(root) as lake:
-            while not stop.is_set():
-                try:
-                    lake.compact("messages", actor="bench")
-                    lake.expire("messages", actor="bench", grace_s=0)
-                except strandline.StrandError:
-                    failures[0] += 1
+        while not stop.is_set():
+            try:
+                lake.compact("messages", actor="bench", eager=eager)
+                lake.expire("messages", actor="bench", grace_s=0)
+            except strandline.StrandError:
+                failures[0] += 1
 
     thread = threading.Thread(target=loop)
     thread.start()

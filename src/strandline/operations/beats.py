@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -59,7 +60,7 @@ def holding(ctx: Context, name: str, *, wait_s: float | None = None) -> Iterator
 
 def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]:
     deadline_s = time.monotonic() + wait_s
-    while True:
+    for looks in itertools.count():
         try:
             return ctx.ledger.run(lambda txn: leases.take(txn, [name], ctx.owner.text(), holder))
         except leases.LeaseHeld as held:
@@ -70,7 +71,8 @@ def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]
             if time.monotonic() > deadline_s:
                 raise Busy("another process is doing the same work", reason="lease_held", lease=name) from held
             ctx.report("waiting for another process that does the same", 0, None)
-            time.sleep(ctx.watch.poll_s)
+            time.sleep(ctx.watch.pause_s(looks))
+    raise AssertionError("unreachable")
 
 
 def _release(ctx: Context, name: str, holder: str) -> None:

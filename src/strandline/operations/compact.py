@@ -29,7 +29,7 @@ from strandline.operations.stage_tail import added_files, prepare_branch
 from strandline.operations.steps import Coverage, Running, run
 
 BITE_BYTES = 256 << 20
-YIELD_POLLS = 20
+YIELD_S = 5.0
 
 
 @dataclass
@@ -183,9 +183,10 @@ def somebody_waits(ctx: Context, state: TableState) -> bool:
 def step_aside(ctx: Context, state: TableState) -> None:
     """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
     name = lease_of_table(state.head.branch_id, state.table.table_id)
-    for _ in range(YIELD_POLLS):
+    deadline_s = time.monotonic() + YIELD_S
+    while time.monotonic() < deadline_s:
         with ctx.ledger.read() as conn:
             lease = leases.find(conn, name)
         if lease is not None and lease.owner is not None:
             return
-        time.sleep(ctx.watch.poll_s / 4)
+        time.sleep(ctx.watch.pause_s(1))

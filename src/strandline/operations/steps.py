@@ -10,6 +10,7 @@ A crash between any two of these leaves either the old state or the new one, and
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -106,7 +107,7 @@ def _begin(ctx: Context, operation: Operation) -> Running | None:
     op_id = new_id()
     deadline_s = time.monotonic() + ctx.wait_s
     noted: set[str] = set()
-    while True:
+    for looks in itertools.count():
         try:
             return _try_begin(ctx, operation, op_id)
         except leases.LeaseHeld as held:
@@ -118,7 +119,8 @@ def _begin(ctx: Context, operation: Operation) -> Running | None:
                 noted.add(held.lease.name)
                 leases.note_waiting(ctx.ledger, held.lease.name)
             ctx.report("waiting for another operation", 0, None)
-            time.sleep(ctx.watch.poll_s)
+            time.sleep(ctx.watch.pause_s(looks))
+    raise AssertionError("unreachable")
 
 
 def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from strandline.ledger.leases import Lease
 from strandline.ledger.owner import certainly_dead
 
+SHORT_PAUSE_S = 0.05
+SHORT_PAUSES = 60
+
 
 @dataclass
 class _Seen:
@@ -34,8 +37,14 @@ class Watch:
 
     @property
     def poll_s(self) -> float:
-        """How often to look while waiting."""
+        """How often to look while waiting for long."""
         return min(1.0, self._ttl_s / 8)
+
+    def pause_s(self, looks: int) -> float:
+        """How long to wait after so many looks: most operations end soon, and each look takes a turn of the ledger."""
+        return min(
+            self.poll_s, SHORT_PAUSE_S if looks < SHORT_PAUSES else SHORT_PAUSE_S * 2.0 ** (looks - SHORT_PAUSES)
+        )
 
     def is_dead(self, lease: Lease) -> bool:
         """Whether the holder is dead, by all that was seen up to and including this look."""

@@ -9,8 +9,8 @@ overlap in seqs, which the procedure does not promise. Iceberg sees one commit, 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ WHOLE = str(1 << 40)
 GROUPS_AT_ONCE = 64
 """A Spark plan over more scans than this takes longer to make than to run."""
 LISTING_ATTEMPTS = 5
+_PATH = re.compile(r"BaseFileScanTask\{file=(.*?), partition_data=")
 
 Group = Sequence[DataFile]
 
@@ -52,7 +53,7 @@ def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group]) -> int:
     with _Rewrite(iceberg, table, place) as rewrite:
         added = rewrite.write(groups, None)
         change = table.newRewrite().validateFromSnapshot(place.pin)
-        change = change.rewriteFiles(rewrite.files_of([file for group in groups for file in group]), added)
+        change = change.rewriteFiles(rewrite.files_of(groups), added)
         change.toBranch(place.branch).set("strand-op", place.op_id).commit()
     return _tip(iceberg, place)
 
@@ -65,7 +66,7 @@ def remove(
     with _Rewrite(iceberg, table, place) as rewrite:
         added = rewrite.write(groups, without)
         change = table.newOverwrite()
-        for file in rewrite.files_of([*whole, *(file for group in groups for file in group)]):
+        for file in rewrite.files_of([whole, *groups]):
             change = change.deleteFile(file)
         for file in added:
             change = change.addFile(file)
@@ -91,6 +92,7 @@ class _Rewrite:
         self._scans = spark.ScanTaskSetManager.get()
         self._writes = spark.FileRewriteCoordinator.get()
         self._tasks: dict[str, Any] = {}
+        self._lists: dict[tuple[str, ...], Any] = {}
         self._scan_ids: list[str] = []
         self._write_ids: list[str] = []
 
@@ -109,12 +111,16 @@ class _Rewrite:
         for one in [*self._scan_ids, *self._write_ids]:
             self._tables.remove(one)
 
-    def files_of(self, files: Sequence[DataFile]) -> Any:
-        """Iceberg's own records of these files."""
-        self._plan(files)
+    def files_of(self, groups: Sequence[Group]) -> Any:
+        """Iceberg's own records of the files of these groups."""
+        self._plan([file for group in groups for file in group])
         found = self._iceberg.jvm.java.util.HashSet()
-        for file in files:
-            found.add(self._tasks[file.path].file())
+        for group in groups:
+            # As Iceberg's own rewrites find them, because that takes one call into the JVM and not one for each file.
+            tasks = self._tasks_of(group)
+            found.addAll(
+                self._iceberg.jvm.org.apache.iceberg.actions.RewriteFileGroup(None, tasks, 0, 0, 0, 0).rewrittenFiles()
+            )
         return found
 
     def write(self, groups: Sequence[Group], without: str | None) -> Any:
@@ -144,18 +150,25 @@ class _Rewrite:
     def _read(self, group: Group) -> DataFrame:
         """A group's rows in the order of its files, as one partition of Spark."""
         scan_id = new_id()
-        tasks = self._iceberg.jvm.java.util.ArrayList()
-        for file in sorted(group, key=lambda file: file.first_seq):
-            tasks.add(self._tasks[file.path])
         self._tables.add(scan_id, self._table)
         self._scan_ids.append(scan_id)
-        self._scans.stageTasks(self._table, scan_id, tasks)
+        self._scans.stageTasks(self._table, scan_id, self._tasks_of(group))
         return (
             self._iceberg.session.read.format("iceberg")
             .option("split-size", WHOLE)
             .option("file-open-cost", "0")
             .load(scan_id)
         )
+
+    def _tasks_of(self, files: Group) -> Any:
+        """The scan tasks of a group in the order of its seqs, as a list that Java has."""
+        paths = tuple(file.path for file in sorted(files, key=lambda file: file.first_seq))
+        found = self._lists.get(paths)
+        if found is None:
+            found = self._lists[paths] = self._iceberg.jvm.java.util.ArrayList()
+            for path in paths:
+                found.add(self._tasks[path])
+        return found
 
     def _plan(self, files: Sequence[DataFile]) -> None:
         """Find Iceberg's scan tasks of these files; Damaged when the snapshot lacks one that the ledger names."""
@@ -166,11 +179,15 @@ class _Rewrite:
         first, last = min(file.first_seq for file in files), max(file.last_seq for file in files)
         within = filters.__getattr__("and")(filters.greaterThanOrEqual(SEQ, first), filters.lessThanOrEqual(SEQ, last))
         scan = self._table.newScan().useSnapshot(self._place.pin).filter(within).ignoreResiduals()
-        with _iterated(scan.planFiles()) as tasks:
-            for task in tasks:
-                path = str(task.file().location())
-                if path in absent:
-                    self._tasks[path] = task
+        planned = scan.planFiles()
+        try:
+            tasks = self._iceberg.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(planned)
+        finally:
+            planned.close()
+        # What the whole list says of itself has the paths in its order, in one call into the JVM instead of thousands.
+        paths = _PATH.findall(tasks.toString())
+        assert len(paths) == tasks.size(), "Iceberg tells of its scan tasks in other words"
+        self._tasks.update((path, tasks.get(place)) for place, path in enumerate(paths) if path in absent)
         lost = absent - self._tasks.keys()
         if lost:
             raise Damaged(
@@ -188,21 +205,6 @@ def _without(rows: DataFrame, seqs: str | None) -> DataFrame:
 
     gone = rows.sparkSession.read.option("__globPaths__", "false").parquet(seqs)
     return rows.join(sf.broadcast(gone), on=SEQ, how="left_anti").select(*rows.columns)
-
-
-@contextmanager
-def _iterated(closeable: Any) -> Iterator[Iterator[Any]]:
-    """A Java iterable that holds files open, as a Python iterator."""
-
-    def each() -> Iterator[Any]:
-        items = closeable.iterator()
-        while items.hasNext():
-            yield items.next()
-
-    try:
-        yield each()
-    finally:
-        closeable.close()
 
 
 def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int]:
