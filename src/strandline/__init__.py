@@ -38,9 +38,11 @@ from strandline.errors import (
     Unauthorized,
     Unsupported,
 )
+from strandline.model.mutations import delete, head, insert, patch, put, row, table_head
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.model.commits import Commit
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.model.tables import Ack
@@ -48,11 +50,11 @@ if TYPE_CHECKING:
     from strandline.views.view import Result, Rows, View
 
 __all__ = [
-    "Ack", "BadRequest", "Busy", "CallerError", "Conflict", "Damaged", "Environment", "Flushed", "Forbidden",
+    "Ack", "BadRequest", "Busy", "CallerError", "Commit", "Conflict", "Damaged", "Environment", "Flushed", "Forbidden",
     "HistoryGone", "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "NewerFormat", "NoSpace", "NotFound",
     "PersonError", "PreconditionFailed", "Recovered", "RecoveryRequired", "RequestTimeout", "Result", "Rows", "Sink",
     "StrandError", "Ticked", "TooLarge", "TooManyRequests", "TransientError", "Unauthorized", "Unsupported", "View",
-    "init", "open",
+    "delete", "head", "init", "insert", "open", "patch", "put", "row", "table_head",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -90,6 +92,10 @@ def __getattr__(name: str) -> Any:
         from strandline.model.tables import Ack
 
         return Ack
+    if name == "Commit":
+        from strandline.model.commits import Commit
+
+        return Commit
     if name == "Sink":
         from strandline.model.sinks import Sink
 

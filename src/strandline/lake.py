@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline import config as configuration
 from strandline.engines.storage import know
-from strandline.errors import BadRequest, Conflict, StrandError
+from strandline.errors import BadRequest, Conflict
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
+    from strandline.model.commits import Commit
     from strandline.model.inbound import Chunk, Received
     from strandline.model.maintenance import Compacting, Expiring, Maintained, Need, Retaining, SettingChanges, Sweeping
+    from strandline.model.mutations import Expectation, Statement
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
+    from strandline.operations.mutate import Mutator
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
 
@@ -85,12 +89,17 @@ class Lake:
         columns: Mapping[str, str] | Any,
         *,
         row_key: Sequence[str] = (),
+        key: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         dedupe: Dedupe = "table",
         unknown_fields: Literal["error", "json"] = "error",
         actor: str = "",
     ) -> Table:
-        """Make a log table. `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema."""
+        """Make a log table, or with a `key` a keyed one: a row for each key, changed by `mutate`.
+
+        `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema.
+        """
+        from strandline.model.keys import check_key
         from strandline.model.partitions import check_partition_columns
         from strandline.model.schema import Schema, parse_mapping
 
@@ -99,6 +108,10 @@ class Lake:
         for column in row_key:
             schema.column(column)
         check_partition_columns(schema, partition_by)
+        if key:
+            check_key(schema, key, partition_by)
+            if row_key:
+                raise BadRequest("a table has a key or a row key, not both", hint="A keyed table has no duplicates.")
         if dedupe not in ("table", "partition"):
             raise BadRequest(f"dedupe is {dedupe!r}", hint="It is 'table' or 'partition'.")
         if dedupe == "partition" and not partition_by:
@@ -112,6 +125,7 @@ class Lake:
             branch=MAIN,
             actor=actor or default_actor(),
             row_key=row_key,
+            key=key,
             partition_by=partition_by,
             dedupe=dedupe,
             extra=unknown_fields == "json",
@@ -159,7 +173,9 @@ class Lake:
     def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, again: bool) -> Ack:
         """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
         for _ in range(SCHEMA_RETRIES):
-            call = call_for(self._state(table, branch))
+            state = self._state(table, branch)
+            state.table.require_log("takes no appends")
+            call = call_for(state)
             try:
                 return self._appender.append(call)
             except Conflict as error:
@@ -174,6 +190,7 @@ class Lake:
 
         for _ in range(SCHEMA_RETRIES):
             state = self._state(table, branch)
+            state.table.require_log("takes no forwarded rows")
             try:
                 return receive(self.ledger, state, chunk, rows, gateway)
             except Conflict as error:
@@ -181,6 +198,35 @@ class Lake:
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
+
+    def mutate(
+        self,
+        statements: Sequence[Statement],
+        *,
+        branch: str = MAIN,
+        actor: str = "",
+        message: str = "",
+        expect: Expectation | Sequence[Expectation] | None = None,
+    ) -> Commit:
+        """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
+        from strandline.operations.mutate import prepare
+
+        for _ in range(SCHEMA_RETRIES):
+            request = prepare(
+                statements,
+                expect,
+                lambda table: self._state(table, branch),
+                branch=branch,
+                actor=_checked_actor(actor, None),
+                message=message,
+            )
+            try:
+                return self._mutator.mutate(request)
+            except Conflict as error:
+                if error.detail["kind"] != "schema_moved":
+                    raise
+                self._states.clear()
+        raise Conflict("the schemas keep changing", kind="schema_moved")
 
     def _state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -318,37 +364,21 @@ class Lake:
         take_over: bool = False,
     ) -> list[Ticked]:
         """Deliver what is due, now: of these sinks, or of all. One that has to wait keeps no other waiting."""
-        from concurrent.futures import ThreadPoolExecutor
-
         from strandline.ledger.sinks import find_sink
+        from strandline.sinks.round import Round
 
         known = self.sinks()
         with self.ledger.read() as conn:
             chosen = [find_sink(conn, name) for name in names] or known
-        stopped = stop or threading.Event()
-
-        def one(sink: Sink) -> list[Ticked]:
-            from strandline.sinks.instances import destination
-            from strandline.sinks.tick import Ticked, Ticker
-
-            try:
-                place = destination(self.surroundings, sink, take_over=take_over)
-            except StrandError as error:
-                return [Ticked(sink.name, "", "", outcome="failed", error=str(error))]
-            try:
-                who = actor or default_actor()
-                return Ticker(self.context, sink, place, who, wait_s=wait_s, patient=patient, stop=stopped).tick()
-            finally:
-                place.close()
-
-        if len(chosen) <= 1:
-            return one(chosen[0]) if chosen else []
-        with ThreadPoolExecutor(len(chosen), thread_name_prefix="tick") as pool:
-            try:
-                return [ticked for done in [pool.submit(one, sink) for sink in chosen] for ticked in done.result()]
-            except BaseException:
-                stopped.set()  # or the others would be waited for, however long their destinations take
-                raise
+        return Round(
+            self.context,
+            self.surroundings,
+            actor or default_actor(),
+            wait_s=wait_s,
+            patient=patient,
+            take_over=take_over,
+            stop=stop or threading.Event(),
+        ).run(chosen)
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
@@ -404,6 +434,20 @@ class Lake:
         """Everything as it is now, pinned: reads of one view never disagree."""
         return View(self.ledger, branch, self.iceberg, grace_s=self.config.maintenance.grace_s)
 
+    def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
+        """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
+        from strandline.ledger.commits import history
+
+        with self.ledger.read() as conn:
+            return history(conn, branch, limit=limit, before=before)
+
+    def commit(self, commit_id: str) -> Commit:
+        """One commit, by its id or by the beginning of it."""
+        from strandline.ledger.commits import get_commit
+
+        with self.ledger.read() as conn:
+            return get_commit(conn, commit_id)
+
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> list[Recovered]:
@@ -435,6 +479,12 @@ class Lake:
         other._whole, other._report = self._whole or self, report
         other._context = replace(self.context, report=report, iceberg=other.iceberg)
         return other
+
+    @cached_property
+    def _mutator(self) -> Mutator:
+        from strandline.operations.mutate import Mutator
+
+        return Mutator(self.ledger, self._appender)
 
     @property
     def context(self) -> Context:

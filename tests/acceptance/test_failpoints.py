@@ -60,6 +60,7 @@ RECOVERY_POINTS = ["recover.before_commit", "recover.after_commit", "settle.befo
                    "settle.after_folder", "settle.after_commit"]  # fmt: skip
 APPEND_POINTS = ["append.before_commit", "append.after_commit"]
 OTHER_POINTS = ["table.before_commit", "table.after_commit", "quarantine.before_commit", "quarantine.after_commit"]
+MUTATE_POINTS = ["mutate.before_commit", "mutate.after_commit"]  # died at in tests/versions
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
 DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",
                       "blob.after_manifest", "copy.before_append", "copy.after_append", "copy.before_commit",
@@ -78,7 +79,7 @@ BACKUP_POINTS = [name for name in failpoints.NAMES if name.startswith(("backup."
 def test_every_failpoint_is_in_the_sweep() -> None:
     """A failpoint that no test dies at protects nothing."""
     elsewhere = {*BACKUP_POINTS, *INBOUND_POINTS, *DESTINATION_POINTS, *DELIVERY_POINTS, *MAINTENANCE_POINTS}
-    swept = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *OTHER_POINTS, *elsewhere}
+    swept = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *MUTATE_POINTS, *OTHER_POINTS, *elsewhere}
     assert swept == set(failpoints.NAMES)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from strandline.model import foreign as fo
 from strandline.model import schema as sc
 from strandline.model import types as ty
 from strandline.model.schema import Schema
+from strandline.model.tables import Table
 from strandline.model.types import KEY_TYPES, MAX_DEPTH, PRIMITIVES, Column, Decimal, List, Map, Primitive, Struct
 
 EVERYTHING = (
@@ -198,8 +200,18 @@ def test_stored_and_log_schemas_are_nullable_all_the_way_down() -> None:
     assert stored.field("meta").type.field("b").type.value_field.nullable
     assert stored.field("m").type.item_field.nullable
     assert ar.stored_schema(schema, True).names == ["id", "meta", "m", "_extra"]
-    log = ar.log_arrow(schema, True)
+    table = Table("t1", "t", "log", "lake.t", (), (), "table", extra=True, created_at_us=0)
+    log = ar.log_arrow(schema, table)
     assert log.names == ["id", "meta", "m", "_extra", "_seq", "_at", "_actor"]
+    keyed = replace(table, kind="keyed", key=("id",))
+    assert ar.batch_arrow(schema, keyed).names == ["id", "meta", "m", "_extra", "_removed"]
+    assert ar.log_arrow(schema, keyed).names == [
+        *ar.batch_arrow(schema, keyed).names,
+        "_seq",
+        "_at",
+        "_actor",
+        "_commit",
+    ]
     assert [log.field(n).type for n in ("_seq", "_at", "_actor")] == [
         pa.int64(), pa.timestamp("us", "UTC"), pa.string(),
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from strandline.cli import (
     tables,
     up,
     upkeep,
+    versions,
     working,
     writing,
 )
@@ -89,6 +90,7 @@ writing.register(app)
 reading.register(app)
 sinks.register(app)
 upkeep.register(app)
+versions.register(app)
 maintenance.register(app)
 backups.register(app)
 serving.register(app)

@@ -266,7 +266,7 @@ def _line_chunks(view: View, names: list[str]) -> Chunks:
     for name in names:
         state = view.state(name)
         head = b'{"_table":' + output.json_bytes(name) + b"," if len(names) > 1 else b"{"
-        for batch in view.read(name, resumable=False):
+        for batch in view.rows(name):
             extras = batch.column("_extra").to_pylist() if state.table.extra else [None] * batch.num_rows
             lines = to_json_lines(batch.select(list(state.schema.names)), state.schema)
             data = b"".join(_line(line, head, extra) for line, extra in zip(lines, extras, strict=True))
@@ -290,7 +290,7 @@ def _arrow_chunks(view: View, name: str) -> Chunks:
     schema = stored_schema(state.schema, state.table.extra)
     buffered = _Drain()
     with ipc.new_stream(pa.PythonFile(buffered, mode="w"), schema) as writer:
-        for batch in view.read(name, resumable=False):
+        for batch in view.rows(name):
             writer.write_batch(batch.select(schema.names).cast(schema))
             yield (name, batch.num_rows), buffered.taken()
     yield (name, 0), buffered.taken()

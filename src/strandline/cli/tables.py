@@ -88,6 +88,7 @@ def create(
     columns: Annotated[str | None, typer.Option(metavar="LIST", help='"id:string,ts:timestamp,body:string?"')] = None,
     schema: Annotated[str | None, typer.Option(metavar="FILE", help="An Iceberg schema as JSON, instead.")] = None,
     row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
+    key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="A keyed table: a row for each.")] = None,
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
     dedupe: Dedupe = "table",
     unknown_fields: Annotated[
@@ -95,7 +96,7 @@ def create(
     ] = UnknownFields.error,
     actor: Actor = "",
 ) -> None:
-    """Make a log table. A `?` makes a column nullable.
+    """Make a log table, or with --key a keyed one. A `?` makes a column nullable.
 
     \b
     Types: string long int double float boolean date timestamp binary json
@@ -113,6 +114,7 @@ def create(
             name,
             described,
             row_key=listed(row_key),
+            key=listed(key),
             partition_by=listed(partition_by),
             dedupe=dedupe,
             unknown_fields=unknown_fields.value,
@@ -122,6 +124,7 @@ def create(
         "table": table.name,
         "columns": described.to_json(),
         "row_key": list(table.row_key),
+        "key": list(table.key),
         "partition_by": list(table.partition_by),
         "dedupe": table.dedupe,
         "unknown_fields": unknown_fields.value,
@@ -162,14 +165,14 @@ def list_(context: typer.Context, branch: Branch = "main") -> None:
             output.say("There are no tables yet. `strand table create` makes one.")
             return
         output.table(
-            ["table", "rows in log", "rows in tail", "last seq", "row key", "partitioned by"],
+            ["table", "rows in log", "rows in tail", "last seq", "key", "partitioned by"],
             [
                 [
                     t["table"],
                     t["rows"]["log"],
                     t["rows"]["tail"],
                     t["last_seq"],
-                    _names(t["row_key"]),
+                    _names(t["key"]) or (f"row key {_names(t['row_key'])}" if t["row_key"] else ""),
                     _names(t["partition_by"]),
                 ]
                 for t in document
@@ -203,6 +206,7 @@ def _show(table: dict[str, Any]) -> None:
         f"{rows['quarantined']:,} quarantined, {rows['pruned']:,} pruned",
         "size": f"{output.size(sizes['log'])} in {files}, {output.size(sizes['tail'])} in the tail",
         "seqs": f"last {table['last_seq']:,}; up to {table['stable_seq']:,} in the log for good",
+        "key": _names(table["key"]) or "none: a log table",
         "row key": f"{_names(table['row_key'])} (dedupe: {table['dedupe']})" if table["row_key"] else "none",
         "partitioned": f"by {_names(table['partition_by'])}" if table["partition_by"] else "no",
         "unknown": f"fields are {unknown}",

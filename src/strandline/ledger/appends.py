@@ -63,6 +63,7 @@ class Append:
     batches: tuple[NewBatch, ...]
     idempotency: IdempotencyKey | None = None
     query_mark: tuple[str, int] | None = None
+    commit_id: str | None = None
 
     @classmethod
     def of(
@@ -73,6 +74,7 @@ class Append:
         *,
         idempotency: IdempotencyKey | None = None,
         query_mark: tuple[str, int] | None = None,
+        commit_id: str | None = None,
     ) -> Append:
         """Batches that were validated for a table as `state` shows it."""
         return cls(
@@ -84,6 +86,7 @@ class Append:
             batches=tuple(batches),
             idempotency=idempotency,
             query_mark=query_mark,
+            commit_id=commit_id,
         )
 
     @property
@@ -154,7 +157,7 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     accepted: list[tuple[Append, int]] = []
     next_seq = txn.last_seq + 1
     for append in appends:
-        earlier = _refusal(append, *found[append.branch_id, append.table_id]) or _earlier(txn, append)
+        earlier = refusal(append, *found[append.branch_id, append.table_id]) or _earlier(txn, append)
         if earlier is not None:
             answers.append(earlier)
             continue
@@ -163,7 +166,7 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
         accepted.append((append, next_seq))
         next_seq += append.rows
         _note(txn, append, ack)
-    txn.write_last(_writing(accepted, txn.last_seq))
+    txn.write_last(writing(accepted, txn.last_seq))
     txn.allocate(next_seq - 1 - txn.last_seq)
     return answers
 
@@ -188,7 +191,7 @@ def store_at_once(ledger: Ledger, appends: Sequence[Append]) -> list[Ack | Stran
         for append in appends
     ]
     fail("append.before_commit")
-    last_seq = ledger.write_at_once([*steps, *_writing(placed, 0)], sum(append.rows for append in appends))
+    last_seq = ledger.write_at_once([*steps, *writing(placed, 0)], sum(append.rows for append in appends))
     return None if last_seq is None else [ack_of(append.rows, last_seq + first) for append, first in placed]
 
 
@@ -205,7 +208,7 @@ def find_stored(txn: Txn, append: Append) -> Ack | None:
     return Ack(append.rows, min(row.first_seq for row in found), max(row.last_seq for row in found))
 
 
-def _writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]:
+def writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]:
     """What writes these appends, each from its first seq on, while the counter is at `last_seq`."""
     batches: list[Step] = []
     tail: list[Step] = []
@@ -247,13 +250,15 @@ def _batch_row(append: Append, batch: NewBatch, first: int) -> dict[str, Any]:
         "b_schema_version": append.schema_version,
         "b_actor": append.actor,
         "b_partitions": orjson.dumps(batch.partitions).decode(),
+        "b_commit_id": append.commit_id,
         "b_released_at_us": None,
         "b_checksum": batch.checksum,
         "b_payload": batch.payload,
     }
 
 
-def _refusal(append: Append, schema_version: int, refuses: str | None) -> StrandError | None:
+def refusal(append: Append, schema_version: int, refuses: str | None) -> StrandError | None:
+    """Why the rows can't be stored where a table's head is so; None when they can."""
     if refuses is not None:
         return Damaged(f"table {append.table!r} refuses writes: {refuses}")
     if schema_version != append.schema_version:

@@ -23,6 +23,19 @@ GRACE_S = 15 * 60
 CHUNK_BYTES = 8 << 20
 CHUNK_BATCHES = 500
 
+REF_COLUMNS = (
+    db.batches.c.batch_id,
+    db.batches.c.first_seq,
+    db.batches.c.last_seq,
+    db.batches.c.rows,
+    db.batches.c.size_bytes,
+    db.batches.c.schema_version,
+    db.batches.c.actor,
+    db.batches.c.at_us,
+    db.batches.c.commit_id,
+)
+"""What a `BatchRef` is made of."""
+
 
 def read_payloads(ledger: Ledger, refs: Sequence[BatchRef]) -> Iterator[Payload]:
     """The payloads of these batches, in their order, a few MiB at a time."""
@@ -39,6 +52,18 @@ def read_payloads(ledger: Ledger, refs: Sequence[BatchRef]) -> Iterator[Payload]
                 raise HistoryGone(f"batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}) is no longer kept")
             payload, checksum = found[ref.batch_id]
             yield Payload(ref, payload, checksum)
+
+
+def find_payloads(conn: Connection, batch_ids: Sequence[str]) -> list[Payload]:
+    """These batches with their payloads, as far as they are still kept."""
+    found: list[Payload] = []
+    for start in range(0, len(batch_ids), CHUNK_BATCHES):
+        some = batch_ids[start : start + CHUNK_BATCHES]
+        rows = conn.execute(
+            select(*REF_COLUMNS, db.batches.c.payload, db.batches.c.checksum).where(db.batches.c.batch_id.in_(some))
+        )
+        found += [Payload(BatchRef(*row[:-2]), row.payload, row.checksum) for row in rows]
+    return found
 
 
 def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
+from strandline.errors import BadRequest, NotFound
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.model.commits import Commit
 from strandline.model.ids import new_id
 
 
@@ -42,6 +44,63 @@ def commit_of_operation(conn: Connection, op_id: str) -> str | None:
     return conn.execute(select(db.commits.c.commit_id).where(db.commits.c.op_id == op_id)).scalar()
 
 
-def list_commits(conn: Connection) -> list[dict[str, Any]]:
-    """Every commit, oldest first."""
-    return [dict(row._mapping) for row in conn.execute(select(db.commits).order_by(db.commits.c.seq))]
+def find_commit(conn: Connection, commit_id: str) -> Commit | None:
+    """A commit by its id."""
+    row = conn.execute(
+        select(db.commits, db.branches.c.name)
+        .outerjoin(db.branches, db.branches.c.branch_id == db.commits.c.branch_id)
+        .where(db.commits.c.commit_id == commit_id)
+    ).one_or_none()
+    return None if row is None else _commit(row)
+
+
+def get_commit(conn: Connection, text: str) -> Commit:
+    """The commit whose id begins so; NotFound when there is none, BadRequest when there are several."""
+    if text and text.isalnum():
+        ids = conn.execute(
+            select(db.commits.c.commit_id).where(db.commits.c.commit_id.startswith(text)).order_by(db.commits.c.seq)
+        ).scalars()
+        found = list(ids.fetchmany(2))
+        if len(found) > 1:
+            raise BadRequest(f"more than one commit begins with {text!r}", hint="Give more of its id.")
+        for commit_id in found:
+            commit = find_commit(conn, commit_id)
+            assert commit is not None
+            return commit
+    raise NotFound(f"there is no commit {text!r}", hint="`strand log` lists the commits.", commit=text)
+
+
+def history(conn: Connection, branch: str, *, limit: int, before: str | None = None) -> list[Commit]:
+    """A branch's commits from its tip down, by their seqs; `before` leaves out that one and all that are newer."""
+    tip = conn.execute(select(db.branches.c.tip).where(db.branches.c.name == branch)).scalar_one_or_none()
+    below = get_commit(conn, before).seq if before is not None else None
+    waiting: dict[str, Commit] = {}
+    found: list[Commit] = []
+
+    def wait(commit_id: str | None) -> None:
+        commit = find_commit(conn, commit_id) if commit_id and commit_id not in waiting else None
+        if commit is not None:
+            waiting[commit.commit_id] = commit
+
+    wait(tip)
+    while waiting and len(found) < limit:
+        newest = waiting.pop(max(waiting, key=lambda one: waiting[one].seq))
+        if below is None or newest.seq < below:
+            found.append(newest)
+        for parent in newest.parents:
+            wait(parent)
+    return found
+
+
+def _commit(row: Row[Any]) -> Commit:
+    return Commit(
+        commit_id=row.commit_id,
+        branch=row.name or "",
+        kind=row.kind,
+        actor=row.actor,
+        message=row.message,
+        seq=row.seq,
+        at_us=row.at_us,
+        parents=tuple(orjson.loads(row.parents)),
+        tables=orjson.loads(row.tables),
+    )

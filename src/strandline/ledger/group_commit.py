@@ -1,4 +1,4 @@
-"""Group commit: appends that arrive at the same time in one process share a transaction.
+"""Group commit: appends and mutations that arrive at the same time in one process share a transaction.
 
 One wait for the disk serves all of them. A caller that finds nobody at work leads: it commits everything that is queued
 by then. The others sleep, and wake with an answer, or as the next leader.
@@ -24,6 +24,8 @@ from strandline.failpoints import fail
 from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
 from strandline.ledger.dialect import is_unknown
 from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.mutations import Mutation, asks_of, find_mutation, store_mutations
+from strandline.model.commits import Commit
 from strandline.model.tables import Ack, TableState
 
 FEW_ROWS = 64
@@ -46,6 +48,7 @@ class FewRows:
 
 
 Call: TypeAlias = Append | FewRows
+Answer: TypeAlias = Ack | Commit
 
 
 def are_few(rows: object) -> TypeGuard[list[dict[str, Any]]]:
@@ -56,9 +59,9 @@ def are_few(rows: object) -> TypeGuard[list[dict[str, Any]]]:
 class _Member:
     """One caller in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call | Mutation) -> None:
         self.call = call
-        self.answer: Ack | BaseException | None = None
+        self.answer: Answer | BaseException | None = None
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -73,12 +76,12 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Joint:
-    """An append, and the members whose rows are in it, in their order."""
+    """An append or a mutation, and the members whose rows are in it, in their order."""
 
-    append: Append
+    append: Append | Mutation
     members: Sequence[_Member]
 
-    def answer(self, answer: Ack | Exception) -> None:
+    def answer(self, answer: Answer | Exception) -> None:
         """Tell each member its part."""
         if len(self.members) == 1:
             self.members[0].answer = answer
@@ -104,6 +107,19 @@ class Appender:
 
     def append(self, call: Call) -> Ack:
         """Store it, alone or with others, and return when it is durable."""
+        answer = self._store(call)
+        assert isinstance(answer, Ack)
+        fail("append.after_commit")
+        return answer
+
+    def mutate(self, call: Mutation) -> Commit:
+        """The same for a mutation; Moved when it has to be made again from a fresh view."""
+        answer = self._store(call)
+        assert isinstance(answer, Commit)
+        fail("mutate.after_commit")
+        return answer
+
+    def _store(self, call: Call | Mutation) -> Answer:
         member = _Member(call)
         try:
             if not self._join(member):
@@ -112,8 +128,7 @@ class Appender:
                 self._commit_group(self._take_queue())
         finally:
             self._leave(member)
-        if isinstance(member.answer, Ack):
-            fail("append.after_commit")
+        if isinstance(member.answer, Ack | Commit):
             return member.answer
         assert member.answer is not None, "a member of a finished group has no answer"
         raise member.answer
@@ -146,7 +161,7 @@ class Appender:
             self._commit(_joints(group))
         except BaseException as error:
             for member in group:
-                member.answer = member.answer if isinstance(member.answer, Ack | StrandError) else error
+                member.answer = member.answer if isinstance(member.answer, Ack | Commit | StrandError) else error
         finally:
             for member in group:
                 member.wake()
@@ -160,17 +175,28 @@ class Appender:
         if not joints:
             return
         asked = False
-        appends = [joint.append for joint in joints]
+        appends = [joint.append for joint in joints if isinstance(joint.append, Append)]
+        mutations = [joint.append for joint in joints if isinstance(joint.append, Mutation)]
+        joints = sorted(joints, key=lambda joint: isinstance(joint.append, Mutation))  # as they are answered
 
-        def work(txn: Txn) -> list[Ack | StrandError]:
+        def work(txn: Txn) -> list[Answer | Exception]:
             nonlocal asked
-            answers = store(txn, appends)
-            fail("append.before_commit")
+            answers: list[Answer | Exception] = []
+            if appends:
+                answers += store(txn, appends)
+                fail("append.before_commit")
+            if mutations:
+                answers += store_mutations(txn, mutations)
+                fail("mutate.before_commit")
             asked = True
             return answers
 
         try:
-            answers = store_at_once(self._ledger, appends) or self._ledger.run(work, heads_of(appends))
+            answers: Sequence[Answer | Exception] | None = None
+            if not mutations:
+                answers = store_at_once(self._ledger, appends)
+            if answers is None:
+                answers = self._ledger.run(work, heads_of(appends) if appends else asks_of(mutations))
         except Exception as error:
             asked = asked or is_unknown(error)
             alone = sum(len(joint.members) for joint in joints) == 1
@@ -180,10 +206,15 @@ class Appender:
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)
 
-    def _store_alone(self, append: Append, earlier: Exception) -> Ack | Exception:
+    def _store_alone(self, append: Append | Mutation, earlier: Exception) -> Answer | Exception:
+        def work(txn: Txn) -> Answer | Exception:
+            if isinstance(append, Mutation):
+                return find_mutation(txn, append) or store_mutations(txn, [append])[0]
+            return find_stored(txn, append) or store(txn, [append])[0]
+
         try:
             # Under the counter's lock, so no earlier try can still be on its way.
-            return self._ledger.run(lambda txn: find_stored(txn, append) or store(txn, [append])[0])
+            return self._ledger.run(work)
         except Exception as error:
             # Who may have stored it and can't ask must not be told that nothing was stored.
             return earlier if is_unknown(earlier) and isinstance(error, Busy) else error
@@ -194,7 +225,7 @@ def _joints(group: Sequence[_Member]) -> list[_Joint]:
     joints: list[_Joint] = []
     kinds: dict[tuple[str, str, int, str], list[_Member]] = {}
     for member in group:
-        if isinstance(member.call, Append):
+        if isinstance(member.call, Append | Mutation):
             joints.append(_Joint(member.call, [member]))
         else:
             kinds.setdefault(member.call.kind, []).append(member)

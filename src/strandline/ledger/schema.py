@@ -74,6 +74,7 @@ tables = Table(
     Column("kind", Text, nullable=False),
     Column("iceberg_name", Text, nullable=False, unique=True),
     Column("row_key", Text, nullable=False),
+    Column("key", Text, nullable=False),
     Column("partition_by", Text, nullable=False),
     Column("dedupe", Text, nullable=False),
     Column("extra", SmallInteger, nullable=False),
@@ -128,6 +129,7 @@ batches = Table(
     Column("actor", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("partitions", Text, nullable=False),
+    Column("commit_id", Text),
     Column("released_at_us", BigInteger),
     Column("checksum", LargeBinary, nullable=False),
     Column("payload", LargeBinary, nullable=False),
@@ -151,6 +153,22 @@ tail = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("batch_id", Text, nullable=False),
     PrimaryKeyConstraint("branch_id", "table_id", "first_seq"),
+    sqlite_with_rowid=False,
+)
+
+# What a commit on a branch wrote, by hash: the keys of rows. `number` is the commit's own seq, so it orders what was
+# published on a branch. A mutation finds here whether what it read was written since, and the newest version of a key
+# by its seq and its batch.
+touches = Table(
+    "touches",
+    metadata,
+    Column("table_id", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("batch_id", Text, nullable=False),
+    PrimaryKeyConstraint("table_id", "branch_id", "hash", "number"),
     sqlite_with_rowid=False,
 )
 

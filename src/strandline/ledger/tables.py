@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Row, and_, func, insert, select, update
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
+from strandline.ledger.batches import REF_COLUMNS
 from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.ids import new_id
 from strandline.model.schema import Schema, from_json
-from strandline.model.tables import BatchRef, Books, Dedupe, Head, Table, TableSettings, TableState
+from strandline.model.tables import BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
 
 # Not the name of the catalog: `strand.messages` would be read as catalog and table.
 NAMESPACE = "lake"
@@ -38,20 +39,26 @@ def create_table(
     *,
     branch: str,
     actor: str,
-    row_key: Sequence[str],
-    partition_by: Sequence[str],
-    dedupe: Dedupe,
-    extra: bool,
+    row_key: Sequence[str] = (),
+    key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    dedupe: Dedupe = "table",
+    extra: bool = False,
 ) -> Table:
-    """Describe a new log table. Its Iceberg table is made by the first operation that writes it."""
+    """Describe a new table: keyed with a `key`, else a log table.
+
+    Its Iceberg table is made by the first operation that writes it.
+    """
+    kind: Kind = "keyed" if key else "log"
     with ledger.write() as txn:
         _refuse_existing(txn.conn, name)
         table = Table(
             table_id=new_id(),
             name=name,
-            kind="log",
+            kind=kind,
             iceberg_name=f"{NAMESPACE}.{name.lower()}",
             row_key=tuple(row_key),
+            key=tuple(key),
             partition_by=tuple(partition_by),
             dedupe=dedupe,
             extra=extra,
@@ -85,6 +92,7 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
             kind=table.kind,
             iceberg_name=table.iceberg_name,
             row_key=_json(table.row_key),
+            key=_json(table.key),
             partition_by=_json(table.partition_by),
             dedupe=table.dedupe,
             extra=int(table.extra),
@@ -180,22 +188,10 @@ def read_schema(conn: Connection, on_branch: str, table_id: str, version: int) -
     return from_json(orjson.loads(text))
 
 
-_REF_COLUMNS = (
-    db.batches.c.batch_id,
-    db.batches.c.first_seq,
-    db.batches.c.last_seq,
-    db.batches.c.rows,
-    db.batches.c.size_bytes,
-    db.batches.c.schema_version,
-    db.batches.c.actor,
-    db.batches.c.at_us,
-)
-
-
 def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]:
     """The batches of a tail in seq order, without their payloads."""
     rows = conn.execute(
-        select(*_REF_COLUMNS)
+        select(*REF_COLUMNS)
         .join_from(db.tail, db.batches, db.tail.c.batch_id == db.batches.c.batch_id)
         .where(db.tail.c.branch_id == on_branch, db.tail.c.table_id == table_id)
         .order_by(db.tail.c.first_seq)
@@ -255,6 +251,7 @@ def _table(row: Row[Any]) -> Table:
         kind=values["kind"],
         iceberg_name=values["iceberg_name"],
         row_key=tuple(orjson.loads(values["row_key"])),
+        key=tuple(orjson.loads(values["key"])),
         partition_by=tuple(orjson.loads(values["partition_by"])),
         dedupe=values["dedupe"],
         extra=bool(values["extra"]),

@@ -14,7 +14,19 @@ import pyarrow.types as pat
 
 from strandline.errors import BadRequest, Unsupported
 from strandline.model.schema import Schema
-from strandline.model.types import ACTOR, AT, EXTRA, ORIGIN, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.tables import Table
+from strandline.model.types import (
+    EXTRA,
+    ORIGIN,
+    REMOVED,
+    Column,
+    Decimal,
+    List,
+    Map,
+    Primitive,
+    Struct,
+    Type,
+)
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -171,8 +183,13 @@ def origin_fields() -> list[pa.Field]:
     return [pa.field(name, arrow_type(type_, stored=True)) for name, type_ in ORIGIN.items()]
 
 
-@lru_cache(maxsize=1024)
-def log_arrow(schema: Schema, extra: bool = False, inbound: bool = False) -> pa.Schema:
-    """What the log holds: a batch's columns, those that the ledger stamps, and where forwarded rows come from."""
-    stamped = [pa.field(SEQ, pa.int64()), pa.field(AT, TIMESTAMP), pa.field(ACTOR, pa.string())]
-    return pa.schema([*stored_schema(schema, extra), *stamped, *(origin_fields() if inbound else [])])
+def batch_arrow(schema: Schema, table: Table) -> pa.Schema:
+    """What a batch of a table holds, before the ledger has stamped it and but for where a forwarded row comes from."""
+    stored = stored_schema(schema, table.extra)
+    return stored.append(pa.field(REMOVED, pa.bool_())) if table.key else stored
+
+
+def log_arrow(schema: Schema, table: Table) -> pa.Schema:
+    """What the log of a table holds: the user's columns, and those that Strandline adds."""
+    added = [pa.field(column.name, arrow_type(column.type, stored=True)) for column in table.added_columns]
+    return pa.schema([*stored_schema(schema), *added])

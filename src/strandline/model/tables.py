@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from strandline.errors import Unsupported
 from strandline.model.schema import Schema
-from strandline.model.types import AT, EXTRA, ORIGIN, OURS, Column
+from strandline.model.types import AT, COMMIT, EXTRA, ORIGIN, OURS, REMOVED, Column
 
 Dedupe = Literal["table", "partition"]
+Kind = Literal["log", "keyed"]
 
 TARGET_FILE_BYTES = 128 << 20
 
@@ -32,24 +34,38 @@ class TableSettings:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's identity and the settings that never change; `inbound` becomes true with its first forwarded row."""
+    """A table's identity and the settings that never change; `inbound` becomes true with its first forwarded row.
+
+    A keyed table has a `key`: its log holds the versions of each row, and who reads it gets the newest of them.
+    """
 
     table_id: str
     name: str
-    kind: Literal["log"]
+    kind: Kind
     iceberg_name: str
     row_key: tuple[str, ...]
     partition_by: tuple[str, ...]
     dedupe: Dedupe
     extra: bool
     created_at_us: int
+    key: tuple[str, ...] = ()
     inbound: bool = False
     settings: TableSettings = TableSettings()
+
+    def require_log(self, what: str) -> None:
+        """Unsupported unless this is a log table: `what` is only done with one."""
+        if self.key:
+            said = f"{self.name!r} is a keyed table, and {what}"
+            raise Unsupported(said, hint="Its rows are changed by mutations.", table=self.name)
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
         """The columns that Strandline adds to this table's log, in their order behind the user's."""
-        absent = {*(() if self.extra else (EXTRA,)), *(() if self.inbound else ORIGIN)}
+        absent = {
+            *(() if self.extra else (EXTRA,)),
+            *(() if self.key else (REMOVED, COMMIT)),
+            *(() if self.inbound else ORIGIN),
+        }
         return tuple(Column(name, type_, True) for name, type_ in OURS.items() if name not in absent)
 
 
@@ -94,6 +110,7 @@ class BatchRef:
     schema_version: int
     actor: str
     at_us: int
+    commit_id: str | None = None
 
 
 @dataclass(frozen=True)

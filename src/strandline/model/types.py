@@ -98,6 +98,8 @@ SEQ = "_seq"
 AT = "_at"
 ACTOR = "_actor"
 EXTRA = "_extra"
+COMMIT = "_commit"
+REMOVED = "_removed"
 
 GATEWAY = "_gateway"
 ORIGIN_SEQ = "_origin_seq"
@@ -114,9 +116,11 @@ ORIGIN: dict[str, Type] = {
 
 OURS: dict[str, Type] = {
     EXTRA: Primitive("json"),
+    REMOVED: Primitive("boolean"),
     SEQ: Primitive("long"),
     AT: Primitive("timestamp"),
     ACTOR: Primitive("string"),
+    COMMIT: Primitive("string"),
     **ORIGIN,
 }
 """The columns that Strandline adds, in the order they have behind the user's."""

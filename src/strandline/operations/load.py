@@ -71,6 +71,7 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
     """Load it, or say that it is loaded already."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, request.branch, [request.table])[0]
+    state.table.require_log("files can't be loaded into it")
     # Two processes that run the same load would do each other's work, and undo it when one of them fails.
     with holding(ctx, f"{scope_name(state)}:{request.key}"):
         if request.again:

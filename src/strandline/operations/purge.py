@@ -114,6 +114,7 @@ def purge(
     """Remove every row that a condition names; run again after a crash, it does what is left."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
+    state.table.require_log("its rows can't be purged")
     check_predicate(where, stored_columns(state), state.table.name)
     if dry_run:
         return _preview(ctx, state, branch, where)

@@ -32,7 +32,7 @@ from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import SEQ
 from strandline.operations.context import Context
 from strandline.views.tail import read_batches
-from strandline.views.view import key_scope, log_schema, stored_columns
+from strandline.views.view import key_scope, log_schema, refuse_unreadable, stored_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,6 +109,7 @@ class _Unreadable:
 
     def note(self, ref: BatchRef, reason: str) -> None:
         """A batch can't be read."""
+        refuse_unreadable(self._state, ref, reason)
         self._found[ref.batch_id] = reason
 
     def set_aside(self) -> None:

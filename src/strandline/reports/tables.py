@@ -24,6 +24,7 @@ def describe(view: View, name: str) -> dict[str, Any]:
         "table": table.name,
         "branch": view.branch,
         "columns": state.schema.to_json(),
+        "key": list(table.key),
         "row_key": list(table.row_key),
         "partition_by": list(table.partition_by),
         "dedupe": table.dedupe,

@@ -40,11 +40,11 @@ REFUSED_FUNCTIONS = frozenset({"reflect", "java_method", "try_reflect"})
 
 def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one read-only query on Spark; the column names, and the rows as Python values."""
-    wanted = _checked(session, query, view.tables)
+    wanted = _checked(session, query, view.relations)
     hidden = {name for name in OURS if not re.search(rf"\b{name}\b", query, re.IGNORECASE)}
     for name in wanted:
         frame = view.spark(name)
-        frame.drop(*hidden).createOrReplaceTempView(view.state(name).table.name)
+        frame.drop(*hidden).createOrReplaceTempView(f"`{name}`")
     try:
         answer = session.sql(query).toArrow()
     except Exception as error:

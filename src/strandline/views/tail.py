@@ -16,9 +16,9 @@ from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
-from strandline.model.arrow import origin_fields, stored_schema
-from strandline.model.tables import BatchRef, Payload, TableState
-from strandline.model.types import ACTOR, AT, SEQ
+from strandline.model.arrow import batch_arrow, origin_fields
+from strandline.model.tables import BatchRef, Payload, Table, TableState
+from strandline.model.types import ACTOR, AT, COMMIT, SEQ
 from strandline.model.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]
@@ -38,7 +38,7 @@ def read_batches(
     With `columns`, only these of the user's are decoded, and `_seq` is always there. Rows whose time lies before
     `cutoff_us` are left out: retention would remove them as soon as they were in the log.
     """
-    schema = stored_schema(state.schema, state.table.extra)
+    schema = batch_arrow(state.schema, state.table)
     time_column = state.table.settings.time_column
     decoded = columns
     if columns is not None and cutoff_us is not None and time_column != AT:
@@ -46,12 +46,12 @@ def read_batches(
     wanted = schema if decoded is None else pa.schema([schema.field(name) for name in decoded])
     for payload in read_payloads(ledger, refs):
         try:
-            batch = _decode(payload, wanted, decoded)
+            batch = decode_payload(payload, wanted, decoded)
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
             continue
         if columns is None:
-            rows = _stamp(batch, payload.ref, len(schema), inbound=state.table.inbound)
+            rows = _stamp(batch, payload.ref, len(schema), state.table)
         else:
             rows = batch.append_column(SEQ, _seqs(payload.ref))
         if cutoff_us is not None:
@@ -71,7 +71,8 @@ class Unreadable(Exception):
     """A payload that is not what was written."""
 
 
-def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None) -> pa.RecordBatch:
+def decode_payload(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The rows of a payload, or these columns of them; Unreadable when it is not what was written."""
     if checksum(payload.payload) != payload.checksum:
         raise Unreadable("its bytes have changed since they were written (wrong checksum)")
     try:
@@ -86,12 +87,15 @@ def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None) 
     return batch
 
 
-def _stamp(batch: pa.RecordBatch, ref: BatchRef, stored: int, *, inbound: bool) -> pa.RecordBatch:
+def _stamp(batch: pa.RecordBatch, ref: BatchRef, stored: int, table: Table) -> pa.RecordBatch:
     """Put what the ledger knows between the user's columns and those of a forwarded row."""
     at = pa.repeat(pa.scalar(ref.at_us, pa.timestamp("us", "UTC")), ref.rows)
     actor = pa.repeat(pa.scalar(ref.actor, pa.string()), ref.rows)
     columns, names = [*batch.columns[:stored], _seqs(ref), at, actor], [*batch.schema.names[:stored], SEQ, AT, ACTOR]
-    if inbound:
+    if table.key:
+        columns.append(pa.repeat(pa.scalar(ref.commit_id, pa.string()), ref.rows))
+        names.append(COMMIT)
+    if table.inbound:
         fields = origin_fields()
         columns += batch.columns[stored:] or [pa.nulls(ref.rows, field.type) for field in fields]
         names += [field.name for field in fields]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.engines.duck import relations, sandbox
-from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.errors import BadRequest, Damaged, HistoryGone, NotFound, nearest
 from strandline.ledger.batches import GRACE_S
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.engines.spark.iceberg import Iceberg
+
+
+LOG = "$log"
+"""Behind a keyed table's name: every version of its rows."""
 
 
 class UnreadableBatchWarning(UserWarning):
@@ -69,9 +73,16 @@ class View:
         """The names of all tables."""
         return [state.table.name for state in self._states.values()]
 
+    @property
+    def relations(self) -> list[str]:
+        """What a query can name: the tables, and the versions of the keyed ones."""
+        return [*self.tables, *(f"{state.table.name}{LOG}" for state in self._states.values() if state.table.key)]
+
     def state(self, name: str) -> TableState:
         """A table's head, schema and tail in this view."""
         found = self._states.get(name.lower())
+        if found is None and name.endswith(LOG):
+            found = self._states.get(name.removesuffix(LOG).lower())
         if found is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
         return found
@@ -93,9 +104,9 @@ class View:
         """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved."""
         hidden = self._added()
         connection = sandbox.connect()
-        statement = sandbox.parse(connection, query, self.tables, hidden)
+        statement = sandbox.parse(connection, query, self.relations, hidden)
         paths: list[str] = []
-        for name in sorted(statement.tables):
+        for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
             paths.extend(self._attach(connection, self.state(name), hidden))
         sandbox.shut(connection, paths)
         return Result(connection, statement.text)
@@ -146,11 +157,22 @@ class View:
         files = self.files(name, since, end)
         return Rows(self._read(state, files, since, end), max(since, end), len(files))
 
+    def rows(self, name: str) -> Iterator[pa.RecordBatch]:
+        """All rows as they are now, in `_seq` order: those of a log, or the newest version of each of a keyed table."""
+        state = self.state(name)
+        if not state.table.key:
+            return iter(self.read(name, resumable=False))
+        columns = _list([column.name for column in stored_columns(state)])
+        return self.sql(f"SELECT {columns} FROM {sandbox.quote_name(state.table.name)} ORDER BY {SEQ}").reader()
+
     def spark(self, name: str, since: int = 0, until: int | None = None) -> DataFrame:
-        """All visible rows of a range as a Spark DataFrame, all columns: the pinned snapshot, plus the tail."""
+        """All visible rows of a range as a Spark DataFrame, all columns: the pinned snapshot, plus the tail.
+
+        Of a keyed table these are the newest versions of its rows; `NAME$log` are all versions.
+        """
         import pyarrow as pa
 
-        from strandline.engines.spark.read import read_view
+        from strandline.engines.spark.read import newest, read_view
 
         state = self.state(name)
         end = _end(state, until, resumable=False)
@@ -166,9 +188,10 @@ class View:
             list(self._ordered(connection, self._tail_sql(state), names, since, end)) if state.tail else [],
             schema=log_schema(state),
         )
-        return read_view(
+        rows = read_view(
             self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
         )
+        return newest(rows, state.table.key) if state.table.key and not name.endswith(LOG) else rows
 
     def held(self) -> AbstractContextManager[None]:
         """Within the block all that the view names stays, however long it takes; HistoryGone when some is gone already.
@@ -187,10 +210,13 @@ class View:
         if state.tail:
             self._load_tail(connection, state, files)
             body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
-        lacking = [f", NULL::{relations.duck_type(OURS[name])} AS {name}" for name in asked if name not in names]
-        name = sandbox.quote_name(state.table.name)
+        lacking = "".join(f", NULL::{relations.duck_type(OURS[name])} AS {name}" for name in asked if name not in names)
+        shown = {state.table.name: body}
+        if state.table.key:
+            shown = {state.table.name: relations.newest(body, state.table.key), f"{state.table.name}{LOG}": body}
         with _typed():
-            connection.execute(f"CREATE VIEW {name} AS SELECT *{''.join(lacking)} FROM ({body})")
+            for name, rows in shown.items():
+                connection.execute(f"CREATE VIEW {sandbox.quote_name(name)} AS SELECT *{lacking} FROM ({rows})")
         return [relations.local_path(file.path) for file in files]
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
@@ -201,7 +227,7 @@ class View:
 
         def rows() -> Iterator[pa.RecordBatch]:
             cutoff_us = state.table.settings.cutoff_us(self._at_us)
-            for batch in read_batches(self._ledger, state, state.tail, _warn(state), cutoff_us=cutoff_us):
+            for batch in read_batches(self._ledger, state, state.tail, on_unreadable(state), cutoff_us=cutoff_us):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))
                 yield batch
@@ -287,7 +313,7 @@ def log_schema(state: TableState) -> pa.Schema:
     """The same columns as an Arrow schema."""
     from strandline.model.arrow import log_arrow
 
-    return log_arrow(state.schema, state.table.extra, state.table.inbound)
+    return log_arrow(state.schema, state.table)
 
 
 def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
@@ -323,8 +349,14 @@ def _list(names: list[str]) -> str:
     return ", ".join(sandbox.quote_name(name) for name in names)
 
 
-def _warn(state: TableState) -> Callable[[BatchRef, str], None]:
+def on_unreadable(state: TableState) -> Callable[[BatchRef, str], None]:
+    """What a read does with a batch that can't be read: a log's is left out, and said to be.
+
+    Of a keyed table none is: an older version would look like the row.
+    """
+
     def warn(ref: BatchRef, reason: str) -> None:
+        refuse_unreadable(state, ref, reason)
         warnings.warn(
             f"table {state.table.name!r}: batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}, {ref.rows} rows) "
             f"was left out: {reason}. `strand doctor` says what to do.",
@@ -333,6 +365,17 @@ def _warn(state: TableState) -> Callable[[BatchRef, str], None]:
         )
 
     return warn
+
+
+def refuse_unreadable(state: TableState, ref: BatchRef, reason: str) -> None:
+    """Damaged where a batch of a keyed table can't be read."""
+    if state.table.key:
+        raise Damaged(
+            f"batch {ref.batch_id} of table {state.table.name!r} (seqs {ref.first_seq}..{ref.last_seq}) can't be read: "
+            f"{reason}",
+            hint="Restore the lake from a backup: the newest versions of rows are in it.",
+            table=state.table.name,
+        )
 
 
 @contextmanager

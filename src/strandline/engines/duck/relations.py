@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.sandbox import INTERNAL, quote_name, quote_text
-from strandline.model.types import ORIGIN, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.types import ORIGIN, REMOVED, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 if TYPE_CHECKING:
     import duckdb
@@ -84,6 +84,12 @@ def range_us(connection: duckdb.DuckDBPyConnection, path: str, column: str) -> t
     query = f"SELECT min({moment}), max({moment}), count(*) > count({moment}) FROM ({parquet([path], [column])})"
     ((oldest, newest, lacking),) = connection.execute(query).fetchall()
     return oldest, None if lacking else newest
+
+
+def newest(rows: str, key: Sequence[str]) -> str:
+    """Of a keyed table's versions, the newest of each key, but for those that say that the row is gone."""
+    place = f"row_number() OVER (PARTITION BY {_names(key)} ORDER BY {SEQ} DESC)"
+    return f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY {place} = 1) WHERE NOT {REMOVED}"
 
 
 def everything(name: str) -> str:

@@ -55,6 +55,7 @@ def connect() -> duckdb.DuckDBPyConnection:
         connection.register_filesystem(Buckets())
     connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")  # it goes to stdout, where only answers belong
     connection.execute("SET preserve_insertion_order = false")
     connection.execute(f"CREATE SCHEMA {INTERNAL}")
     return connection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
 from strandline.model.foreign import spark_ddl
-from strandline.model.types import SEQ, Column
+from strandline.model.types import REMOVED, SEQ, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,3 +40,13 @@ def read_view(
         ]
         rows = log.select(*taken).unionByName(rows)
     return rows.where((sf.col(SEQ) > since) & (sf.col(SEQ) <= until))
+
+
+def newest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Of a keyed table's versions, the newest of each key, but for those that say that the row is gone."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    place = sf.row_number().over(Window.partitionBy(*(f"`{name}`" for name in key)).orderBy(sf.col(SEQ).desc()))
+    numbered = rows.withColumn("strand_place", place)
+    return numbered.where((sf.col("strand_place") == 1) & ~sf.col(REMOVED)).drop("strand_place")

@@ -1,4 +1,4 @@
-"""Ctrl-C while DuckDB works is Ctrl-C, and is never taken for a damaged file or a wrong query."""
+"""DuckDB and the terminal: Ctrl-C is never taken for a damaged file or a wrong query, and no bar is drawn on stdout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 import pytest
+from tests.kit import python_process
 
 from strandline.engines.duck import sandbox
 
@@ -63,3 +64,10 @@ def test_only_the_main_thread_is_interrupted() -> None:
     thread.start()
     thread.join()
     assert [type(error) for error in seen] == [duckdb.InvalidInputException]
+
+
+def test_a_slow_query_draws_no_bar() -> None:
+    """DuckDB draws one on stdout wherever it takes Python for interactive, as in `python -c`."""
+    code = "from strandline.engines.duck import sandbox; print(sandbox.connect().execute({!r}).fetchall())"
+    out, err = python_process(code.format("select current_setting('enable_progress_bar')")).communicate(timeout=60)
+    assert out == "[(False,)]\n", err

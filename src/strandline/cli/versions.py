@@ -1,0 +1,97 @@
+"""`strand log` and `show`: what was committed, by whom."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Branch
+from strandline.cli.session import session_of
+
+if TYPE_CHECKING:
+    from strandline.model.commits import Commit
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command("log")(log)
+    app.command("show")(show)
+
+
+def log(
+    context: typer.Context,
+    branch: Branch = "main",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many.")] = 50,
+    before: Annotated[str | None, typer.Option(metavar="COMMIT", help="Only older ones: the next page.")] = None,
+) -> None:
+    """The commits of a branch, newest first.
+
+    \b
+    Example: strand log --limit 10
+    """
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        commits = lake.log(branch, limit=limit, before=before)
+    document = [_document(commit) for commit in commits]
+
+    def human() -> None:
+        if not document:
+            output.say("There are no commits.")
+            return
+        output.table(
+            ["commit", "time", "kind", "actor", "tables", "message"],
+            [
+                [one["commit"], output.when(one["at"]), one["kind"], one["actor"], _tables(one), one["message"]]
+                for one in document
+            ],
+        )
+        if len(document) == limit:
+            output.say(f"Older ones: strand log --before {document[-1]['commit']}")
+
+    session.emit(document, human)
+
+
+def show(
+    context: typer.Context,
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="Its id, or the beginning of it.")],
+) -> None:
+    """One commit: who made it, when, on top of what, and how many rows it wrote.
+
+    \b
+    Example: strand show 019a8c
+    """
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        document = _document(lake.commit(commit))
+
+    def human() -> None:
+        output.say(f"commit {document['commit']}")
+        facts = {
+            "parents": ", ".join(document["parents"]) or "none",
+            "branch": document["branch"],
+            "kind": document["kind"],
+            "actor": document["actor"],
+            "time": output.when(document["at"]),
+            "seq": f"{document['seq']:,}",
+            "tables": _tables(document) or "none",
+            "message": document["message"],
+        }
+        for name, text in facts.items():
+            output.say(f"  {name:<8} {text}")
+
+    session.emit(document, human)
+
+
+def _document(commit: Commit) -> dict[str, Any]:
+    from strandline.model.moments import text_of
+
+    told = asdict(commit)
+    told["commit"], told["at"] = told.pop("commit_id"), text_of(told.pop("at_us"))
+    return told
+
+
+def _tables(commit: dict[str, Any]) -> str:
+    return ", ".join(f"{table} {rows:,}" for table, rows in commit["tables"].items())

@@ -1,0 +1,49 @@
+"""Where a change starts from: a branch and its heads, as one database snapshot shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, select
+
+from strandline.ledger import schema as db
+from strandline.ledger.prepared import Prepared, Step, together
+from strandline.ledger.tables import branch_id
+
+
+@dataclass(frozen=True)
+class HeadNow:
+    """What a change of a table depends on besides its rows."""
+
+    version: int
+    barrier: int
+    last_seq: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """A branch at one moment: its newest commit, the last seq that was given to anything, and heads by table id."""
+
+    branch_id: str
+    tip: str | None
+    number: int
+    heads: Mapping[str, HeadNow]
+
+
+_last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_subquery()
+_SELECT_BRANCH = select(db.branches.c.tip, _last_seq).where(db.branches.c.branch_id == bindparam("b_branch"))
+_SELECT_HEAD = Prepared(
+    select(db.heads.c.version, db.heads.c.barrier, db.heads.c.last_seq).where(
+        db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
+    )
+)
+
+
+def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
+    """Where a change of these tables of a branch starts from."""
+    found = branch_id(conn, branch)
+    tip, number = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
+    steps = [Step(_SELECT_HEAD, {"b_branch": found, "b_table": table_id}) for table_id in table_ids]
+    heads = {table_id: HeadNow(*row) for table_id, (row,) in zip(table_ids, together(conn, steps), strict=True)}
+    return Base(found, tip, number, heads)

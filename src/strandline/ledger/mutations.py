@@ -1,0 +1,247 @@
+"""Mutations of keyed tables: validated against a view, stored in one transaction if that still holds.
+
+What a mutation read and what it writes is compared by hash with what was committed on its branch since its view; then
+it conflicts with those alone that it depends on, and disjoint ones never wait for each other. Several may share a
+transaction, and each sees what those before it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import bindparam, func, insert, select, update
+
+from strandline.errors import Conflict, NotFound, StrandError
+from strandline.ledger import schema as db
+from strandline.ledger import touches
+from strandline.ledger.appends import Append, refusal, writing
+from strandline.ledger.commits import find_commit
+from strandline.ledger.ledger import Txn
+from strandline.ledger.prepared import Prepared, Step
+from strandline.model.commits import Commit
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """The versions that a mutation appends to one table, with the hash of each one's key, in the rows' order."""
+
+    append: Append
+    hashes: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class TableRead:
+    """What a mutation depends on in one table: that no other rows came in than by commits, and none of these keys."""
+
+    table: str
+    table_id: str
+    barrier: int
+    hashes: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A commit that is ready: what it writes, and on what it was judged.
+
+    `base` is the number of the last commit that its view showed. `tip` and `last_seqs` are what the caller expects.
+    """
+
+    commit_id: str
+    branch: str
+    branch_id: str
+    base: int
+    kind: str
+    actor: str
+    message: str
+    changes: tuple[TableChange, ...]
+    reads: tuple[TableRead, ...]
+    tip: str | None = None
+    last_seqs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Versions in all tables."""
+        return sum(change.append.rows for change in self.changes)
+
+
+class Moved(Exception):
+    """Somebody wrote what a mutation depends on since its view: it has to be made again from a fresh one."""
+
+
+_head = db.heads.c
+_SELECT_HEAD = Prepared(
+    select(_head.schema_version, _head.refuses, _head.barrier, _head.last_seq).where(
+        _head.branch_id == bindparam("b_branch"), _head.table_id == bindparam("b_table")
+    )
+)
+_SELECT_TIP = Prepared(
+    select(db.branches.c.tip, db.branches.c.name).where(db.branches.c.branch_id == bindparam("b_branch"))
+)
+_touch = db.touches.c
+_SELECT_NEWEST = Prepared(
+    select(func.coalesce(func.max(_touch.number), 0)).where(
+        _touch.table_id == bindparam("b_table"),
+        _touch.branch_id == bindparam("b_branch"),
+        _touch.hash == bindparam("b_hash"),
+    )
+)
+_INSERT_COMMIT = Prepared(
+    insert(db.commits).values({column: bindparam(f"b_{column.name}") for column in db.commits.columns})
+)
+_MOVE_TIP = Prepared(
+    update(db.branches).where(db.branches.c.branch_id == bindparam("b_branch")).values(tip=bindparam("b_tip"))
+)
+
+
+def asks_of(mutations: Sequence[Mutation]) -> list[Step]:
+    """What `store_mutations` will ask of the ledger: it can be asked for together with the lock."""
+    return [step for mutation in mutations for step in _asks(mutation)]
+
+
+def _asks(mutation: Mutation) -> list[Step]:
+    branch = mutation.branch_id
+    asks = [Step(_SELECT_TIP, {"b_branch": branch})]
+    for read in mutation.reads:
+        asks.append(Step(_SELECT_HEAD, {"b_branch": branch, "b_table": read.table_id}))
+        asks += [
+            Step(_SELECT_NEWEST, {"b_branch": branch, "b_table": read.table_id, "b_hash": one}) for one in read.hashes
+        ]
+    return asks
+
+
+@dataclass
+class _Written:
+    """What the mutations of this transaction have written so far; the ledger was asked before the first of them."""
+
+    tips: dict[str, str] = field(default_factory=dict)
+    last_seqs: dict[tuple[str, str], int] = field(default_factory=dict)
+    hashes: set[tuple[str, str, bytes]] = field(default_factory=set)
+
+
+def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Exception]:
+    """Store those of these whose view still holds; the answers are in their order."""
+    found = iter(txn.ask(asks_of(mutations)))
+    written = _Written()
+    answers: list[Commit | Exception] = []
+    for mutation in mutations:
+        rows = [next(found) for _ in _asks(mutation)]
+        tip = written.tips.get(mutation.branch_id) or (rows[0][0][0] if rows[0] else None)
+        error = (
+            _gone(mutation, rows[0])
+            or other_tip(mutation.branch, mutation.tip, tip)
+            or _moved(mutation, iter(rows[1:]), written)
+        )
+        answers.append(error if error is not None else _store(txn, mutation, tip, written))
+    return answers
+
+
+def find_mutation(txn: Txn, mutation: Mutation) -> Commit | None:
+    """The commit of a mutation that is stored already; None when it is not."""
+    return find_commit(txn.conn, mutation.commit_id)
+
+
+def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
+    return None if branch else NotFound(f"branch {mutation.branch!r} was deleted meanwhile", branch=mutation.branch)
+
+
+def other_tip(branch: str, expected: str | None, actual: str | None) -> Conflict | None:
+    """What is wrong when a branch is expected at a commit and is at another; None when nothing is."""
+    if expected is None or expected == actual:
+        return None
+    return Conflict(
+        f"branch {branch!r} is at commit {actual}, and not at {expected}",
+        kind="head_moved",
+        hint="Look at what changed (`strand log`), and decide again.",
+        expected=expected,
+        actual=actual,
+    )
+
+
+def other_seq(table: str, expected: int | None, actual: int) -> Conflict | None:
+    """The same for the newest version of a table."""
+    if expected is None or expected == actual:
+        return None
+    return Conflict(
+        f"the newest version in {table!r} has seq {actual}, and not {expected}",
+        kind="table_moved",
+        hint="Read the table again, and decide again.",
+        expected=expected,
+        actual=actual,
+    )
+
+
+def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written) -> Exception | None:
+    branch = mutation.branch_id
+    versions = {change.append.table_id: change.append for change in mutation.changes}
+    for read in mutation.reads:
+        ((schema_version, refuses, barrier, last_seq),) = next(rows)
+        numbers = [next(rows)[0][0] for _ in read.hashes]
+        append = versions.get(read.table_id)
+        refused = refusal(append, schema_version, refuses) if append is not None else None
+        last_seq = written.last_seqs.get((branch, read.table_id), last_seq)
+        refused = refused or other_seq(read.table, mutation.last_seqs.get(read.table_id), last_seq)
+        if refused is not None:
+            return refused
+        since = any(number > mutation.base for number in numbers)
+        within = any((branch, read.table_id, one) in written.hashes for one in read.hashes)
+        if barrier != read.barrier or since or within:
+            return Moved(read.table)
+    return None
+
+
+def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> Commit:
+    placed: list[tuple[Append, int]] = []
+    noted: list[tuple[TableChange, int]] = []
+    next_seq = txn.last_seq + 1
+    for change in mutation.changes:
+        placed.append((change.append, next_seq))
+        noted.append((change, next_seq))
+        next_seq += change.append.rows
+        written.last_seqs[mutation.branch_id, change.append.table_id] = next_seq - 1
+    commit = Commit(
+        commit_id=mutation.commit_id,
+        branch=mutation.branch,
+        kind=mutation.kind,
+        actor=mutation.actor,
+        message=mutation.message,
+        seq=next_seq,
+        at_us=txn.at_us,
+        parents=(tip,) if tip else (),
+        tables={change.append.table: change.append.rows for change in mutation.changes},
+    )
+    steps = writing(placed, txn.last_seq)
+    for change, first in noted:
+        steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
+        written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in change.hashes)
+    steps.append(Step(_INSERT_COMMIT, _commit_row(mutation, commit)))
+    steps.append(Step(_MOVE_TIP, {"b_branch": mutation.branch_id, "b_tip": commit.commit_id}))
+    txn.write_last(steps)
+    txn.allocate(commit.seq - txn.last_seq)
+    written.tips[mutation.branch_id] = commit.commit_id
+    return commit
+
+
+def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str]]:
+    batch_ids = [batch.batch_id for batch in change.append.batches for _ in range(batch.rows)]
+    return [
+        (one, first_seq + place, batch_id)
+        for place, (one, batch_id) in enumerate(zip(change.hashes, batch_ids, strict=True))
+    ]
+
+
+def _commit_row(mutation: Mutation, commit: Commit) -> dict[str, Any]:
+    return {
+        "b_commit_id": commit.commit_id,
+        "b_branch_id": mutation.branch_id,
+        "b_kind": commit.kind,
+        "b_actor": commit.actor,
+        "b_message": commit.message,
+        "b_seq": commit.seq,
+        "b_at_us": commit.at_us,
+        "b_parents": orjson.dumps(commit.parents).decode(),
+        "b_tables": orjson.dumps(dict(commit.tables)).decode(),
+        "b_op_id": None,
+    }

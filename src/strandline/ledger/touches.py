@@ -1,0 +1,71 @@
+"""What commits wrote, by hash: how a mutation finds the newest version of a key, and whether others wrote it since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select
+
+from strandline.ledger import schema as db
+from strandline.ledger.prepared import Prepared, Step, together
+
+CHUNK = 500
+
+
+class Touch(NamedTuple):
+    """The version of a key that a commit wrote: where it is."""
+
+    number: int
+    seq: int
+    batch_id: str
+
+
+_touch = db.touches.c
+_NEWEST = Prepared(
+    select(_touch.number, _touch.seq, _touch.batch_id)
+    .where(
+        _touch.table_id == bindparam("b_table"),
+        _touch.branch_id == bindparam("b_branch"),
+        _touch.hash == bindparam("b_hash"),
+        _touch.number <= bindparam("b_upto"),
+    )
+    .order_by(_touch.number.desc())
+    .limit(1)
+)
+_INSERT = Prepared(insert(db.touches).values({column: bindparam(f"b_{column.name}") for column in db.touches.columns}))
+
+
+def newest(conn: Connection, branch_id: str, table_id: str, hashes: Sequence[bytes], upto: int) -> dict[bytes, Touch]:
+    """The newest version of each of these keys that commits up to a number wrote."""
+    found: dict[bytes, Touch] = {}
+    for some in _chunks(hashes):
+        place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto}
+        steps = [Step(_NEWEST, {**place, "b_hash": one}) for one in some]
+        for one, rows in zip(some, together(conn, steps), strict=True):
+            for row in rows:
+                found[one] = Touch(*row)
+    return found
+
+
+def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple[bytes, int, str]]) -> list[Step]:
+    """What notes that a commit wrote these keys: each with its seq and its batch."""
+    return [
+        Step(
+            _INSERT,
+            {
+                "b_table_id": table_id,
+                "b_branch_id": branch_id,
+                "b_hash": key,
+                "b_number": number,
+                "b_seq": seq,
+                "b_batch_id": batch_id,
+            },
+        )
+        for key, seq, batch_id in versions
+    ]
+
+
+def _chunks(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(hashes), CHUNK):
+        yield hashes[start : start + CHUNK]

@@ -1,0 +1,83 @@
+"""Keys of keyed tables: which columns can be one, and the hash that stands for a key everywhere.
+
+A key is compared by its values alone, so its columns have types whose values are equal in one way only, in Python, in
+Arrow and in every engine, and no key has a null in it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping, Sequence
+from decimal import Decimal as Number
+from typing import Any
+
+import orjson
+
+from strandline.errors import BadRequest
+from strandline.model.schema import Schema
+from strandline.model.types import KEY_TYPES, Decimal, Primitive
+
+HASH_BYTES = 16
+
+
+def check_key(schema: Schema, key: Sequence[str], partition_by: Sequence[str]) -> None:
+    """BadRequest unless these columns can be the key of a table that is partitioned so."""
+    if len(set(key)) < len(key):
+        raise BadRequest(f"a column is named twice in the key: {', '.join(key)}")
+    for name in key:
+        column = schema.column(name)
+        fits = isinstance(column.type, Decimal) or (
+            isinstance(column.type, Primitive) and column.type.name in KEY_TYPES
+        )
+        if not fits or column.nullable:
+            raise BadRequest(
+                f"column {column.text()!r} can't be part of a key",
+                hint=f"A key's columns are never null, and one of {', '.join(sorted(KEY_TYPES))}, decimal.",
+            )
+    for name in partition_by:
+        if name not in key:
+            raise BadRequest(
+                f"the partition column {name!r} is not part of the table's key",
+                hint="A row may not move between partitions: partition by columns of the key.",
+            )
+
+
+def key_fields(key: Sequence[str], given: Any, table: str) -> dict[str, Any]:
+    """A key as the caller gives it, by column: one value, a sequence in the key's order, or a mapping."""
+    if isinstance(given, Mapping):
+        fields = dict(given)
+    elif len(key) == 1 and not isinstance(given, list | tuple):
+        fields = {key[0]: given}
+    elif isinstance(given, list | tuple) and len(given) == len(key):
+        fields = dict(zip(key, given, strict=True))
+    else:
+        fields = {}
+    if set(fields) != set(key):
+        raise BadRequest(
+            f"{given!r} is not a key of table {table!r}", hint=f"Its key is ({', '.join(key)}): give a value for each."
+        )
+    return fields
+
+
+def key_hash(values: Sequence[Any]) -> bytes:
+    """128 bits that stand for a key with these values."""
+    return hashlib.blake2b(orjson.dumps([_plain(value) for value in values]), digest_size=HASH_BYTES).digest()
+
+
+def shown_key(values: Sequence[Any]) -> str:
+    """A key as messages name it."""
+    texts = [str(_plain(value)) for value in values]
+    return repr(texts[0]) if len(texts) == 1 else f"({', '.join(map(repr, texts))})"
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return value.hex()
+        case dt.datetime():
+            return value.astimezone(dt.UTC).isoformat()
+        case Number():
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,99 @@
+"""What a caller asks to be changed in keyed tables, and on what condition.
+
+A mutation is a list of statements that apply in their order and see each other; it becomes one commit, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Put:
+    """The row is as given, whatever was there; `strict` where nothing may be there."""
+
+    table: str
+    row: Mapping[str, Any]
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The named fields of a row that is there get these values; the others stay."""
+
+    table: str
+    key: Any
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """The row is not there any more; it need not have been."""
+
+    table: str
+    key: Any
+
+
+@dataclass(frozen=True)
+class HeadIs:
+    """Only if the branch's newest commit is this one."""
+
+    commit: str
+
+
+@dataclass(frozen=True)
+class TableIs:
+    """Only if the newest version in a table has this seq."""
+
+    table: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class RowIs:
+    """Only if the newest version of a row has this seq; None: only if there is no such row."""
+
+    table: str
+    key: Any
+    seq: int | None
+
+
+Statement: TypeAlias = Put | Patch | Delete
+Expectation: TypeAlias = HeadIs | TableIs | RowIs
+
+
+def put(table: str, row: Mapping[str, Any]) -> Put:
+    """Write a row as given: a new one, or instead of the one that is there."""
+    return Put(table, row)
+
+
+def insert(table: str, row: Mapping[str, Any]) -> Put:
+    """Write a new row; a conflict if there is one with its key."""
+    return Put(table, row, strict=True)
+
+
+def patch(table: str, key: Any, fields: Mapping[str, Any]) -> Patch:
+    """Change these fields of a row, and leave the others."""
+    return Patch(table, key, fields)
+
+
+def delete(table: str, key: Any) -> Delete:
+    """Remove a row."""
+    return Delete(table, key)
+
+
+def head(commit: str) -> HeadIs:
+    """Expect the branch to be where this commit left it."""
+    return HeadIs(commit)
+
+
+def table_head(table: str, seq: int) -> TableIs:
+    """Expect a table's newest version to have this seq."""
+    return TableIs(table, seq)
+
+
+def row(table: str, key: Any, seq: int | None) -> RowIs:
+    """Expect a row's newest version to have this seq, or with None the row not to be there."""
+    return RowIs(table, key, seq)

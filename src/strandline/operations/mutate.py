@@ -1,0 +1,347 @@
+"""Mutate: several changes of keyed tables as one commit, or none of them.
+
+The statements are validated first, by themselves; then they are applied in their order to the rows they meet, as one
+snapshot of the ledger shows these; then the commit is stored if nobody has written any of them since. If somebody has,
+it all begins again from a fresh view. Threads of one process that change the same rows take turns, so that they don't
+do each other's work in vain.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, Unsupported
+from strandline.ledger.appends import Append
+from strandline.ledger.commits import find_commit
+from strandline.ledger.encode import encode_batch
+from strandline.ledger.group_commit import Appender
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.mutations import Moved, Mutation, TableChange, TableRead, other_seq, other_tip
+from strandline.model import rows as rules
+from strandline.model.arrow import batch_arrow
+from strandline.model.commits import Commit
+from strandline.model.ids import new_id
+from strandline.model.keys import key_fields, key_hash, shown_key
+from strandline.model.mutations import Delete, Expectation, HeadIs, Patch, Put, RowIs, Statement, TableIs
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.types import REMOVED
+from strandline.views.versions import Row, Version, Versions, given_columns, read_versions, row_at
+
+PATIENCE_S = 30.0
+STRIPES = 256
+
+
+class Turns:
+    """Locks for rows, shared by the threads of a process: who changes a row waits for who is changing it."""
+
+    def __init__(self) -> None:
+        self._locks = [threading.Lock() for _ in range(STRIPES)]
+
+    @contextmanager
+    def take(self, keys: Iterable[bytes]) -> Iterator[None]:
+        """Hold the locks of these keys; always in one order, so that no two wait for each other."""
+        with ExitStack() as held:
+            for stripe in sorted({key[0] % STRIPES for key in keys}):
+                held.enter_context(self._locks[stripe])
+            yield
+
+
+@dataclass(frozen=True)
+class Change:
+    """One valid statement: what becomes of a key. `fields` are a whole row, or those that a patch changes."""
+
+    place: int
+    state: TableState
+    hash: bytes
+    key: Row
+    fields: Row | None
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The row, as messages name it."""
+        return f"{self.state.table.name} {shown_key([value[0].as_py() for value in self.key.values()])}"
+
+    @property
+    def reads(self) -> bool:
+        """Whether what happens depends on what is there."""
+        return self.kind != "put"
+
+
+@dataclass
+class Request:
+    """A mutation as it was asked for, with its statements validated."""
+
+    branch: str
+    actor: str
+    message: str
+    kind: str
+    changes: list[Change]
+    tip: str | None = None
+    seqs: list[tuple[TableState, int]] = field(default_factory=list)
+    rows: list[tuple[Change, int | None]] = field(default_factory=list)
+
+    @property
+    def last_seqs(self) -> dict[str, int]:
+        """What the newest version of each of these tables is expected to be."""
+        return {state.table.table_id: seq for state, seq in self.seqs}
+
+    def tables(self) -> list[tuple[TableState, list[bytes]]]:
+        """The tables that it is about, each with the keys whose rows it must see."""
+        found: dict[str, tuple[TableState, dict[bytes, None]]] = {}
+        for change in [*self.changes, *(change for change, _ in self.rows)]:
+            _, hashes = found.setdefault(change.state.table.table_id, (change.state, {}))
+            if change.reads:
+                hashes[change.hash] = None
+        for state, _ in self.seqs:
+            found.setdefault(state.table.table_id, (state, {}))
+        return [(state, list(hashes)) for state, hashes in found.values()]
+
+
+class Mutator:
+    """Changes keyed tables of one lake, for all threads of a process."""
+
+    def __init__(self, ledger: Ledger, appender: Appender) -> None:
+        self._ledger = ledger
+        self._appender = appender
+        self._turns = Turns()
+
+    def mutate(self, request: Request) -> Commit:
+        """Store it as one commit, however often it has to be begun again; a condition that does not hold is an error.
+
+        A request that changes nothing makes no commit: the answer is the branch's newest one.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        with self._turns.take(change.hash for change in request.changes):
+            while True:
+                versions = read_versions(self._ledger, request.branch, request.tables())
+                mutation = _plan(request, versions)
+                try:
+                    return self._appender.mutate(mutation) if mutation.changes else self._newest(versions)
+                except Moved as moved:
+                    if time.monotonic() > deadline_s:
+                        raise Conflict(
+                            f"rows of {moved} that this change depends on keep being changed by others",
+                            kind="row_moved",
+                            hint="Try again, or change fewer rows at once.",
+                        ) from moved
+                    time.sleep(random.uniform(0, 0.005))
+
+    def _newest(self, versions: Versions) -> Commit:
+        with self._ledger.read() as conn:
+            found = find_commit(conn, versions.base.tip or "")
+        assert found is not None, "a keyed table was made, and there is no commit of that"
+        return found
+
+
+def prepare(
+    statements: Sequence[Statement],
+    expect: Expectation | Sequence[Expectation] | None,
+    state_of: Callable[[str], TableState],
+    *,
+    branch: str,
+    actor: str,
+    message: str,
+    kind: str = "mutate",
+) -> Request:
+    """Validate statements by themselves: tables, keys, columns and values. What is wrong is named by its place."""
+    request = Request(branch, actor, message, kind, _changes(statements, state_of))
+    for one in [expect] if isinstance(expect, HeadIs | TableIs | RowIs) else expect or ():
+        match one:
+            case HeadIs(commit=commit):
+                request.tip = commit
+            case TableIs(table=table, seq=seq):
+                request.seqs.append((_keyed(state_of(table)), seq))
+            case RowIs(table=table, key=key, seq=seq):
+                request.rows.append((_by_key(0, _keyed(state_of(table)), key, None, "expect"), seq))
+            case _:
+                raise BadRequest(f"{one!r} is no expectation", hint="Use sl.head, sl.table_head or sl.row.")
+    return request
+
+
+def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableState]) -> list[Change]:
+    changes: dict[int, Change] = {}
+    puts: dict[str, list[tuple[int, Put]]] = {}
+    for place, statement in enumerate(statements):
+        match statement:
+            case Put(table=table):
+                puts.setdefault(_keyed(state_of(table)).table.name, []).append((place, statement))
+            case Patch(table=table, key=key, fields=fields):
+                changes[place] = _by_key(place, _keyed(state_of(table)), key, fields, "patch")
+            case Delete(table=table, key=key):
+                changes[place] = _by_key(place, _keyed(state_of(table)), key, None, "delete")
+            case _:
+                raise BadRequest(
+                    f"statement {place} is {type(statement).__name__}",
+                    hint="Use sl.put, sl.insert, sl.patch, sl.delete.",
+                )
+    for table, some in puts.items():
+        changes.update((change.place, change) for change in _puts(state_of(table), some))
+    return [changes[place] for place in sorted(changes)]
+
+
+def _keyed(state: TableState) -> TableState:
+    if not state.table.key:
+        raise Unsupported(
+            f"{state.table.name!r} is a log table: its rows don't change", hint="Append to it, or make a keyed table."
+        )
+    return state
+
+
+def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change]:
+    """All rows of one table at once: validation costs little per row, and much per call."""
+    rows = _valid([place for place, _ in puts], [put.row for _, put in puts], state.schema, extra=state.table.extra)
+    columns = given_columns(state)
+    keys = zip(*(rows.column(name).to_pylist() for name in state.table.key), strict=True)
+    for at, ((place, put), key) in enumerate(zip(puts, keys, strict=True)):
+        fields = row_at(rows, at, columns)
+        named = {name: fields[name] for name in state.table.key}
+        yield Change(place, state, key_hash(key), named, fields, "insert" if put.strict else "put")
+
+
+def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] | None, kind: str) -> Change:
+    """A statement about the row that a key names."""
+    table = state.table
+    named = Schema(tuple(state.schema.column(name) for name in table.key))
+    found = _valid([place], [key_fields(table.key, key, table.name)], named)
+    values = row_at(found, 0, table.key)
+    given: Row | None = None
+    if fields is not None:
+        for name in fields:
+            if name in table.key:
+                raise BadRequest(
+                    f"statement {place} would change {name!r}, which is part of the key of {table.name!r}",
+                    hint="Delete the row, and put another one.",
+                )
+        some = Schema(tuple(state.schema.column(name) for name in fields)) if fields else None
+        patched = _valid([place], [fields], some) if some is not None else None
+        given = row_at(patched, 0, list(fields)) if patched is not None else {}
+    return Change(place, state, key_hash([value[0].as_py() for value in values.values()]), values, given, kind)
+
+
+def _valid(
+    places: Sequence[int], rows: Sequence[Mapping[str, Any]], schema: Schema, *, extra: bool = False
+) -> pa.RecordBatch:
+    """The rows as a batch; what is wrong with one is told by its statement's place."""
+    try:
+        return rules.from_dicts(rows, schema, extra=extra)
+    except InvalidRows as error:
+        bad = [rules.BadRow(**{**row, "index": places[row["index"]]}) for row in error.detail["rows"]]
+        more = f" (and {error.detail['bad'] - 1} more)" if error.detail["bad"] > 1 else ""
+        raise InvalidRows(
+            bad[0].text() + more,
+            hint="Nothing was changed. Fix the rows listed in the detail and send all of them again.",
+            rows=[vars(row) for row in bad],
+            bad=error.detail["bad"],
+        ) from None
+
+
+def _plan(request: Request, versions: Versions) -> Mutation:
+    """What a request comes to on what is there: the new version of each row, and what that depends on."""
+    _check_expectations(request, versions)
+    after: dict[tuple[str, bytes], tuple[Change, Row | None]] = {}
+    for change in request.changes:
+        at = change.state.table.table_id, change.hash
+        before = after[at][1] if at in after else _row(versions.get(*at))
+        after[at] = (change, _applied(change, before, versions.get(*at)))
+    commit_id = new_id()
+    written: dict[str, list[tuple[Change, Row | None]]] = {}
+    for (table_id, key), (change, row) in after.items():
+        if row is not None or _row(versions.get(table_id, key)) is not None:
+            written.setdefault(table_id, []).append((change, row))
+    base = versions.base
+    return Mutation(
+        commit_id=commit_id,
+        branch=request.branch,
+        branch_id=base.branch_id,
+        base=base.number,
+        kind=request.kind,
+        actor=request.actor,
+        message=request.message,
+        changes=tuple(_table_change(rows, request.actor, commit_id) for rows in written.values()),
+        reads=tuple(
+            TableRead(state.table.name, state.table.table_id, base.heads[state.table.table_id].barrier, hashes)
+            for state, hashes in request.tables()
+        ),
+        tip=request.tip,
+        last_seqs=request.last_seqs,
+    )
+
+
+def _row(version: Version | None) -> Row | None:
+    return version.row if version is not None else None
+
+
+def _applied(change: Change, before: Row | None, known: Version | None) -> Row | None:
+    """A row after a statement; None where it is not there."""
+    if change.kind == "insert" and before is not None:
+        raise Conflict(
+            f"statement {change.place} inserts {change.name}, which is there already",
+            kind="key_exists",
+            hint="Use put to replace a row, or patch to change some of its fields.",
+            expected=None,
+            actual=known.seq if known is not None else None,
+        )
+    if change.kind == "delete":
+        return None
+    assert change.fields is not None
+    if change.kind != "patch":
+        return change.fields
+    if before is None:
+        raise NotFound(
+            f"statement {change.place} changes {change.name}, which is not there",
+            hint="Put the row, or look at what there is.",
+            table=change.state.table.name,
+        )
+    return {**before, **change.fields}
+
+
+def _table_change(rows: Sequence[tuple[Change, Row | None]], actor: str, commit_id: str) -> TableChange:
+    """The new versions of a table's rows, as a batch; a row that is gone leaves its key alone."""
+    state = rows[0][0].state
+    shape = batch_arrow(state.schema, state.table)
+    written = [change.key if row is None else row for change, row in rows]
+    deleted = pa.array([row is None for _, row in rows])
+    arrays = [deleted if one.name == REMOVED else _column(written, one) for one in shape]
+    batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), state.table)
+    return TableChange(Append.of(state, actor, batches, commit_id=commit_id), [change.hash for change, _ in rows])
+
+
+def _column(rows: Sequence[Row], wanted: pa.Field) -> pa.Array:
+    absent = pa.nulls(1, wanted.type)
+    return pa.concat_arrays([row.get(wanted.name, absent) for row in rows])
+
+
+def _check_expectations(request: Request, versions: Versions) -> None:
+    """Raise Conflict where something is not as the caller expects it. The transaction looks once more."""
+    base = versions.base
+    error = other_tip(request.branch, request.tip, base.tip)
+    for state, _ in request.tables():
+        table_id = state.table.table_id
+        error = error or other_seq(state.table.name, request.last_seqs.get(table_id), base.heads[table_id].last_seq)
+    if error is not None:
+        raise error
+    for change, seq in request.rows:
+        _expect_row(change, seq, versions)
+
+
+def _expect_row(change: Change, seq: int | None, versions: Versions) -> None:
+    found = versions.get(change.state.table.table_id, change.hash)
+    actual = found.seq if found is not None and found.row is not None else None
+    if actual != seq:
+        raise Conflict(
+            f"{change.name} " + ("is not there" if actual is None else f"has seq {actual}") + f", expected {seq}",
+            kind="row_moved",
+            hint="Read the row again, and decide again.",
+            expected=seq,
+            actual=actual,
+        )

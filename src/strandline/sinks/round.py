@@ -1,0 +1,50 @@
+"""A round of ticks: several sinks at once, so that one that has to wait keeps no other waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from strandline.errors import StrandError
+from strandline.model.sinks import Sink
+from strandline.operations.context import Context
+from strandline.sinks.instances import Surroundings, destination
+from strandline.sinks.tick import Ticked, Ticker
+
+
+@dataclass(frozen=True)
+class Round:
+    """How each of the sinks is ticked: see `Ticker`."""
+
+    ctx: Context
+    surroundings: Surroundings
+    actor: str
+    wait_s: float | None = None
+    patient: bool = True
+    take_over: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, sinks: Sequence[Sink]) -> list[Ticked]:
+        """Tick all of these; one whose destination can't be had is told of, and the others go on."""
+        if len(sinks) <= 1:
+            return self._tick(sinks[0]) if sinks else []
+        with ThreadPoolExecutor(len(sinks), thread_name_prefix="tick") as pool:
+            try:
+                return [one for done in [pool.submit(self._tick, sink) for sink in sinks] for one in done.result()]
+            except BaseException:
+                self.stop.set()  # or the others would be waited for, however long their destinations take
+                raise
+
+    def _tick(self, sink: Sink) -> list[Ticked]:
+        try:
+            place = destination(self.surroundings, sink, take_over=self.take_over)
+        except StrandError as error:
+            return [Ticked(sink.name, "", "", outcome="failed", error=str(error))]
+        try:
+            return Ticker(
+                self.ctx, sink, place, self.actor, wait_s=self.wait_s, patient=self.patient, stop=self.stop
+            ).tick()
+        finally:
+            place.close()

@@ -1,0 +1,118 @@
+"""Rows of keyed tables by key: the newest version of each, as one database snapshot shows it.
+
+The ledger knows by a key's hash which batch holds its newest version. A batch that was flushed and swept since is in
+the log's files, where its rows are found by their seqs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from strandline.engines.duck import relations, sandbox
+from strandline.errors import HistoryGone
+from strandline.ledger import touches
+from strandline.ledger.bases import Base, read_base
+from strandline.ledger.batches import find_payloads
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Ledger
+from strandline.model.arrow import batch_arrow
+from strandline.model.tables import TableState
+from strandline.model.types import REMOVED, SEQ
+from strandline.views.tail import Unreadable, decode_payload
+from strandline.views.view import refuse_unreadable, stored_columns
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Connection
+
+Row: TypeAlias = Mapping[str, Any]
+"""A row's values by column, each an Arrow array of one: what Arrow holds is not always what Python can have."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a row, by its seq; `row` is None where it says that the row was deleted."""
+
+    seq: int
+    row: Row | None
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a branch was when it was looked at, and the newest versions of the keys that were asked for."""
+
+    base: Base
+    found: Mapping[str, Mapping[bytes, Version]] = field(default_factory=dict)
+
+    def get(self, table_id: str, key: bytes) -> Version | None:
+        """The newest version of a key; None where there never was one."""
+        return self.found.get(table_id, {}).get(key)
+
+
+def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Sequence[bytes]]]) -> Versions:
+    """A branch as it is now, with the newest versions of these keys of these tables."""
+    with ledger.read() as conn:
+        base = read_base(conn, branch, [state.table.table_id for state, _ in wanted])
+        found = {state.table.table_id: _read(conn, base, state, hashes) for state, hashes in wanted if hashes}
+    return Versions(base, found)
+
+
+def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[bytes]) -> dict[bytes, Version]:
+    table_id = state.table.table_id
+    newest = touches.newest(conn, base.branch_id, table_id, hashes, base.number)
+    by_batch: dict[str, list[tuple[bytes, int]]] = {}
+    for key, touch in newest.items():
+        by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
+    found: dict[bytes, Version] = {}
+    shape = batch_arrow(state.schema, state.table)
+    for payload in find_payloads(conn, list(by_batch)):
+        try:
+            rows = decode_payload(payload, shape)
+        except Unreadable as error:
+            refuse_unreadable(state, payload.ref, str(error))
+            raise
+        for key, seq in by_batch.pop(payload.ref.batch_id):
+            found[key] = _version(rows, seq - payload.ref.first_seq, seq, state)
+    flushed = {seq: key for versions in by_batch.values() for key, seq in versions}
+    if flushed:
+        found.update(_from_log(conn, base, state, flushed))
+    return found
+
+
+def _version(rows: pa.RecordBatch, place: int, seq: int, state: TableState) -> Version:
+    if rows.column(REMOVED)[place].as_py():
+        return Version(seq, None)
+    return Version(seq, row_at(rows, place, given_columns(state)))
+
+
+def row_at(rows: pa.RecordBatch, place: int, columns: Sequence[str]) -> Row:
+    """One row of a batch."""
+    return {name: rows.column(name).slice(place, 1) for name in columns}
+
+
+def given_columns(state: TableState) -> list[str]:
+    """The columns of a keyed table that a caller gives values for."""
+    return [name for name in batch_arrow(state.schema, state.table).names if name != REMOVED]
+
+
+def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[int, bytes]) -> dict[bytes, Version]:
+    """Versions out of the log's files, by their seqs."""
+    version = base.heads[state.table.table_id].version
+    files = read_files(conn, base.branch_id, state.table.table_id, version, since=min(wanted) - 1, until=max(wanted))
+    needed = [file for file in files if any(file.first_seq <= seq <= file.last_seq for seq in wanted)]
+    found: dict[bytes, Version] = {}
+    shape = pa.schema([*batch_arrow(state.schema, state.table), pa.field(SEQ, pa.int64())])
+    paths = [relations.local_path(file.path) for file in needed]
+    condition = f"{SEQ} IN ({', '.join(map(str, wanted))})"
+    with sandbox.interruptible(), sandbox.connect() as connection:
+        log = relations.parquet(paths, shape.names) if paths else relations.empty(stored_columns(state))
+        rows = relations.matching(connection, log, [sandbox.quote_name(name) for name in shape.names], condition)
+    for batch in rows.cast(shape).to_batches():
+        for place, seq in enumerate(batch.column(SEQ).to_pylist()):
+            found[wanted[seq]] = _version(batch, place, seq, state)
+    if len(found) < len(wanted):
+        raise HistoryGone(f"versions of rows of table {state.table.name!r} are no longer kept", table=state.table.name)
+    return found
