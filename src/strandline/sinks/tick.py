@@ -185,6 +185,8 @@ class Ticker:
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
+            if sink.type == "forward":
+                table.table.require_log("a receiver takes rows, not versions of rows")
             plan = plan_unit(conn, table, state, mark, settings)
         if plan is None:
             return None

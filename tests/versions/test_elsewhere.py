@@ -1,0 +1,106 @@
+"""Keyed tables in the rest of the house: sinks, exports, Spark, maintenance, backups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+import strandline as sl
+from strandline.backup import backup
+from strandline.errors import Unsupported
+from strandline.lake import Lake
+from strandline.reports.doctor import examine
+from strandline.views.spark_sql import spark_sql
+from tests.delivery import forward, receiving, streams
+from tests.kit import make_table, messages, strand
+from tests.versions.kit import PEOPLE, make_people, people, versions
+
+
+def changed(lake: Lake) -> None:
+    """Two people, of whom one was changed and one is gone; the last change is not flushed."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "name": "Ann"}), sl.put("person", {"id": "b"})])
+    lake.flush("person")
+    lake.mutate([sl.patch("person", "a", {"age": 1}), sl.delete("person", "b")])
+
+
+def test_a_blob_sink_delivers_every_version_once(lake: Lake, tmp_path: Path) -> None:
+    """With the commit that wrote it, and whether it says that the row is gone."""
+    changed(lake)
+    lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path / 'blobs'}"})
+    lake.tick("archive")
+    lake.mutate([sl.put("person", {"id": "c"})])
+    lake.tick("archive")
+    assert lake.tick("archive") == []
+    objects = sorted((tmp_path / "blobs").rglob("*.parquet"))
+    rows = [row for path in objects for row in pq.read_table(path).to_pylist()]
+    told = [(row["id"], row["_removed"], row["_commit"], row["_seq"]) for row in rows]
+    assert told == versions(lake, "id, _removed, _commit, _seq")
+
+
+def test_a_forward_sink_leaves_a_keyed_table_and_goes_on_with_the_others(lake: Lake, tmp_path: Path) -> None:
+    """A receiver takes no versions: nothing of it is sent or buried, and the stream says why."""
+    changed(lake)
+    make_table(lake)
+    lake.append("messages", messages(1, 2))
+    with receiving(tmp_path / "receiver", "messages") as receiver:
+        receiver.make_table("person", PEOPLE)
+        forward(lake, receiver, max_attempts=1)
+        told = {one.table: (one.outcome, one.error) for one in lake.tick("central")}
+        assert receiver.rows() == ["p1"]
+        assert receiver.rows("select id from person") == []
+    assert told["messages"] == ("delivered", None)
+    outcome, error = told["person"]
+    assert outcome == "failed" and error is not None and "keyed" in error
+    marks = {state.table: state.mark.seq for state in streams(lake) if state.mark is not None}
+    assert marks["person"] == 0 < marks["messages"]
+
+
+def test_both_engines_and_an_export_show_the_current_rows(lake: Lake) -> None:
+    """Spark has the same rows as DuckDB, under both names; an export has the current ones."""
+    changed(lake)
+    view = lake.view()
+    for query in (
+        "select id, name, age from person order by id",
+        "select p.id, count(*) from person p join `person$log` v on p.id = v.id group by 1 order by 1",
+    ):
+        _, rows = spark_sql(view, lake.spark, query)
+        assert rows == view.sql(query.replace("`", '"')).rows()
+    exported = strand(lake, "export", "--tables", "person").stdout.splitlines()
+    assert [orjson.loads(line) for line in exported] == [
+        {"id": "a", "name": "Ann", "age": 1, "tags": None, "note": None}
+    ]
+
+
+def test_maintenance_backup_and_doctor_know_keyed_tables(lake: Lake, tmp_path: Path) -> None:
+    """Compaction, expiry and sweep leave every version; a backup and the doctor find nothing odd."""
+    changed(lake)
+    lake.flush("person")
+    before = people(lake), versions(lake, "id, name, age, _seq, _commit, _removed")
+    lake.compact("person")
+    lake.expire("person", grace_s=0)
+    lake.sweep(grace_s=0)
+    assert len(lake.view().files("person")) == 1
+    assert (people(lake), versions(lake, "id, name, age, _seq, _commit, _removed")) == before
+    backup(lake, tmp_path / "backup")
+    assert examine(lake, deep=True) == []
+    lake.mutate([sl.patch("person", "a", {"age": 2}), sl.insert("person", {"id": "b"})])
+    assert people(lake) == [("a", "Ann", 2), ("b", None, None)]
+
+
+def test_what_keyed_tables_dont_have_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """Loads, retention and purges would change rows past the commits."""
+    changed(lake)
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text('{"id": "z"}\n')
+    for refused in (
+        lambda: lake.load("person", [str(lines)]),
+        lambda: lake.set_table("person", retention_s=1.0),
+        lambda: lake.purge("person", "id = 'a'"),
+    ):
+        with pytest.raises(Unsupported, match="keyed"):
+            refused()
+    assert people(lake) == [("a", "Ann", 1)]
