@@ -21,6 +21,7 @@ from tests.acceptance.test_copies import Blobs, Copies
 from tests.delivery import Receiver, assert_once, forward, out_of_reach, start_tick, streams, watermark
 from tests.kit import (
     crash,
+    environment,
     kill,
     log_part_ids,
     make_table,
@@ -282,7 +283,8 @@ def test_f05_our_compaction_in_another_process_beside_flushes_loses_nothing(lake
     make_table(lake)
     lake.append("messages", messages(0, 5))
     lake.flush("messages")
-    compactor = python_process(COMPACTOR, str(lake.root))
+    env = environment(STRAND_FAILPOINTS="stage.after_append=sleep(500)")  # so that flushes come in the middle
+    compactor = python_process(COMPACTOR, str(lake.root), env=env)
     assert compactor.stdout is not None
     try:
         assert compactor.stdout.readline()
@@ -290,9 +292,8 @@ def test_f05_our_compaction_in_another_process_beside_flushes_loses_nothing(lake
             lake.append("messages", messages(n, n + 5))
             lake.flush("messages")
             assert part_ids(lake) == [f"p{k}" for k in range(n + 5)]
-        while (done := compactor.stdout.readline().strip()) == "0":
-            pass
-        assert done, "the compactor has died: a flush took its table away"
+        wait_until(lambda: compactor.poll() is not None or len(lake.view().files("messages")) == 1)
+        assert compactor.poll() is None, "the compactor has died: a flush took its table away"
     finally:
         kill(compactor)
     lake.recover()

@@ -239,7 +239,7 @@ def test_no_update_is_lost_between_processes(lake: Lake) -> None:
     """Processes that count up one row, each on what it has seen: every step is there, and nothing of a refused one."""
     make_people(lake)
     lake.mutate([sl.put("person", {"id": "a", "age": 0})])
-    steps, processes = 15, 3
+    steps, processes = 8, 3
     running = [python_process(INCREMENTS, str(lake.root), str(n), str(steps)) for n in range(processes)]
     for process in running:
         out, err = process.communicate(timeout=120)
