@@ -26,6 +26,8 @@ NAMES: dict[str, str] = {
     "mutate.after_commit": "a mutation is durable, the caller not yet told",
     "inbound.before_commit": "a chunk's rows stored and its mark moved, transaction not yet committed",
     "inbound.after_commit": "a chunk is durable, its sender not yet told",
+    "branch.before_commit": "a branch made or deleted, transaction not yet committed",
+    "branch.after_commit": "a branch made or deleted, the caller not yet told",
     "table.before_commit": "a new table described, transaction not yet committed",
     "table.after_commit": "a new table exists, the caller not yet told",
     "begin.before_commit": "leases and intent written, transaction not yet committed",

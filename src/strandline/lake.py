@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline import config as configuration
+from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest, Conflict
 from strandline.ledger import owner as owners
@@ -22,6 +22,7 @@ from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
 from strandline.model.tables import Ack, Dedupe, Table, TableState
+from strandline.versioned import SCHEMA_RETRIES, Versioned
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -30,23 +31,18 @@ if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
-    from strandline.model.commits import Commit
     from strandline.model.inbound import Chunk, Received
     from strandline.model.maintenance import Compacting, Expiring, Maintained, Need, Retaining, SettingChanges, Sweeping
-    from strandline.model.mutations import Expectation, Statement
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
-    from strandline.operations.mutate import Mutator
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
 
 KEY_KEPT_S = 7 * 24 * 3600
-KEY_LENGTH = 500
-SCHEMA_RETRIES = 5
 
 
-class Lake:
+class Lake(Versioned):
     """One lake: a ledger, a warehouse and a config. Use `strandline.open` to get one."""
 
     def __init__(self, root: Path, *, read_only: bool = False, report: Report | None = None) -> None:
@@ -137,7 +133,7 @@ class Lake:
         self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
     ) -> Ack:
         """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
-        actor = _checked_actor(actor, idempotency_key)
+        actor = checked_actor(actor, idempotency_key)
         again = isinstance(rows, Sequence)
         if idempotency_key is None and are_few(rows):
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
@@ -158,7 +154,7 @@ class Lake:
         branch: str = MAIN,
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
-        actor = _checked_actor(actor, idempotency_key)
+        actor = checked_actor(actor, idempotency_key)
         again = isinstance(lines, Sequence)
         from strandline.ledger.encode import encode_lines, few_objects
 
@@ -198,35 +194,6 @@ class Lake:
                     raise
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
-
-    def mutate(
-        self,
-        statements: Sequence[Statement],
-        *,
-        branch: str = MAIN,
-        actor: str = "",
-        message: str = "",
-        expect: Expectation | Sequence[Expectation] | None = None,
-    ) -> Commit:
-        """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
-        from strandline.operations.mutate import prepare
-
-        for _ in range(SCHEMA_RETRIES):
-            request = prepare(
-                statements,
-                expect,
-                lambda table: self._state(table, branch),
-                branch=branch,
-                actor=_checked_actor(actor, None),
-                message=message,
-            )
-            try:
-                return self._mutator.mutate(request)
-            except Conflict as error:
-                if error.detail["kind"] != "schema_moved":
-                    raise
-                self._states.clear()
-        raise Conflict("the schemas keep changing", kind="schema_moved")
 
     def _state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -434,20 +401,6 @@ class Lake:
         """Everything as it is now, pinned: reads of one view never disagree."""
         return View(self.ledger, branch, self.iceberg, grace_s=self.config.maintenance.grace_s)
 
-    def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
-        """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
-        from strandline.ledger.commits import history
-
-        with self.ledger.read() as conn:
-            return history(conn, branch, limit=limit, before=before)
-
-    def commit(self, commit_id: str) -> Commit:
-        """One commit, by its id or by the beginning of it."""
-        from strandline.ledger.commits import get_commit
-
-        with self.ledger.read() as conn:
-            return get_commit(conn, commit_id)
-
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> list[Recovered]:
@@ -479,12 +432,6 @@ class Lake:
         other._whole, other._report = self._whole or self, report
         other._context = replace(self.context, report=report, iceberg=other.iceberg)
         return other
-
-    @cached_property
-    def _mutator(self) -> Mutator:
-        from strandline.operations.mutate import Mutator
-
-        return Mutator(self.ledger, self._appender)
 
     @property
     def context(self) -> Context:
@@ -554,19 +501,6 @@ class Lake:
         return self.iceberg().session
 
 
-def _checked_actor(actor: str, key: str | None) -> str:
-    """Who appends; neither it nor the call's key may hold what can't be printed."""
-    actor = actor or default_actor()
-    for text in (actor, key or ""):
-        if len(text) > KEY_LENGTH:
-            raise BadRequest(
-                f"the name of an actor or a call has {len(text)} characters", hint=f"At most {KEY_LENGTH}."
-            )
-        if not text.isprintable():
-            raise BadRequest(f"{text!r} can't name an actor or a call", hint="Use plain, printable text.")
-    return actor
-
-
 def _append_of(state: TableState, batches: Sequence[NewBatch], actor: str, key: str | None) -> Append:
     if key is None:
         return Append.of(state, actor, batches)
@@ -575,17 +509,3 @@ def _append_of(state: TableState, batches: Sequence[NewBatch], actor: str, key: 
     scope = f"append:{actor}:{state.table.table_id}"
     idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
     return Append.of(state, actor, batches, idempotency=idempotency)
-
-
-def default_actor() -> str:
-    """Who is asking, when the call does not say: $STRAND_ACTOR, else the login name."""
-    import getpass
-    import os
-
-    named = os.environ.get("STRAND_ACTOR")
-    if named:
-        return named
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

@@ -60,7 +60,12 @@ RECOVERY_POINTS = ["recover.before_commit", "recover.after_commit", "settle.befo
                    "settle.after_folder", "settle.after_commit"]  # fmt: skip
 APPEND_POINTS = ["append.before_commit", "append.after_commit"]
 OTHER_POINTS = ["table.before_commit", "table.after_commit", "quarantine.before_commit", "quarantine.after_commit"]
-MUTATE_POINTS = ["mutate.before_commit", "mutate.after_commit"]  # died at in tests/versions
+MUTATE_POINTS = [
+    "mutate.before_commit",
+    "mutate.after_commit",
+    "branch.before_commit",
+    "branch.after_commit",
+]  # died at in tests/versions
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
 DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",
                       "blob.after_manifest", "copy.before_append", "copy.after_append", "copy.before_commit",

@@ -17,6 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("",),  # the package itself: what a Python user imports
     ("create", "backup", "restore"),
     ("lake",),
+    ("versioned",),
     ("sources", "graph"),
     ("sinks",),
     ("operations",),
@@ -24,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("ledger",),
     ("model",),
-    ("config", "errors", "failpoints", "logs", "spans"),
+    ("actors", "config", "errors", "failpoints", "logs", "spans"),
 )
 """From the top. A room imports itself and what is on a lower floor; the leaves may import each other."""
 

@@ -31,7 +31,7 @@ TableNames = Annotated[
     typer.Argument(metavar="[TABLE]...", help="Tables; all of them if none is named.", autocompletion=complete_table),
 ]
 Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does this: $STRAND_ACTOR, else your login name.")]
-Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch; only main exists so far.")]
+Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch.")]
 
 
 Here = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]
@@ -40,7 +40,7 @@ Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row
 
 def who(actor: str) -> str:
     """Who does this, decided here: a worker that is asked to do it has another environment."""
-    from strandline.lake import default_actor
+    from strandline.actors import default_actor
 
     return actor or default_actor()
 

@@ -251,7 +251,7 @@ def recover(
     session = session_of(context)
     with session.open(read_only=dry_run) as lake:
         if discard is not None and not dry_run:
-            from strandline.lake import default_actor
+            from strandline.actors import default_actor
             from strandline.operations.recovery import discard as give_up
 
             found = [give_up(lake.context, discard, actor or default_actor())]
@@ -423,7 +423,7 @@ def quarantine_discard(context: typer.Context, batch: BatchId, actor: Actor = ""
     \b
     Example: strand quarantine discard ID
     """
-    from strandline.lake import default_actor
+    from strandline.actors import default_actor
     from strandline.ledger.audit import write_audit
     from strandline.ledger.batches import discard_quarantined, list_quarantined
 

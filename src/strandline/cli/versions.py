@@ -1,4 +1,4 @@
-"""`strand log` and `show`: what was committed, by whom."""
+"""`strand branch`, `log` and `show`: lines of commits, and what was committed, by whom."""
 
 from __future__ import annotations
 
@@ -17,8 +17,84 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
+    group = typer.Typer(help="Make, list, rename and delete branches.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("create")(create)
+    group.command("list")(list_)
+    group.command("rename")(rename)
+    group.command("delete")(delete)
+    app.add_typer(group, name="branch")
     app.command("log")(log)
     app.command("show")(show)
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]
+
+
+def create(
+    context: typer.Context,
+    name: Name,
+    from_: Annotated[str, typer.Option("--from", metavar="BRANCH", help="Where it begins.")] = "main",
+) -> None:
+    """Make a branch at the newest commit of another one. No data is copied.
+
+    \b
+    Example: strand branch create try-out --from main
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        made = lake.branch(name, from_)
+    document = {"branch": made.name, "from": made.parent, "tip": made.tip}
+    session.emit(document, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
+
+
+def list_(context: typer.Context) -> None:
+    """List the branches with their newest commits.
+
+    \b
+    Example: strand branch list
+    """
+    from strandline.model.moments import text_of
+
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        found = lake.branches()
+    document = [
+        {"branch": one.name, "tip": one.tip, "from": one.parent, "created_at": text_of(one.created_at_us)}
+        for one in found
+    ]
+    heads = ["branch", "tip", "from", "made"]
+    rows = [[one["branch"], one["tip"] or "", one["from"] or "", output.when(one["created_at"])] for one in document]
+    session.emit(document, lambda: output.table(heads, rows))
+
+
+def rename(
+    context: typer.Context, name: Name, to: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
+) -> None:
+    """Give a branch another name.
+
+    \b
+    Example: strand branch rename try-out experiment
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        lake.rename_branch(name, to)
+    session.emit({"branch": to}, lambda: output.say(f"Branch {name} is called {to} now."))
+
+
+def delete(
+    context: typer.Context,
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Also with commits that are on no other branch.")] = False,
+) -> None:
+    """Remove a branch.
+
+    \b
+    Example: strand branch delete try-out
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        lake.delete_branch(name, force=force)
+    session.emit({"deleted": name}, lambda: output.say(f"Deleted branch {name}."))
 
 
 def log(

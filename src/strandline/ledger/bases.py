@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, select
 
 from strandline.ledger import schema as db
+from strandline.ledger.branches import lineage
 from strandline.ledger.prepared import Prepared, Step, together
 from strandline.ledger.tables import branch_id
 
@@ -23,12 +24,16 @@ class HeadNow:
 
 @dataclass(frozen=True)
 class Base:
-    """A branch at one moment: its newest commit, the last seq that was given to anything, and heads by table id."""
+    """A branch at one moment: its newest commit, the last seq that was given to anything, and heads by table id.
+
+    `lineage` are the branch and those it comes from, nearest first, each with the last number that counts of it.
+    """
 
     branch_id: str
     tip: str | None
     number: int
     heads: Mapping[str, HeadNow]
+    lineage: Sequence[tuple[str, int]] = ()
 
 
 _last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_subquery()
@@ -46,4 +51,5 @@ def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     tip, number = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
     steps = [Step(_SELECT_HEAD, {"b_branch": found, "b_table": table_id}) for table_id in table_ids]
     heads = {table_id: HeadNow(*row) for table_id, (row,) in zip(table_ids, together(conn, steps), strict=True)}
-    return Base(found, tip, number, heads)
+    from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]
+    return Base(found, tip, number, heads, from_here)

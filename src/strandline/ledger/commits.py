@@ -70,9 +70,9 @@ def get_commit(conn: Connection, text: str) -> Commit:
     raise NotFound(f"there is no commit {text!r}", hint="`strand log` lists the commits.", commit=text)
 
 
-def history(conn: Connection, branch: str, *, limit: int, before: str | None = None) -> list[Commit]:
+def history(conn: Connection, branch_id: str, *, limit: int, before: str | None = None) -> list[Commit]:
     """A branch's commits from its tip down, by their seqs; `before` leaves out that one and all that are newer."""
-    tip = conn.execute(select(db.branches.c.tip).where(db.branches.c.name == branch)).scalar_one_or_none()
+    tip = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == branch_id)).scalar_one()
     below = get_commit(conn, before).seq if before is not None else None
     waiting: dict[str, Commit] = {}
     found: list[Commit] = []

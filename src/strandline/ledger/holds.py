@@ -95,7 +95,7 @@ def find_expirable(
     rows = conn.execute(
         select(snapshot.version, snapshot.snapshot_id, snapshot.condemned_at_us)
         .where(
-            snapshot.branch_id == branch_id,
+            _of_branch(branch_id),
             snapshot.table_id == table_id,
             or_(snapshot.condemned_at_us.is_not(None), _over(conn, now_us, grace_s)),
         )
@@ -111,7 +111,7 @@ def count_expirable(conn: Connection, branch_id: str, *, now_us: int, grace_s: f
     rows = conn.execute(
         select(snapshot.table_id, func.count())
         .where(
-            snapshot.branch_id == branch_id,
+            _of_branch(branch_id),
             or_(snapshot.condemned_at_us.is_not(None), _over(conn, now_us, grace_s)),
         )
         .group_by(snapshot.table_id)
@@ -119,8 +119,14 @@ def count_expirable(conn: Connection, branch_id: str, *, now_us: int, grace_s: f
     return {row[0]: int(row[1]) for row in rows}
 
 
+def _of_branch(branch_id: str) -> ColumnElement[bool]:
+    """The snapshots that are a branch's to expire; those of deleted ones are everybody's."""
+    deleted = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_not(None))
+    return or_(db.snapshots.c.branch_id == branch_id, db.snapshots.c.branch_id.in_(deleted))
+
+
 def _over(conn: Connection, now_us: int, grace_s: float) -> ColumnElement[bool]:
-    """The condition for a snapshot that nobody needs: superseded, its grace over, neither held nor being delivered."""
+    """The condition for a snapshot that nobody needs: superseded everywhere, its grace over, neither held nor sent."""
     snapshot, delivery = db.snapshots.c, db.deliveries.c
     end_us = now_us - int(grace_s * 1_000_000)
     held_us = held_since(conn, now_us)
@@ -129,7 +135,17 @@ def _over(conn: Connection, now_us: int, grace_s: float) -> ColumnElement[bool]:
         .where(delivery.table_id == snapshot.table_id, delivery.snapshot_id == snapshot.snapshot_id)
         .exists()
     )
-    over = and_(snapshot.superseded_at_us <= end_us, ~sent)
+    elsewhere = db.snapshots.alias("elsewhere")
+    current = (
+        select(elsewhere.c.version)
+        .where(
+            elsewhere.c.table_id == snapshot.table_id,
+            elsewhere.c.snapshot_id == snapshot.snapshot_id,
+            elsewhere.c.superseded_at_us.is_(None),
+        )
+        .exists()
+    )
+    over = and_(snapshot.superseded_at_us <= end_us, ~sent, ~current)
     return over if held_us is None else and_(over, snapshot.superseded_at_us < held_us)
 
 

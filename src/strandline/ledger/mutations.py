@@ -78,7 +78,9 @@ _SELECT_HEAD = Prepared(
     )
 )
 _SELECT_TIP = Prepared(
-    select(db.branches.c.tip, db.branches.c.name).where(db.branches.c.branch_id == bindparam("b_branch"))
+    select(db.branches.c.tip).where(
+        db.branches.c.branch_id == bindparam("b_branch"), db.branches.c.deleted_at_us.is_(None)
+    )
 )
 _touch = db.touches.c
 _SELECT_NEWEST = Prepared(

@@ -52,13 +52,18 @@ outcomes = Table(
     Column("txn_id", Text, nullable=False),
 )
 
+# `forked_at` is the last seq that was given to anything when the branch was made from its parent. A deleted branch
+# stays, without its name: others may come from it.
 branches = Table(
     "branches",
     metadata,
     Column("branch_id", Text, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("tip", Text),
+    Column("parent_id", Text),
+    Column("forked_at", BigInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
+    Column("deleted_at_us", BigInteger),
 )
 
 # `pins` is raised by every transaction that pins or condemns a snapshot of the table, so that the two can't miss each

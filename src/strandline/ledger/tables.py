@@ -14,7 +14,7 @@ from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.batches import REF_COLUMNS
 from strandline.ledger.commits import write_commit
-from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.model.ids import new_id
 from strandline.model.schema import Schema, from_json
 from strandline.model.tables import BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
@@ -25,9 +25,10 @@ NAMESPACE = "lake"
 
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name."""
-    found = conn.execute(select(db.branches.c.branch_id).where(db.branches.c.name == name)).scalar()
+    living = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_(None))
+    found = conn.execute(living.where(db.branches.c.name == name)).scalar()
     if found is None:
-        known = conn.execute(select(db.branches.c.name)).scalars()
+        known = conn.execute(select(db.branches.c.name).where(db.branches.c.deleted_at_us.is_(None))).scalars()
         raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
     return str(found)
 
@@ -141,10 +142,19 @@ def list_tables(conn: Connection) -> list[Table]:
 
 
 def read_states(conn: Connection, branch: str, names: Sequence[str] | None = None) -> list[TableState]:
-    """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named."""
-    on_branch = branch_id(conn, branch)
+    """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named.
+
+    A log table has one history, main's, on whatever branch it is looked for.
+    """
+    on_branch, main = branch_id(conn, branch), branch_id(conn, MAIN)
+    own = select(db.heads.c.table_id).where(db.heads.c.branch_id == on_branch)
+    logs = select(db.tables.c.table_id).where(db.tables.c.kind == "log")
+    there = set(conn.execute(own.union(logs)).scalars())
     found = list_tables(conn) if names is None else [find_table(conn, name) for name in names]
-    return [_state(conn, on_branch, table) for table in found]
+    for table in found if names is not None else ():
+        if table.table_id not in there:
+            raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
+    return [_state(conn, on_branch if one.key else main, one) for one in found if one.table_id in there]
 
 
 def _state(conn: Connection, on_branch: str, table: Table) -> TableState:

@@ -36,15 +36,18 @@ _NEWEST = Prepared(
 _INSERT = Prepared(insert(db.touches).values({column: bindparam(f"b_{column.name}") for column in db.touches.columns}))
 
 
-def newest(conn: Connection, branch_id: str, table_id: str, hashes: Sequence[bytes], upto: int) -> dict[bytes, Touch]:
-    """The newest version of each of these keys that commits up to a number wrote."""
+def newest(
+    conn: Connection, lineage: Sequence[tuple[str, int]], table_id: str, hashes: Sequence[bytes]
+) -> dict[bytes, Touch]:
+    """The newest version of each of these keys: the branch's own, or else that of the nearest one it comes from."""
     found: dict[bytes, Touch] = {}
-    for some in _chunks(hashes):
+    for branch_id, upto in lineage:
         place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto}
-        steps = [Step(_NEWEST, {**place, "b_hash": one}) for one in some]
-        for one, rows in zip(some, together(conn, steps), strict=True):
-            for row in rows:
-                found[one] = Touch(*row)
+        for some in _chunks([one for one in hashes if one not in found]):
+            steps = [Step(_NEWEST, {**place, "b_hash": one}) for one in some]
+            for one, rows in zip(some, together(conn, steps), strict=True):
+                for row in rows:
+                    found[one] = Touch(*row)
     return found
 
 

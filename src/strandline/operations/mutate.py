@@ -247,6 +247,9 @@ def _valid(
 
 def _plan(request: Request, versions: Versions) -> Mutation:
     """What a request comes to on what is there: the new version of each row, and what that depends on."""
+    for state, _ in request.tables():
+        if state.head.branch_id != versions.base.branch_id:
+            raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
     _check_expectations(request, versions)
     after: dict[tuple[str, bytes], tuple[Change, Row | None]] = {}
     for change in request.changes:

@@ -62,7 +62,7 @@ def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState
 
 def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[bytes]) -> dict[bytes, Version]:
     table_id = state.table.table_id
-    newest = touches.newest(conn, base.branch_id, table_id, hashes, base.number)
+    newest = touches.newest(conn, base.lineage, table_id, hashes)
     by_batch: dict[str, list[tuple[bytes, int]]] = {}
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))

@@ -1,0 +1,194 @@
+"""Branches: lines of commits over all keyed tables. Log tables have one history, which every branch shows.
+
+A branch at a tip is a copy of rows of the ledger: heads, references to tail batches, and what is known of files. No
+data is copied, and from then on the two have nothing in common but what neither changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, Select, Table, and_, insert, literal, select, update
+
+from strandline.errors import BadRequest, Conflict
+from strandline.failpoints import fail
+from strandline.ledger import batches
+from strandline.ledger import schema as db
+from strandline.ledger.commits import find_commit
+from strandline.ledger.ledger import MAIN, Ledger, Txn
+from strandline.ledger.tables import branch_id
+from strandline.model.ids import new_id
+from strandline.model.names import check_ref_name
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch: its newest commit, and where it was made from."""
+
+    branch_id: str
+    name: str
+    tip: str | None
+    parent: str | None
+    created_at_us: int
+
+
+def list_branches(conn: Connection) -> list[Branch]:
+    """Every branch, by name."""
+    parent = db.branches.alias("parent")
+    branch = db.branches.c
+    rows = conn.execute(
+        select(branch.branch_id, branch.name, branch.tip, parent.c.name, branch.created_at_us)
+        .outerjoin(parent, and_(parent.c.branch_id == branch.parent_id, parent.c.deleted_at_us.is_(None)))
+        .where(branch.deleted_at_us.is_(None))
+        .order_by(branch.name)
+    )
+    return [Branch(*row) for row in rows]
+
+
+def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
+    """A branch and those it comes from, nearest first; each but itself up to the number at which it was left."""
+    found: list[tuple[str, int | None]] = []
+    upto: int | None = None
+    at: str | None = of
+    while at is not None:
+        found.append((at, upto))
+        row = conn.execute(
+            select(db.branches.c.parent_id, db.branches.c.forked_at).where(db.branches.c.branch_id == at)
+        ).one()
+        upto = row.forked_at if upto is None else min(upto, row.forked_at)
+        at = row.parent_id
+    return found
+
+
+def create_branch(ledger: Ledger, name: str, source: str) -> Branch:
+    """Make a branch at another one's tip."""
+    check_ref_name(name)
+    with ledger.write() as txn:
+        _refuse_existing(txn.conn, name)
+        parent = _living(txn.conn, source)
+        made = Branch(new_id(), name, parent.tip, source, txn.at_us)
+        txn.conn.execute(
+            insert(db.branches).values(
+                branch_id=made.branch_id,
+                name=name,
+                tip=parent.tip,
+                parent_id=parent.branch_id,
+                forked_at=txn.last_seq,
+                created_at_us=txn.at_us,
+            )
+        )
+        for table, where in _copied():
+            _copy(txn, table, parent.branch_id, made.branch_id, where)
+        fail("branch.before_commit")
+    fail("branch.after_commit")
+    return made
+
+
+def _copied() -> Iterator[tuple[Table, object]]:
+    """The tables whose rows a branch has of its own, with the rows that it begins with: what is current."""
+    keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
+    yield db.heads, db.heads.c.table_id.in_(keyed)
+    yield db.schemas, db.schemas.c.table_id.in_(keyed)
+    yield db.tail, db.tail.c.table_id.in_(keyed)
+    yield db.stream_heads, db.stream_heads.c.table_id.in_(keyed)
+    yield db.files, and_(db.files.c.table_id.in_(keyed), db.files.c.removed_version.is_(None))
+    yield db.snapshots, and_(db.snapshots.c.table_id.in_(keyed), db.snapshots.c.superseded_at_us.is_(None))
+
+
+def _copy(txn: Txn, table: Table, source: str, target: str, where: object) -> None:
+    rows: Select[tuple[object, ...]] = select(
+        *(literal(target) if column.name == "branch_id" else column for column in table.columns)
+    ).where(table.c.branch_id == source, where)  # type: ignore[arg-type]
+    txn.conn.execute(insert(table).from_select([column.name for column in table.columns], rows))
+
+
+def delete_branch(ledger: Ledger, name: str, *, force: bool = False) -> None:
+    """Remove a branch; a conflict if commits of it are on no other, unless `force`.
+
+    Views that were taken of it go on reading for the grace period, as after any change.
+    """
+    if name == MAIN:
+        raise BadRequest("main can't be deleted", hint="Delete the others, and merge into it what is worth keeping.")
+    with ledger.write() as txn:
+        branch = _living(txn.conn, name)
+        if not force:
+            _refuse_unmerged(txn.conn, branch)
+        gone = branch.branch_id
+        tables = txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == gone)).scalars().all()
+        for table_id in tables:
+            held = txn.conn.execute(
+                select(db.tail.c.batch_id).where(db.tail.c.branch_id == gone, db.tail.c.table_id == table_id)
+            )
+            batches.release(txn, gone, table_id, held.scalars().all())
+        snapshot = db.snapshots.c
+        txn.conn.execute(
+            update(db.snapshots)
+            .where(snapshot.branch_id == gone, snapshot.superseded_at_us.is_(None))
+            .values(superseded_at_us=txn.at_us)
+        )
+        # Its name is free, and none that anybody can ask for; its id and its commits stay for those that come from it.
+        txn.conn.execute(
+            update(db.branches).where(db.branches.c.branch_id == gone).values(name=f"~{gone}", deleted_at_us=txn.at_us)
+        )
+        fail("branch.before_commit")
+    fail("branch.after_commit")
+
+
+def rename_branch(ledger: Ledger, name: str, to: str) -> None:
+    """Give a branch another name; everything else about it stays."""
+    if name == MAIN:
+        raise BadRequest("main can't be renamed", hint="Make a branch from it.")
+    check_ref_name(to)
+    with ledger.write() as txn:
+        branch = _living(txn.conn, name)
+        _refuse_existing(txn.conn, to)
+        txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == branch.branch_id).values(name=to))
+
+
+def _living(conn: Connection, name: str) -> Row[tuple[object, ...]]:
+    found = branch_id(conn, name)
+    return conn.execute(select(db.branches).where(db.branches.c.branch_id == found)).one()
+
+
+def _refuse_existing(conn: Connection, name: str) -> None:
+    if conn.execute(select(db.branches.c.branch_id).where(db.branches.c.name == name)).scalar() is not None:
+        raise Conflict(
+            f"there is a branch {name!r} already",
+            kind="branch_exists",
+            hint="Pick another name, or delete that one first.",
+            expected=None,
+            actual=name,
+        )
+
+
+def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
+    tip = find_commit(conn, str(branch.tip)) if branch.tip else None
+    others = conn.execute(
+        select(db.branches.c.tip).where(
+            db.branches.c.branch_id != branch.branch_id, db.branches.c.deleted_at_us.is_(None)
+        )
+    )
+    if tip is None or _reaches(conn, [one for one in others.scalars() if one], tip.commit_id, tip.seq):
+        return
+    raise Conflict(
+        f"branch {branch.name!r} has commits that are on no other branch, the newest of them {tip.commit_id}",
+        kind="branch_unmerged",
+        hint="Merge it first, or delete it with --force.",
+        expected=None,
+        actual=tip.commit_id,
+    )
+
+
+def _reaches(conn: Connection, tips: list[str], commit_id: str, seq: int) -> bool:
+    """Whether a commit is one of these or an ancestor; none that is older than it is looked into."""
+    waiting, seen = list(tips), set(tips)
+    while waiting:
+        commit = find_commit(conn, waiting.pop())
+        if commit is None or commit.seq < seq:
+            continue
+        if commit.commit_id == commit_id:
+            return True
+        waiting += [one for one in commit.parents if one not in seen]
+        seen.update(commit.parents)
+    return False

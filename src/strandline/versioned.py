@@ -1,0 +1,108 @@
+"""The part of the front door that is about keyed tables: mutations, commits and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from strandline.actors import checked_actor
+from strandline.errors import Conflict
+from strandline.ledger.ledger import MAIN, Ledger
+
+if TYPE_CHECKING:
+    from strandline.ledger.branches import Branch
+    from strandline.ledger.group_commit import Appender
+    from strandline.model.commits import Commit
+    from strandline.model.mutations import Expectation, Statement
+    from strandline.model.tables import TableState
+    from strandline.operations.mutate import Mutator
+
+SCHEMA_RETRIES = 5
+
+
+class Versioned:
+    """What a lake does with keyed tables."""
+
+    ledger: Ledger
+    _appender: Appender
+    _states: dict[tuple[str, str], TableState]
+
+    def _state(self, table: str, branch: str) -> TableState:
+        raise NotImplementedError
+
+    def mutate(
+        self,
+        statements: Sequence[Statement],
+        *,
+        branch: str = MAIN,
+        actor: str = "",
+        message: str = "",
+        expect: Expectation | Sequence[Expectation] | None = None,
+    ) -> Commit:
+        """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
+        from strandline.operations.mutate import prepare
+
+        actor = checked_actor(actor, None)
+        for _ in range(SCHEMA_RETRIES):
+            request = prepare(
+                statements,
+                expect,
+                lambda table: self._state(table, branch),
+                branch=branch,
+                actor=actor,
+                message=message,
+            )
+            try:
+                return self._mutator.mutate(request)
+            except Conflict as error:
+                if error.detail["kind"] != "schema_moved":
+                    raise
+                self._states.clear()
+        raise Conflict("the schemas keep changing", kind="schema_moved")
+
+    @cached_property
+    def _mutator(self) -> Mutator:
+        from strandline.operations.mutate import Mutator
+
+        return Mutator(self.ledger, self._appender)
+
+    def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
+        """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
+        from strandline.ledger.commits import history
+        from strandline.ledger.tables import branch_id
+
+        with self.ledger.read() as conn:
+            return history(conn, branch_id(conn, branch), limit=limit, before=before)
+
+    def commit(self, commit_id: str) -> Commit:
+        """One commit, by its id or by the beginning of it."""
+        from strandline.ledger.commits import get_commit
+
+        with self.ledger.read() as conn:
+            return get_commit(conn, commit_id)
+
+    def branch(self, name: str, from_: str = MAIN) -> Branch:
+        """Make a branch at another one's newest commit; it costs a few rows of the ledger, whatever the lake's size."""
+        from strandline.ledger.branches import create_branch
+
+        return create_branch(self.ledger, name, from_)
+
+    def branches(self) -> list[Branch]:
+        """Every branch, by name."""
+        from strandline.ledger.branches import list_branches
+
+        with self.ledger.read() as conn:
+            return list_branches(conn)
+
+    def delete_branch(self, name: str, *, force: bool = False) -> None:
+        """Remove a branch; with `force` also one whose commits are on no other."""
+        from strandline.ledger.branches import delete_branch
+
+        delete_branch(self.ledger, name, force=force)
+
+    def rename_branch(self, name: str, to: str) -> None:
+        """Give a branch another name."""
+        from strandline.ledger.branches import rename_branch
+
+        rename_branch(self.ledger, name, to)

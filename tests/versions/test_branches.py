@@ -1,0 +1,194 @@
+"""Branches: made without copying, apart from each other, and gone without a trace in the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import strandline as sl
+from strandline import failpoints
+from strandline.errors import BadRequest, Conflict, NotFound
+from strandline.lake import Lake
+from strandline.ledger import batches
+from tests.kit import crash, in_ledger, make_table, message, reopened, strand, strand_json
+from tests.versions.kit import make_people
+
+pytestmark = pytest.mark.both_ledgers
+
+
+def on(lake: Lake, branch: str, columns: str = "id, age", table: str = "person") -> list[tuple[Any, ...]]:
+    """The current rows of a branch, by key."""
+    found: list[tuple[Any, ...]] = lake.view(branch).sql(f"select {columns} from {table} order by 1").rows()
+    return found
+
+
+def forked(lake: Lake) -> None:
+    """Two rows on main, one of them flushed; then a branch, and a change on each side."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    lake.flush("person")
+    lake.mutate([sl.put("person", {"id": "b", "age": 1})])
+    lake.branch("x")
+    lake.mutate([sl.patch("person", "a", {"age": 2}), sl.put("person", {"id": "main"})])
+    lake.mutate([sl.patch("person", "b", {"age": 3}), sl.delete("person", "a")], branch="x")
+
+
+def test_each_side_sees_its_own_changes_alone(lake: Lake) -> None:
+    """Before and after flushes, compactions, expiries and sweeps of either; a branch of a branch too."""
+    forked(lake)
+    lake.branch("x/y", "x")
+    lake.mutate([sl.insert("person", {"id": "a", "age": 9}), sl.patch("person", "b", {"age": 4})], branch="x/y")
+    expected = {
+        "main": [("a", 2), ("b", 1), ("main", None)],
+        "x": [("b", 3)],
+        "x/y": [("a", 9), ("b", 4)],
+    }
+
+    def check() -> None:
+        assert {name: on(lake, name) for name in expected} == expected
+
+    check()
+    for branch in ("x", "main", "x/y"):
+        lake.flush("person", branch=branch)
+        check()
+        batches.sweep(lake.ledger, grace_s=0)
+        check()
+        lake.compact("person", branch=branch)
+        lake.expire("person", branch=branch, grace_s=0)
+        lake.sweep("person", branch=branch, grace_s=0)
+        check()
+    lake.mutate([sl.patch("person", "b", {"age": 5})], branch="x/y")
+    expected["x/y"] = [("a", 9), ("b", 5)]
+    check()
+
+
+def test_a_branch_costs_a_few_rows_of_the_ledger(lake: Lake) -> None:
+    """No payload and no file is written, however many versions there are."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": f"p{n}"}) for n in range(100)])
+    lake.flush("person")
+    lake.mutate([sl.put("person", {"id": "tail"})])
+    names = ("batches", "touches", "commits", "tail", "files", "heads")
+    before = {name: in_ledger(lake, f"select count(*) from {name}")[0][0] for name in names}
+    lake.branch("x")
+    after = {name: in_ledger(lake, f"select count(*) from {name}")[0][0] for name in names}
+    assert {name: after[name] - before[name] for name in names} == {
+        "batches": 0, "touches": 0, "commits": 0, "tail": 1, "files": 1, "heads": 1,
+    }  # fmt: skip
+    assert len(on(lake, "x")) == 101
+
+
+def test_commits_go_to_their_branch(lake: Lake) -> None:
+    """Each has the tip of its branch as its parent, and an expectation is about that branch."""
+    forked(lake)
+    main, side = lake.log(), lake.log("x")
+    assert main[0].parents == side[0].parents == (main[1].commit_id,)
+    assert [commit.commit_id for commit in main[1:]] == [commit.commit_id for commit in side[1:]]
+    with pytest.raises(Conflict) as moved:
+        lake.mutate([sl.put("person", {"id": "z"})], branch="x", expect=sl.head(main[0].commit_id))
+    assert moved.value.detail["actual"] == side[0].commit_id
+    lake.mutate([sl.put("person", {"id": "z"})], branch="x", expect=sl.head(side[0].commit_id))
+
+
+def test_log_tables_are_the_same_on_every_branch(lake: Lake) -> None:
+    """Rows that are appended after a branch was made are on it too."""
+    make_table(lake)
+    make_people(lake)
+    lake.branch("x")
+    lake.append("messages", [message(1)])
+    assert on(lake, "x", "part_id", "messages") == [("p1",)]
+    lake.flush(branch="x")
+    assert on(lake, "x", "part_id", "messages") == [("p1",)] == on(lake, "main", "part_id", "messages")
+    make_people(lake, "later")
+    assert "later" not in lake.view("x").tables
+    with pytest.raises(NotFound, match="has no table"):
+        lake.mutate([sl.put("later", {"id": "a"})], branch="x")
+
+
+def test_a_branch_with_commits_of_its_own_is_not_deleted_by_mistake(lake: Lake) -> None:
+    """One without is; with force, the other too. The name is free then, and the new one begins where it was made."""
+    forked(lake)
+    lake.branch("same")
+    lake.delete_branch("same")
+    with pytest.raises(Conflict) as refused:
+        lake.delete_branch("x")
+    assert refused.value.detail["kind"] == "branch_unmerged"
+    old = lake.view("x")
+    lake.branch("child", "x")
+    lake.delete_branch("x", force=True)
+    assert [branch.name for branch in lake.branches()] == ["child", "main"]
+    assert on(lake, "child") == [("b", 3)], "what comes from it stays"
+    with pytest.raises(NotFound, match="x"):
+        lake.view("x")
+    assert old.sql("select id from person").rows() == [("b",)], "a view goes on"
+    lake.branch("x")
+    assert on(lake, "x") == on(lake, "main")
+    lake.mutate([sl.patch("person", "b", {"age": 7})], branch="x")
+    assert (on(lake, "x")[1], on(lake, "main")[1], on(lake, "child")) == (("b", 7), ("b", 1), [("b", 3)])
+    lake.mutate([sl.patch("person", "b", {"age": 8})], branch="child")
+    lake.flush(branch="child")
+    lake.expire(grace_s=0)
+    lake.sweep(grace_s=0)
+    assert (on(lake, "x")[1], on(lake, "main")[1], on(lake, "child")) == (("b", 7), ("b", 1), [("b", 8)])
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a..b", "-x", "/x", "x/", "x//y", ".x", "a/.b", "x.lock", "x~1", "a:b", "@", "x."]
+)
+def test_names_are_as_git_takes_them(lake: Lake, name: str) -> None:
+    """What git would refuse is refused, and nothing is made."""
+    with pytest.raises(BadRequest):
+        lake.branch(name)
+    assert [branch.name for branch in lake.branches()] == ["main"]
+
+
+def test_bad_requests_change_nothing(lake: Lake) -> None:
+    """A branch that is there, one that is not, main itself."""
+    lake.branch("x")
+    for refused, kind in (
+        (lambda: lake.branch("x"), Conflict),
+        (lambda: lake.branch("y", "nowhere"), NotFound),
+        (lambda: lake.delete_branch("main"), BadRequest),
+        (lambda: lake.rename_branch("main", "trunk"), BadRequest),
+        (lambda: lake.rename_branch("x", "main"), Conflict),
+        (lambda: lake.delete_branch("nowhere"), NotFound),
+    ):
+        with pytest.raises(kind):
+            refused()
+    assert [branch.name for branch in lake.branches()] == ["main", "x"]
+
+
+@pytest.mark.parametrize("name", ["branch.before_commit", "branch.after_commit"])
+def test_a_branch_is_made_and_deleted_whole_or_not_at_all(lake: Lake, name: str) -> None:
+    """A crash leaves a branch that works, or none."""
+    forked(lake)
+    done = name == "branch.after_commit"
+    failpoints.arm(f"{name}=raise")
+    with crash(lake):
+        lake.branch("y", "x")
+    with reopened(lake) as again:
+        assert ("y" in [branch.name for branch in again.branches()]) == done
+        if not done:
+            again.branch("y", "x")
+        assert on(again, "y") == [("b", 3)]
+        failpoints.arm(f"{name}=raise")
+        with crash(again):
+            again.delete_branch("y")
+    with reopened(lake) as last:
+        assert ("y" in [branch.name for branch in last.branches()]) != done
+        assert (on(last, "x"), on(last, "main")[0]) == ([("b", 3)], ("a", 2))
+
+
+def test_the_command_line_makes_and_shows_branches(lake: Lake) -> None:
+    """Create, list, rename, delete; SQL and the log of a branch; exit codes."""
+    forked(lake)
+    assert strand_json(lake, "branch", "create", "y", "--from", "x")["from"] == "x"
+    assert [one["branch"] for one in strand_json(lake, "branch", "list")] == ["main", "x", "y"]
+    assert strand_json(lake, "sql", "select id, age from person", "--branch", "y")["rows"] == [{"id": "b", "age": 3}]
+    assert strand_json(lake, "log", "--branch", "y")[0]["branch"] == "x"
+    strand_json(lake, "branch", "rename", "y", "z")
+    strand_json(lake, "branch", "delete", "z")
+    assert strand(lake, "branch", "delete", "x").returncode == 4
+    assert strand(lake, "branch", "create", "a b").returncode == 3
+    assert strand(lake, "sql", "select 1 from person", "--branch", "zz").returncode == 3
