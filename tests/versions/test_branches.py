@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches
+from strandline.ledger.branches import delete_in
+from strandline.ledger.ledger import Txn
+from strandline.model.operations import Intent
+from strandline.operations import publish
 from tests.kit import crash, in_ledger, make_table, message, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
@@ -157,6 +162,45 @@ def test_bad_requests_change_nothing(lake: Lake) -> None:
         with pytest.raises(kind):
             refused()
     assert [branch.name for branch in lake.branches()] == ["main", "x"]
+
+
+def test_what_a_deleted_branch_had_goes_and_the_others_keep_theirs(lake: Lake) -> None:
+    """Its refs, its snapshots, and the files that nobody else reads."""
+    forked(lake)
+    lake.flush("person", branch="x")
+    lake.flush("person")
+    (ref,) = [one for one in lake.iceberg().refs("lake.person") if one.startswith("b_")]
+    files = {file.path for file in lake.view("x").files("person")} - {file.path for file in lake.view().files("person")}
+    assert ref and files
+    lake.delete_branch("x", force=True)
+    lake.sweep("person", grace_s=0)
+    lake.expire("person", grace_s=0)
+    assert list(lake.iceberg().refs("lake.person")) == ["main"]
+    assert {path for path in files if Path(path.removeprefix("file:")).exists()} == set()
+    assert on(lake, "main") == [("a", 2), ("b", 1), ("main", None)]
+    lake.branch("y")
+    assert on(lake, "y") == on(lake, "main")
+
+
+def test_a_flush_of_a_branch_that_was_deleted_meanwhile_publishes_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its branch gone when it is about to publish: the rows of the others are as they were."""
+    forked(lake)
+    original = publish.apply
+
+    def deleted_first(txn: Txn, intent: Intent) -> None:
+        if intent.kind == "flush":
+            delete_in(txn, "x", force=True)
+        original(txn, intent)
+
+    monkeypatch.setattr(publish, "apply", deleted_first)
+    with pytest.raises(Conflict, match="deleted"):
+        lake.flush("person", branch="x")
+    monkeypatch.undo()
+    lake.delete_branch("x", force=True)
+    lake.branch("x")
+    assert on(lake, "x") == on(lake, "main") == [("a", 2), ("b", 1), ("main", None)]
 
 
 @pytest.mark.parametrize("name", ["branch.before_commit", "branch.after_commit"])

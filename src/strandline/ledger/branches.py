@@ -46,6 +46,12 @@ def list_branches(conn: Connection) -> list[Branch]:
     return [Branch(*row) for row in rows]
 
 
+def deleted_branches(conn: Connection) -> list[str]:
+    """The ids of branches that were deleted."""
+    gone = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_not(None))
+    return [str(one) for one in conn.execute(gone).scalars()]
+
+
 def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
     """A branch and those it comes from, nearest first; each but itself up to the number at which it was left."""
     found: list[tuple[str, int | None]] = []
@@ -111,28 +117,45 @@ def delete_branch(ledger: Ledger, name: str, *, force: bool = False) -> None:
     if name == MAIN:
         raise BadRequest("main can't be deleted", hint="Delete the others, and merge into it what is worth keeping.")
     with ledger.write() as txn:
-        branch = _living(txn.conn, name)
-        if not force:
-            _refuse_unmerged(txn.conn, branch)
-        gone = branch.branch_id
-        tables = txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == gone)).scalars().all()
-        for table_id in tables:
-            held = txn.conn.execute(
-                select(db.tail.c.batch_id).where(db.tail.c.branch_id == gone, db.tail.c.table_id == table_id)
-            )
-            batches.release(txn, gone, table_id, held.scalars().all())
-        snapshot = db.snapshots.c
-        txn.conn.execute(
-            update(db.snapshots)
-            .where(snapshot.branch_id == gone, snapshot.superseded_at_us.is_(None))
-            .values(superseded_at_us=txn.at_us)
-        )
-        # Its name is free, and none that anybody can ask for; its id and its commits stay for those that come from it.
-        txn.conn.execute(
-            update(db.branches).where(db.branches.c.branch_id == gone).values(name=f"~{gone}", deleted_at_us=txn.at_us)
-        )
+        delete_in(txn, name, force=force)
         fail("branch.before_commit")
     fail("branch.after_commit")
+
+
+def delete_in(txn: Txn, name: str, *, force: bool) -> None:
+    """The same, as a part of a transaction."""
+    branch = _living(txn.conn, name)
+    if not force:
+        _refuse_unmerged(txn.conn, branch)
+    gone = branch.branch_id
+    tables = txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == gone)).scalars().all()
+    for table_id in tables:
+        held = txn.conn.execute(
+            select(db.tail.c.batch_id).where(db.tail.c.branch_id == gone, db.tail.c.table_id == table_id)
+        )
+        batches.release(txn, gone, table_id, held.scalars().all())
+    snapshot = db.snapshots.c
+    txn.conn.execute(
+        update(db.snapshots)
+        .where(snapshot.branch_id == gone, snapshot.superseded_at_us.is_(None))
+        .values(superseded_at_us=txn.at_us)
+    )
+    # Its name is free, and none that anybody can ask for; its id and its commits stay for those that come from it.
+    txn.conn.execute(
+        update(db.branches).where(db.branches.c.branch_id == gone).values(name=f"~{gone}", deleted_at_us=txn.at_us)
+    )
+
+
+def refuse_deleted(conn: Connection, of: str) -> None:
+    """Conflict when a branch was deleted: nothing may be published on it any more."""
+    if of in deleted_branches(conn):
+        raise Conflict(
+            "the branch was deleted meanwhile",
+            kind="table_moved",
+            hint="Nothing was changed.",
+            expected=of,
+            actual=None,
+        )
 
 
 def rename_branch(ledger: Ledger, name: str, to: str) -> None:

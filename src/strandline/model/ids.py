@@ -40,6 +40,11 @@ def lease_of_job(key: str) -> str:
     return f"job:{key}"
 
 
+def branch_ref(branch_id: str) -> str:
+    """The Iceberg ref under which outside engines find a branch of the lake that is not main."""
+    return f"b_{branch_id}"
+
+
 def private_branch(op_id: str) -> str:
     """The Iceberg branch that an operation stages on, where no reader looks."""
     return f"op_{op_id}"

@@ -22,6 +22,7 @@ from strandline.ledger import (
     purges,
     reservations,
 )
+from strandline.ledger.branches import refuse_deleted
 from strandline.ledger.commits import write_commit
 from strandline.ledger.idempotency import remember
 from strandline.ledger.ledger import Connection, Txn
@@ -33,6 +34,7 @@ from strandline.model.operations import Effects, Intent, TableEffect
 
 def apply(txn: Txn, intent: Intent) -> None:
     """Write everything an intent's effects say, or raise Conflict because something they depend on has moved."""
+    refuse_deleted(txn.conn, intent.branch_id)
     effects = intent.effects
     assert effects is not None, f"operation {intent.op_id} is published before it was staged"
     for effect in effects.tables:

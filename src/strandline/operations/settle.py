@@ -15,7 +15,7 @@ from strandline.ledger.files import knows_snapshot
 from strandline.ledger.holds import forget_snapshots
 from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.tables import branch_name, read_head, refuse_writes
-from strandline.model.ids import private_branch
+from strandline.model.ids import branch_ref, private_branch
 from strandline.model.operations import Intent, TableScope
 from strandline.operations.context import Context
 
@@ -83,7 +83,7 @@ def _remove_condemned(ctx: Context, intent: Intent) -> list[str]:
 
 def outside_ref(branch: str, branch_id: str) -> str:
     """The Iceberg ref under which outside engines find a branch of the lake."""
-    return MAIN_REF if branch == MAIN else f"b_{branch_id}"
+    return MAIN_REF if branch == MAIN else branch_ref(branch_id)
 
 
 def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:

@@ -22,11 +22,12 @@ from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
 from strandline.ledger import batches
+from strandline.ledger.branches import deleted_branches
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
 from strandline.ledger.tables import list_tables
-from strandline.model.ids import new_id, private_branch
+from strandline.model.ids import branch_ref, new_id, private_branch
 from strandline.model.maintenance import Maintained
 from strandline.model.tables import Table
 from strandline.operations.context import Context
@@ -167,11 +168,12 @@ def _remove(found: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
 
 
 def _dead_branches(ctx: Context, name: str) -> list[str]:
-    """Private branches whose operation is not written down any more."""
-    refs = [ref for ref in ctx.iceberg().refs(name) if _PRIVATE_BRANCH.fullmatch(ref)]
+    """Private branches whose operation is not written down any more, and the refs of branches that were deleted."""
+    refs = ctx.iceberg().refs(name)
     with ctx.ledger.read() as conn:
         live = {private_branch(intent.op_id) for intent in read_intents(conn)}
-    return [ref for ref in refs if ref not in live]
+        deleted = {branch_ref(branch_id) for branch_id in deleted_branches(conn)}
+    return [ref for ref in refs if ref in deleted or (_PRIVATE_BRANCH.fullmatch(ref) and ref not in live)]
 
 
 def _unpublished(ctx: Context, table: Table) -> list[str]:
