@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import strandline as sl
 from strandline import failpoints
-from strandline.errors import BadRequest, Conflict, NotFound
+from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.ledger.branches import delete_in
@@ -162,6 +163,29 @@ def test_bad_requests_change_nothing(lake: Lake) -> None:
         with pytest.raises(kind):
             refused()
     assert [branch.name for branch in lake.branches()] == ["main", "x"]
+
+
+def test_f35_a_view_of_a_branch_that_is_deleted_and_made_anew_answers_as_before(lake: Lake) -> None:
+    """Or says that what it names is gone; never with rows of the other branch of that name."""
+    forked(lake)
+    lake.flush("person", branch="x")
+    lake.mutate([sl.put("person", {"id": "tail"})], branch="x")
+    old = lake.view("x")
+    before = old.sql("select id, age from person order by id").rows()
+    assert before == [("b", 3), ("tail", None)]
+    lake.delete_branch("x", force=True)
+    assert old.sql("select id, age from person order by id").rows() == before
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "other"})], branch="x")
+    lake.flush("person", branch="x")
+    assert old.sql("select id, age from person order by id").rows() == before
+    assert [row.as_py() for row in pa.Table.from_batches(old.read("person")).column("id")][-1] == "tail"
+    lake.sweep(grace_s=0)
+    lake.expire("person", grace_s=0)
+    batches.sweep(lake.ledger, grace_s=0)
+    with pytest.raises(HistoryGone):
+        old.sql("select id, age from person order by id").rows()
+    assert on(lake, "x", "id") == [("a",), ("b",), ("main",), ("other",)]
 
 
 def test_what_a_deleted_branch_had_goes_and_the_others_keep_theirs(lake: Lake) -> None:
