@@ -273,6 +273,7 @@ def test_what_a_backup_names_is_held_against_expiry(lake: Lake, ledgers: Ledgers
         assert part_ids(again) == [f"p{n}" for n in range(15)]
 
 
+@pytest.mark.sqlite_only
 def test_what_a_backup_copies_is_held_while_it_copies(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

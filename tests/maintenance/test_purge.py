@@ -166,5 +166,5 @@ def test_a_condition_that_is_none_changes_nothing(lake: Lake) -> None:
             lake.purge("messages", where)
     with pytest.raises(BadRequest, match="nn") as refused:
         lake.purge("messages", "nn = 1")
-    assert "session_id" in str(refused.value.hint) and "`tables`" not in str(refused.value.hint)
+    assert "part_id" in str(refused.value.hint) and "`tables`" not in str(refused.value.hint)
     assert len(part_ids(lake)) == 20 and "strand_purges" not in lake.view().tables

@@ -44,6 +44,7 @@ def test_the_catalogs_name_is_part_of_the_key(trial: Trial) -> None:
     assert found == {"strand": True, "another": False}
 
 
+@pytest.mark.sqlite_only
 def test_pyiceberg_shares_the_catalog_under_the_same_name_alone(trial: Trial) -> None:
     """What DESIGN promises to outside engines: name, URI and warehouse are enough to find every table."""
     snapshot = trial.grow_main()
@@ -68,6 +69,7 @@ def test_a_table_is_read_anew_each_time(trial: Trial) -> None:
     assert (count, trial.spark.table(f"strand.{NAME}").count()) == (3, 6)
 
 
+@pytest.mark.sqlite_only
 def test_the_busy_timeout_and_the_wal_reach_the_driver(trial: Trial) -> None:
     """Without the timeout in the URI the driver waits 3 s, and a longer lock fails a Spark job half-way."""
 
@@ -85,6 +87,7 @@ def test_the_busy_timeout_and_the_wal_reach_the_driver(trial: Trial) -> None:
     assert pragma(uri.partition("?")[0], "busy_timeout") == "3000"
 
 
+@pytest.mark.sqlite_only
 def test_a_commit_waits_for_a_lock_on_the_catalog(trial: Trial) -> None:
     """If it failed at once, two processes that stage at the same time would fail each other's flush."""
     holder = sqlite3.connect(catalog_file(trial.lake), isolation_level=None, check_same_thread=False)
@@ -106,6 +109,7 @@ def test_a_commit_waits_for_a_lock_on_the_catalog(trial: Trial) -> None:
     assert "waited" in trial.refs
 
 
+@pytest.mark.sqlite_only
 def test_a_spark_commit_does_not_wait_for_the_ledger(trial: Trial) -> None:
     """The catalog is a file of its own: in one file with the ledger, every append would hold up every Spark commit."""
     ledger = trial.lake.config.ledger_path

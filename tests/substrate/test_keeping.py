@@ -99,6 +99,7 @@ def test_old_metadata_files_are_deleted(trial: Trial) -> None:
     assert len(list(folder.glob("*.metadata.json"))) > kept + 1
 
 
+@pytest.mark.sqlite_only
 def test_pyiceberg_starts_a_branch_that_does_not_exist_empty(trial: Trial) -> None:
     """Used for writing, it would publish a log without its history; it is for planning reads."""
     trial.grow_main(1)

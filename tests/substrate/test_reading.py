@@ -47,6 +47,7 @@ def test_a_snapshot_without_a_ref_stays_readable_by_id(trial: Trial) -> None:
     assert trial.seqs(staged) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.sqlite_only
 def test_files_are_pruned_by_seq(trial: Trial) -> None:
     """Ticks and tails read a range of seqs; without pruning each would read the whole log. Spark and PyIceberg both."""
     for first in (1, 101, 201):

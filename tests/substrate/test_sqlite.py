@@ -80,6 +80,7 @@ def test_a_ledger_read_is_one_snapshot_through_sqlalchemy_too(lake: Lake) -> Non
         assert reader.execute(last).scalar_one() == before + 7
 
 
+@pytest.mark.sqlite_only
 def test_a_ledger_connection_writes_through_to_the_disk(lake: Lake) -> None:
     """An ack means that the bytes are on the disk: WAL with synchronous=FULL (2); NORMAL (1) loses the last ones."""
     with lake.ledger.write() as txn:
