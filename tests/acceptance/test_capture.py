@@ -299,7 +299,7 @@ def test_f53_a_reader_sees_every_acked_row_once_at_every_moment_of_a_flush(lake:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(6):
+        for _ in range(4):
             lake.flush("messages")
     finally:
         stop.set()

@@ -20,8 +20,6 @@ from strandline.operations import publish
 from tests.kit import crash, in_ledger, make_table, message, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
-pytestmark = pytest.mark.both_ledgers
-
 
 def on(lake: Lake, branch: str, columns: str = "id, age", table: str = "person") -> list[tuple[Any, ...]]:
     """The current rows of a branch, by key."""
@@ -69,6 +67,7 @@ def test_each_side_sees_its_own_changes_alone(lake: Lake) -> None:
     check()
 
 
+@pytest.mark.both_ledgers
 def test_a_branch_costs_a_few_rows_of_the_ledger(lake: Lake) -> None:
     """No payload and no file is written, however many versions there are."""
     make_people(lake)
@@ -85,6 +84,7 @@ def test_a_branch_costs_a_few_rows_of_the_ledger(lake: Lake) -> None:
     assert len(on(lake, "x")) == 101
 
 
+@pytest.mark.both_ledgers
 def test_commits_go_to_their_branch(lake: Lake) -> None:
     """Each has the tip of its branch as its parent, and an expectation is about that branch."""
     forked(lake)
@@ -112,6 +112,7 @@ def test_log_tables_are_the_same_on_every_branch(lake: Lake) -> None:
         lake.mutate([sl.put("later", {"id": "a"})], branch="x")
 
 
+@pytest.mark.both_ledgers
 def test_a_branch_with_commits_of_its_own_is_not_deleted_by_mistake(lake: Lake) -> None:
     """One without is; with force, the other too. The name is free then, and the new one begins where it was made."""
     forked(lake)
