@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import orjson
@@ -14,9 +15,11 @@ from strandline.errors import Unsupported
 from strandline.lake import Lake
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
+from tests.backup.test_restore import restored
 from tests.delivery import forward, receiving, streams
 from tests.kit import make_table, messages, strand
 from tests.versions.kit import PEOPLE, make_people, people, versions
+from tests.versions.test_branches import forked, on
 
 
 def changed(lake: Lake) -> None:
@@ -104,3 +107,27 @@ def test_what_keyed_tables_dont_have_is_refused(lake: Lake, tmp_path: Path) -> N
         with pytest.raises(Unsupported, match="keyed"):
             refused()
     assert people(lake) == [("a", "Ann", 1)]
+
+
+@pytest.mark.sqlite_only
+def test_branches_are_backed_up_restored_and_examined(lake: Lake, tmp_path: Path) -> None:
+    """Each with its own rows, the unflushed ones too; one that was deleted leaves nothing odd."""
+    forked(lake)
+    lake.flush("person", branch="x")
+    lake.branch("gone")
+    lake.mutate([sl.put("person", {"id": "q"})], branch="gone")
+    lake.flush("person", branch="gone")
+    lake.delete_branch("gone", force=True)
+    lake.mutate([sl.put("person", {"id": "q"})], branch="x")
+    assert examine(lake, deep=True) == []
+    expected = {name: on(lake, name) for name in ("main", "x")}
+    backup(lake, tmp_path / "backup", with_data=True)
+    lake.close()
+    shutil.rmtree(lake.root)
+    restored(tmp_path / "backup", lake.root)
+    with Lake(lake.root) as again:
+        assert {branch.name: on(again, branch.name) for branch in again.branches()} == expected
+        again.mutate([sl.insert("person", {"id": "new"})], branch="x")
+        again.flush("person", branch="x")
+        assert on(again, "x", "id") == [*((key,) for key, _ in expected["x"][:1]), ("new",), ("q",)]
+        assert examine(again, deep=True) == []
