@@ -44,6 +44,7 @@ class Versioned:
         from strandline.operations.mutate import prepare
 
         actor = checked_actor(actor, None)
+        statements = list(statements)
         for _ in range(SCHEMA_RETRIES):
             request = prepare(
                 statements,

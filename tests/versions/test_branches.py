@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,64 @@ def test_f35_a_view_of_a_branch_that_is_deleted_and_made_anew_answers_as_before(
     with pytest.raises(HistoryGone):
         old.sql("select id, age from person order by id").rows()
     assert on(lake, "x", "id") == [("a",), ("b",), ("main",), ("other",)]
+
+
+def test_a_branch_from_before_the_first_flush_has_its_own_rows(lake: Lake) -> None:
+    """Main's log began after it: the branch's begins empty, and not with what main has."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "main"})])
+    lake.flush("person")
+    lake.mutate([sl.patch("person", "a", {"age": 2})], branch="x")
+    for _ in range(2):
+        lake.flush("person", branch="x")
+        assert (on(lake, "x"), on(lake, "main", "id")) == ([("a", 2)], [("a",), ("main",)])
+        rows = lake.view("x").spark("person$log").select("id", "age").collect()
+        assert sorted(tuple(row) for row in rows) == [("a", 1), ("a", 2)]
+        lake.compact("person", branch="x")
+        lake.expire("person", branch="x", grace_s=0)
+        lake.sweep("person", branch="x", grace_s=0)
+    assert [file.rows for file in lake.view("x").files("person")] == [2]
+
+
+def test_a_snapshot_that_two_branches_had_is_kept_for_the_grace_of_both(lake: Lake) -> None:
+    """Main left it long ago, the branch just now: a view of the branch reads on, held or not, and expiry ends."""
+    forked(lake)
+    lake.flush("person")
+    time.sleep(1.1)
+    lake.mutate([sl.put("person", {"id": "later"})])
+    view = lake.view("x")
+    with view.held():
+        lake.delete_branch("x", force=True)
+        lake.expire("person", grace_s=0)
+        assert len(view.files("person")) == 1
+    lake.expire("person", grace_s=1.0)
+    assert view.sql("select id from person").rows() == [("b",)]
+    time.sleep(1.1)
+    lake.sweep("person", grace_s=0)
+    lake.expire("person", grace_s=1.0)
+    with pytest.raises(HistoryGone):
+        view.sql("select id from person").rows()
+    others = "select branch_id from branches where name <> 'main'"
+    assert in_ledger(lake, f"select count(*) from files where branch_id in ({others})") == [(0,)]
+
+
+def test_a_cached_table_is_looked_up_again_when_its_branch_was_made_anew(lake: Lake) -> None:
+    """Also where the new one lacks the table, and where the statements can be read only once."""
+    lake.branch("before")
+    make_people(lake)
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "a"})], branch="x")
+    lake.delete_branch("x", force=True)
+    lake.branch("x")
+    lake.mutate((sl.put("person", {"id": name}) for name in "bc"), branch="x")  # type: ignore[arg-type]
+    assert on(lake, "x", "id") == [("b",), ("c",)]
+    lake.delete_branch("x", force=True)
+    lake.branch("x", "before")
+    with pytest.raises(NotFound, match="has no table"):
+        lake.mutate([sl.put("person", {"id": "a"})], branch="x")
+    assert lake.compact(branch="x") == [] == lake.expire(branch="x")
 
 
 def test_what_a_deleted_branch_had_goes_and_the_others_keep_theirs(lake: Lake) -> None:

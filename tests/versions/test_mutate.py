@@ -197,6 +197,18 @@ def test_expectations_hold_or_change_nothing(lake: Lake) -> None:
     assert people(lake) == [("a", None, 1)]
 
 
+def test_expectations_that_contradict_each_other_are_refused(lake: Lake) -> None:
+    """Neither may be forgotten for the other; and without a statement there is nothing to do."""
+    make_people(lake)
+    commit = lake.mutate([sl.put("person", {"id": "a"})])
+    for expect in ([sl.head("x"), sl.head(commit.commit_id)], [sl.table_head("person", 1), sl.table_head("person", 2)]):
+        with pytest.raises(BadRequest, match="two different"):
+            lake.mutate([sl.put("person", {"id": "b"})], expect=expect)
+    with pytest.raises(BadRequest, match="nothing"):
+        lake.mutate([])
+    assert len(people(lake)) == 1
+
+
 def test_of_two_with_the_same_expectation_one_wins(lake: Lake) -> None:
     """Both saw the same row; the second of them is told what is there now."""
     make_people(lake)

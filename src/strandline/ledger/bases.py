@@ -46,10 +46,11 @@ _SELECT_HEAD = Prepared(
 
 
 def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
-    """Where a change of these tables of a branch starts from."""
+    """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
     found = branch_id(conn, branch)
     tip, number = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
     steps = [Step(_SELECT_HEAD, {"b_branch": found, "b_table": table_id}) for table_id in table_ids]
-    heads = {table_id: HeadNow(*row) for table_id, (row,) in zip(table_ids, together(conn, steps), strict=True)}
+    rows = zip(table_ids, together(conn, steps), strict=True)
+    heads = {table_id: HeadNow(*head[0]) for table_id, head in rows if head}
     from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]
     return Base(found, tip, number, heads, from_here)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, Select, Table, and_, insert, literal, select, update
+import orjson
+from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, select, update
 
 from strandline.errors import BadRequest, Conflict
 from strandline.failpoints import fail
@@ -140,6 +141,19 @@ def delete_in(txn: Txn, name: str, *, force: bool) -> None:
         .where(snapshot.branch_id == gone, snapshot.superseded_at_us.is_(None))
         .values(superseded_at_us=txn.at_us)
     )
+    # As if a next version had removed its files: then they are forgotten with its snapshots.
+    head = db.heads.c
+    after = (
+        select(head.version + 1)
+        .where(head.branch_id == db.files.c.branch_id, head.table_id == db.files.c.table_id)
+        .scalar_subquery()
+    )
+    txn.conn.execute(
+        update(db.files)
+        .where(db.files.c.branch_id == gone, db.files.c.removed_version.is_(None))
+        .values(removed_version=after)
+    )
+    txn.conn.execute(delete(db.stream_heads).where(db.stream_heads.c.branch_id == gone))
     # Its name is free, and none that anybody can ask for; its id and its commits stay for those that come from it.
     txn.conn.execute(
         update(db.branches).where(db.branches.c.branch_id == gone).values(name=f"~{gone}", deleted_at_us=txn.at_us)
@@ -148,7 +162,9 @@ def delete_in(txn: Txn, name: str, *, force: bool) -> None:
 
 def refuse_deleted(conn: Connection, of: str) -> None:
     """Conflict when a branch was deleted: nothing may be published on it any more."""
-    if of in deleted_branches(conn):
+    branch = db.branches.c
+    gone = select(branch.branch_id).where(branch.branch_id == of, branch.deleted_at_us.is_not(None))
+    if conn.execute(gone).scalar() is not None:
         raise Conflict(
             "the branch was deleted meanwhile",
             kind="table_moved",
@@ -204,14 +220,13 @@ def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
 
 
 def _reaches(conn: Connection, tips: list[str], commit_id: str, seq: int) -> bool:
-    """Whether a commit is one of these or an ancestor; none that is older than it is looked into."""
+    """Whether a commit is one of these or an ancestor; by what was committed since it, in one question."""
+    commit = db.commits.c
+    rows = conn.execute(select(commit.commit_id, commit.parents).where(commit.seq >= seq))
+    parents = {row.commit_id: orjson.loads(row.parents) for row in rows}
     waiting, seen = list(tips), set(tips)
-    while waiting:
-        commit = find_commit(conn, waiting.pop())
-        if commit is None or commit.seq < seq:
-            continue
-        if commit.commit_id == commit_id:
-            return True
-        waiting += [one for one in commit.parents if one not in seen]
-        seen.update(commit.parents)
-    return False
+    while waiting and commit_id not in seen:
+        found = parents.get(waiting.pop(), ())
+        waiting += [one for one in found if one not in seen]
+        seen.update(found)
+    return commit_id in seen

@@ -173,6 +173,12 @@ def _has_version(conn: Connection, branch_id: str, table_id: str, version: int) 
     )
 
 
+def has_snapshots(conn: Connection, table_id: str) -> bool:
+    """Whether anything was published of this table, on whatever branch."""
+    found = select(db.snapshots.c.version).where(db.snapshots.c.table_id == table_id).limit(1)
+    return conn.execute(found).scalar() is not None
+
+
 def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
     """Whether we published this snapshot; one that we did not is somebody else's commit."""
     return (

@@ -135,22 +135,21 @@ def _over(conn: Connection, now_us: int, grace_s: float) -> ColumnElement[bool]:
         .where(delivery.table_id == snapshot.table_id, delivery.snapshot_id == snapshot.snapshot_id)
         .exists()
     )
-    elsewhere = db.snapshots.alias("elsewhere")
-    current = (
-        select(elsewhere.c.version)
-        .where(
-            elsewhere.c.table_id == snapshot.table_id,
-            elsewhere.c.snapshot_id == snapshot.snapshot_id,
-            elsewhere.c.superseded_at_us.is_(None),
-        )
+    # A snapshot may be that of several branches: it is needed as long as one of them needs it.
+    each = db.snapshots.alias("each")
+    fresh = [each.c.superseded_at_us.is_(None), each.c.superseded_at_us > end_us]
+    if held_us is not None:
+        fresh.append(each.c.superseded_at_us >= held_us)
+    needed = (
+        select(each.c.version)
+        .where(each.c.table_id == snapshot.table_id, each.c.snapshot_id == snapshot.snapshot_id, or_(*fresh))
         .exists()
     )
-    over = and_(snapshot.superseded_at_us <= end_us, ~sent, ~current)
-    return over if held_us is None else and_(over, snapshot.superseded_at_us < held_us)
+    return and_(~sent, ~needed)
 
 
-def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int]) -> None:
-    """Let nobody pin these any more. Conflict when somebody has, since they were found to be free."""
+def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int], found_at_us: int) -> None:
+    """Let nobody pin these any more. Conflict when somebody has, or left one, since they were found to be free."""
     raise_pins(txn, table_id)
     snapshot, delivery = db.snapshots.c, db.deliveries.c
     for some in _chunks(snapshot_ids):
@@ -165,7 +164,8 @@ def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int]) -> None:
         held_us = held_since(txn.conn, txn.at_us)
         fresh = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named, _FRESH)).scalar()
         held = held_us is not None and fresh is not None and fresh >= held_us
-        if needed is not None or current is not None or held:
+        left = fresh is not None and fresh > found_at_us  # by a branch whose views may read for their grace yet
+        if needed is not None or current is not None or held or left:
             raise Conflict(
                 f"a snapshot of table {table_id} that was about to expire is needed again",
                 kind="table_moved",

@@ -154,13 +154,21 @@ def prepare(
     kind: str = "mutate",
 ) -> Request:
     """Validate statements by themselves: tables, keys, columns and values. What is wrong is named by its place."""
+    if not statements:
+        raise BadRequest("there is nothing to change", hint="Give at least one statement.")
     request = Request(branch, actor, message, kind, _changes(statements, state_of))
-    for one in [expect] if isinstance(expect, HeadIs | TableIs | RowIs) else expect or ():
+    expected = [expect] if isinstance(expect, HeadIs | TableIs | RowIs) else list(expect or ())
+    if len({one.commit for one in expected if isinstance(one, HeadIs)}) > 1:
+        raise BadRequest("two different heads are expected", hint="A branch is at one commit.")
+    for one in expected:
         match one:
             case HeadIs(commit=commit):
                 request.tip = commit
             case TableIs(table=table, seq=seq):
-                request.seqs.append((_keyed(state_of(table)), seq))
+                state = _keyed(state_of(table))
+                if request.last_seqs.get(state.table.table_id, seq) != seq:
+                    raise BadRequest(f"two different seqs are expected of {table!r}", hint="It has one newest version.")
+                request.seqs.append((state, seq))
             case RowIs(table=table, key=key, seq=seq):
                 request.rows.append((_by_key(0, _keyed(state_of(table)), key, None, "expect"), seq))
             case _:
@@ -248,7 +256,7 @@ def _valid(
 def _plan(request: Request, versions: Versions) -> Mutation:
     """What a request comes to on what is there: the new version of each row, and what that depends on."""
     for state, _ in request.tables():
-        if state.head.branch_id != versions.base.branch_id:
+        if state.head.branch_id != versions.base.branch_id or state.table.table_id not in versions.base.heads:
             raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
     _check_expectations(request, versions)
     after: dict[tuple[str, bytes], tuple[Change, Row | None]] = {}

@@ -99,7 +99,7 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
     if effect.pruned and not effect.past_sinks:
         check_limits(txn.conn, effect.branch_id, effect.table_id, effect.pruned)
     if effect.condemned:
-        holds.condemn(txn, effect.table_id, effect.condemned)
+        holds.condemn(txn, effect.table_id, effect.condemned, intent.created_at_us)
     heads.move(txn, effect, version)
     heads.move_streams(txn, effect)
     batches.release(txn, effect.branch_id, effect.table_id, effect.batches)

@@ -22,7 +22,7 @@ from strandline.engines.storage import open_uri
 from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.batches import quarantine
-from strandline.ledger.files import read_files
+from strandline.ledger.files import has_snapshots, read_files
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.model.arrow import stored_schema
 from strandline.model.foreign import column_ddl
@@ -72,7 +72,9 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     if state.table.inbound:
         iceberg.ensure_columns(state.table.iceberg_name, state.table.added_columns)
     fail("stage.before_branch")
-    iceberg.create_branch(state.table.iceberg_name, private_branch(op_id), state.head.log_snapshot)
+    with ctx.ledger.read() as conn:
+        shared = has_snapshots(conn, state.table.table_id)
+    iceberg.create_branch(state.table.iceberg_name, private_branch(op_id), state.head.log_snapshot, shared=shared)
     fail("stage.after_branch")
 
 

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from strandline.errors import Busy
 from strandline.ledger.holds import count_expirable
-from strandline.ledger.tables import branch_id, find_table, list_tables, read_states
+from strandline.ledger.tables import branch_id, read_states
 from strandline.model.maintenance import Budget, Compacting, Expiring, Maintained, Need, Retaining, Sweeping
 from strandline.operations import compact as compacting
 from strandline.operations import expire as expiring
@@ -25,7 +25,7 @@ def compact(
     """Compact these tables, or all, the neediest first."""
     budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
     eager, dry_run = how.get("eager", True), how.get("dry_run", False)
-    names = compacting.neediest(ctx, _names(ctx, tables), branch, eager=eager)
+    names = compacting.neediest(ctx, _names(ctx, tables, branch), branch, eager=eager)
     return _each(names, lambda name: compacting.compact(ctx, name, branch, actor, budget, eager=eager, dry_run=dry_run))
 
 
@@ -46,7 +46,7 @@ def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
             dry_run=how.get("dry_run", False),
         )
 
-    return _each(_names(ctx, tables), one)
+    return _each(_names(ctx, tables, branch), one)
 
 
 def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Expiring]) -> list[Maintained]:
@@ -54,14 +54,14 @@ def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
     budget = Budget(max_time_s=how.get("max_time_s"))
     grace_s, dry_run = _grace(ctx, how.get("grace_s")), how.get("dry_run", False)
     return _each(
-        _names(ctx, tables),
+        _names(ctx, tables, branch),
         lambda name: expiring.expire(ctx, name, branch, actor, budget, grace_s=grace_s, dry_run=dry_run),
     )
 
 
 def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweeping]) -> list[Maintained]:
     """Sweep these tables, or all of them and the lake."""
-    names = _names(ctx, tables) if tables else ()
+    names = _names(ctx, tables, branch) if tables else ()
     return sweeping.sweep(ctx, names, grace_s=_grace(ctx, how.get("grace_s")), dry_run=how.get("dry_run", False))
 
 
@@ -86,10 +86,9 @@ def needs(ctx: Context, branch: str) -> list[Need]:
     return sorted(found, key=lambda need: (-need.small_files, -need.old_rows, -need.snapshots, need.table))
 
 
-def _names(ctx: Context, tables: Sequence[str]) -> list[str]:
+def _names(ctx: Context, tables: Sequence[str], branch: str) -> list[str]:
     with ctx.ledger.read() as conn:
-        found = [find_table(conn, name) for name in tables] if tables else list_tables(conn)
-    return [table.name for table in found]
+        return [state.table.name for state in read_states(conn, branch, list(tables) or None)]
 
 
 def _grace(ctx: Context, grace_s: float | None) -> float:

@@ -184,10 +184,10 @@ class View:
             self._load_tail(connection, state, self.files(name))
         columns = stored_columns(state)
         names = [column.name for column in columns]
-        tail = pa.Table.from_batches(
-            list(self._ordered(connection, self._tail_sql(state), names, since, end)) if state.tail else [],
-            schema=log_schema(state),
-        )
+        batches = list(self._ordered(connection, self._tail_sql(state), names, since, end)) if state.tail else []
+        # Not `from_batches` of none: PySpark can't read a list column that has no chunk.
+        schema = log_schema(state)
+        tail = pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
         rows = read_view(
             self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
         )

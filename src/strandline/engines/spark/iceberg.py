@@ -185,11 +185,24 @@ class Iceberg:
     def _identifier(self, name: str) -> Any:
         return self.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)
 
-    def create_branch(self, name: str, branch: str, at_snapshot: int | None) -> None:
-        """Make a private branch at a pin, or an empty one when the table has no snapshot yet."""
+    def create_branch(self, name: str, branch: str, at_snapshot: int | None, *, shared: bool = False) -> None:
+        """Make a private branch at a pin, or without one an empty one.
+
+        Then the table has no snapshot yet, unless it is `shared` with branches of the lake that have published some.
+        """
+        self._create_branch(name, branch, at_snapshot, shared=shared)
+        table = self.load(name)
+        if at_snapshot is None and table.snapshot(branch).summary().get("total-data-files") not in (None, "0"):
+            # Iceberg began it at what main has: take all of that away.
+            nothing = table.newDelete().deleteFromRowFilter(
+                self.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+            )
+            nothing.toBranch(branch).set("strand-op", branch.removeprefix("op_")).commit()
+
+    def _create_branch(self, name: str, branch: str, at_snapshot: int | None, *, shared: bool) -> None:
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)
-            if at_snapshot is None and table.currentSnapshot() is not None:
+            if at_snapshot is None and table.currentSnapshot() is not None and not shared:
                 raise Damaged(
                     f"the Iceberg table {name} has rows, and this lake has published none there",
                     hint="Does another lake use the same catalog? Give this one a warehouse and a ledger of its own.",
