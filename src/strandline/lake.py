@@ -195,15 +195,6 @@ class Lake(Versioned):
                 self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
 
-    def _state(self, table: str, branch: str) -> TableState:
-        """A table's schema, remembered: the append's transaction checks that it is still the same."""
-        key = (branch, table.lower())
-        known = self._states.get(key)
-        if known is None:  # one look: another thread may forget it in between
-            with self.ledger.read() as conn:
-                known = self._states[key] = tables.read_states(conn, branch, [table])[0]
-        return known
-
     def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
         """Move tails into Iceberg now: one table's, or every table's."""
         from strandline.operations.flush import flush

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from strandline.actors import checked_actor
 from strandline.errors import Conflict
 from strandline.ledger.ledger import MAIN, Ledger
+from strandline.ledger.tables import branch_id, read_states
 
 if TYPE_CHECKING:
     from strandline.ledger.branches import Branch
@@ -29,7 +30,13 @@ class Versioned:
     _states: dict[tuple[str, str], TableState]
 
     def _state(self, table: str, branch: str) -> TableState:
-        raise NotImplementedError
+        """A table's schema, remembered: the append's transaction checks that it is still the same."""
+        key = (branch, table.lower())
+        known = self._states.get(key)
+        if known is None:  # one look: another thread may forget it in between
+            with self.ledger.read() as conn:
+                known = self._states[key] = read_states(conn, branch, [table])[0]
+        return known
 
     def mutate(
         self,
@@ -71,7 +78,6 @@ class Versioned:
     def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
         """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
         from strandline.ledger.commits import history
-        from strandline.ledger.tables import branch_id
 
         with self.ledger.read() as conn:
             return history(conn, branch_id(conn, branch), limit=limit, before=before)

@@ -155,7 +155,7 @@ def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Pat
 
     def condemn(snapshot: int) -> None:
         with lake.ledger.write() as txn:
-            holds.condemn(txn, table_id, [snapshot])
+            holds.condemn(txn, table_id, [snapshot], txn.at_us)
 
     def deliver(snapshot: int) -> None:
         (sink,), (state,) = lake.sinks(), streams(lake, "archive")
