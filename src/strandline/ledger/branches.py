@@ -213,7 +213,7 @@ def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
     raise Conflict(
         f"branch {branch.name!r} has commits that are on no other branch, the newest of them {tip.commit_id}",
         kind="branch_unmerged",
-        hint="Merge it first, or delete it with --force.",
+        hint="If nobody needs them, delete it with --force.",
         expected=None,
         actual=tip.commit_id,
     )

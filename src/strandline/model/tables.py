@@ -56,7 +56,7 @@ class Table:
         """Unsupported unless this is a log table: `what` is only done with one."""
         if self.key:
             said = f"{self.name!r} is a keyed table, and {what}"
-            raise Unsupported(said, hint="Its rows are changed by mutations.", table=self.name)
+            raise Unsupported(said, hint="Its rows are changed by lake.mutate.", table=self.name)
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
