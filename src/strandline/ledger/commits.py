@@ -6,37 +6,56 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from strandline.errors import BadRequest, NotFound
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.ledger.prepared import Prepared, Step
 from strandline.model.commits import Commit
 from strandline.model.ids import new_id
+
+_INSERT = Prepared(insert(db.commits).values({column: bindparam(f"b_{column.name}") for column in db.commits.columns}))
+_MOVE_TIP = Prepared(
+    update(db.branches).where(db.branches.c.branch_id == bindparam("b_branch_id")).values(tip=bindparam("b_commit_id"))
+)
+
+
+def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[Step]:
+    """What writes a commit, and makes it the newest of its branch."""
+    row = {
+        "b_commit_id": commit.commit_id,
+        "b_branch_id": branch_id,
+        "b_kind": commit.kind,
+        "b_actor": commit.actor,
+        "b_message": commit.message,
+        "b_seq": commit.seq,
+        "b_at_us": commit.at_us,
+        "b_parents": orjson.dumps(commit.parents).decode(),
+        "b_tables": orjson.dumps(dict(commit.tables)).decode(),
+        "b_op_id": op_id,
+    }
+    return [Step(_INSERT, row), Step(_MOVE_TIP, row)]
 
 
 def write_commit(
     txn: Txn, branch: str, *, kind: str, actor: str, message: str, tables: Mapping[str, int], op_id: str | None = None
 ) -> str:
     """Write a commit onto a branch's tip, with a seq of its own, and return its id."""
-    tip = txn.conn.execute(select(db.branches).where(db.branches.c.name == branch)).one()
-    commit_id = new_id()
-    txn.conn.execute(
-        insert(db.commits).values(
-            commit_id=commit_id,
-            branch_id=tip.branch_id,
-            kind=kind,
-            actor=actor,
-            message=message,
-            seq=txn.allocate(1),
-            at_us=txn.at_us,
-            parents=orjson.dumps([tip.tip] if tip.tip else []).decode(),
-            tables=orjson.dumps(dict(tables)).decode(),
-            op_id=op_id,
-        )
+    at = txn.conn.execute(select(db.branches).where(db.branches.c.name == branch)).one()
+    commit = Commit(
+        commit_id=new_id(),
+        branch=branch,
+        kind=kind,
+        actor=actor,
+        message=message,
+        seq=txn.allocate(1),
+        at_us=txn.at_us,
+        parents=(at.tip,) if at.tip else (),
+        tables=tables,
     )
-    txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == tip.branch_id).values(tip=commit_id))
-    return commit_id
+    txn.write_last(writing(commit, at.branch_id, op_id))
+    return commit.commit_id
 
 
 def commit_of_operation(conn: Connection, op_id: str) -> str | None:

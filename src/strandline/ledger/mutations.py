@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, select
 
 from strandline.errors import Conflict, NotFound, StrandError
+from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
-from strandline.ledger import touches
 from strandline.ledger.appends import Append, refusal, writing
-from strandline.ledger.commits import find_commit
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
 from strandline.model.commits import Commit
@@ -90,12 +88,6 @@ _SELECT_NEWEST = Prepared(
         _touch.hash == bindparam("b_hash"),
     )
 )
-_INSERT_COMMIT = Prepared(
-    insert(db.commits).values({column: bindparam(f"b_{column.name}") for column in db.commits.columns})
-)
-_MOVE_TIP = Prepared(
-    update(db.branches).where(db.branches.c.branch_id == bindparam("b_branch")).values(tip=bindparam("b_tip"))
-)
 
 
 def asks_of(mutations: Sequence[Mutation]) -> list[Step]:
@@ -142,7 +134,7 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
 
 def find_mutation(txn: Txn, mutation: Mutation) -> Commit | None:
     """The commit of a mutation that is stored already; None when it is not."""
-    return find_commit(txn.conn, mutation.commit_id)
+    return commits.find_commit(txn.conn, mutation.commit_id)
 
 
 def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
@@ -218,9 +210,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
         written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in change.hashes)
-    steps.append(Step(_INSERT_COMMIT, _commit_row(mutation, commit)))
-    steps.append(Step(_MOVE_TIP, {"b_branch": mutation.branch_id, "b_tip": commit.commit_id}))
-    txn.write_last(steps)
+    txn.write_last([*steps, *commits.writing(commit, mutation.branch_id)])
     txn.allocate(commit.seq - txn.last_seq)
     written.tips[mutation.branch_id] = commit.commit_id
     return commit
@@ -232,18 +222,3 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
         (one, first_seq + place, batch_id)
         for place, (one, batch_id) in enumerate(zip(change.hashes, batch_ids, strict=True))
     ]
-
-
-def _commit_row(mutation: Mutation, commit: Commit) -> dict[str, Any]:
-    return {
-        "b_commit_id": commit.commit_id,
-        "b_branch_id": mutation.branch_id,
-        "b_kind": commit.kind,
-        "b_actor": commit.actor,
-        "b_message": commit.message,
-        "b_seq": commit.seq,
-        "b_at_us": commit.at_us,
-        "b_parents": orjson.dumps(commit.parents).decode(),
-        "b_tables": orjson.dumps(dict(commit.tables)).decode(),
-        "b_op_id": None,
-    }
