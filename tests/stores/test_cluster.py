@@ -73,6 +73,12 @@ def test_flush_load_and_deliveries_run_on_a_cluster(cluster: Cluster, s3: S3, tm
                (psutil.Process(one.pid) for one in cluster.workers)), "no executor ran"  # fmt: skip
 
 
+def own_executors(cluster: Cluster, application: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The executors that were started after a process, so for it."""
+    since = psutil.Process(application.pid).create_time()
+    return [one for one in cluster.executors() if one.create_time() >= since]
+
+
 def test_an_executor_that_is_killed_in_a_flush_takes_no_row_with_it(cluster: Cluster, s3: S3, tmp_path: Path) -> None:
     """Its task runs again on another one, and what the first had written is nobody's."""
     with create.create(tmp_path / "lake", warehouse=s3.uri, store=s3.store) as lake:
@@ -81,10 +87,12 @@ def test_an_executor_that_is_killed_in_a_flush_takes_no_row_with_it(cluster: Clu
         env = on(cluster, STRAND_FAILPOINTS="stage.before_append=sleep(4000)@2")
         flusher = python_process(FLOW, str(lake.root), env=env)
         try:
-            wait_until(lambda: len(cluster.executors()) == 2)
-            assert flusher.stdout is not None and flusher.stdout.readline().strip() == "50"
+            # Those of an earlier application may still be ending, and the second one may come late.
+            wait_until(lambda: flusher.poll() is not None or bool(own_executors(cluster, flusher)), timeout_s=240)
+            assert flusher.stdout is not None and flusher.stderr is not None
+            assert flusher.stdout.readline().strip() == "50", flusher.stderr.read()[-3000:]
             time.sleep(1)
-            cluster.executors()[0].kill()
+            own_executors(cluster, flusher)[0].kill()
             assert flusher.wait(timeout=240) == 0
         finally:
             kill(flusher)
