@@ -167,9 +167,10 @@ def test_a_mapping_needs_columns_and_texts() -> None:
     bad: Any = {"a": 1}
     with pytest.raises(BadRequest):
         sc.parse_mapping(bad)
-    for doc in (None, [1], [{"name": "a"}], [{"name": "a", "type": 1, "nullable": True}]):
-        with pytest.raises(BadRequest):
-            sc.from_json(doc)
+    for columns in (None, [1], [{"name": "a"}], [{"name": "a", "type": 1, "nullable": True}]):
+        for doc in (columns, {"columns": columns}):
+            with pytest.raises(BadRequest):
+                sc.from_json(doc)
 
 
 def test_an_unknown_column_suggests_the_nearest_one() -> None:

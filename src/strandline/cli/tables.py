@@ -122,7 +122,7 @@ def create(
         )
     document = {
         "table": table.name,
-        "columns": described.to_json(),
+        **described.to_json(),
         "row_key": list(table.row_key),
         "key": list(table.key),
         "partition_by": list(table.partition_by),
@@ -133,7 +133,7 @@ def create(
 
 
 def _schema_file(file: str) -> Schema:
-    """Iceberg's JSON, or the columns as `table show --json` prints them."""
+    """Iceberg's JSON, or what `table show --json` prints, or the columns of that alone."""
     import orjson
 
     from strandline.model.schema import from_iceberg_json, from_json
@@ -144,7 +144,9 @@ def _schema_file(file: str) -> Schema:
         raise BadRequest(
             f"{file} is not JSON: {error}", hint="It holds an Iceberg schema, as a JSON object."
         ) from error
-    return from_json(document) if isinstance(document, list) else from_iceberg_json(document)
+    if isinstance(document, list):
+        return from_json({"columns": document})
+    return from_json(document) if isinstance(document, dict) and "columns" in document else from_iceberg_json(document)
 
 
 def list_(context: typer.Context, branch: Branch = "main") -> None:

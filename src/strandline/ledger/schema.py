@@ -96,7 +96,7 @@ schemas = Table(
     Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
     Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
     Column("version", Integer, nullable=False),
-    Column("columns", Text, nullable=False),
+    Column("definition", Text, nullable=False),
     PrimaryKeyConstraint("branch_id", "table_id", "version"),
 )
 

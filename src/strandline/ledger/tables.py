@@ -106,7 +106,7 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
     )
     txn.conn.execute(
         insert(db.schemas).values(
-            branch_id=on_branch, table_id=table.table_id, version=1, columns=_json(schema.to_json())
+            branch_id=on_branch, table_id=table.table_id, version=1, definition=_json(schema.to_json())
         )
     )
     txn.conn.execute(
@@ -189,9 +189,9 @@ def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
 
 
 def read_schema(conn: Connection, on_branch: str, table_id: str, version: int) -> Schema:
-    """The columns of one schema version."""
+    """One version of a table's schema."""
     text = conn.execute(
-        select(db.schemas.c.columns).where(
+        select(db.schemas.c.definition).where(
             db.schemas.c.branch_id == on_branch, db.schemas.c.table_id == table_id, db.schemas.c.version == version
         )
     ).scalar_one()

@@ -1,4 +1,4 @@
-"""A table's schema: its columns, in order.
+"""A table's schema: its columns, in order, and the constraints that its rows keep.
 
 What a row must look like is decided by the columns here and checked by `rows`, at the door. Behind it nothing is
 required any more: stored files have only nullable fields, because a requirement can change on one branch and files are
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from strandline.errors import BadRequest, nearest
+from strandline.model.constraints import Constraint, parse_constraints
 from strandline.model.foreign import column_from_iceberg
 from strandline.model.types import (
     OURS,
@@ -29,9 +30,10 @@ SYSTEM_COLUMNS = frozenset(OURS)
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, in order."""
+    """The columns of a table, in order, and what is declared of their values."""
 
     columns: tuple[Column, ...]
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.names, "a table")
@@ -40,9 +42,9 @@ class Schema:
         """Kept after the first time: plans are looked up by schema for every append."""
         return self._hash
 
-    def __reduce__(self) -> tuple[type[Schema], tuple[tuple[Column, ...]]]:
+    def __reduce__(self) -> tuple[type[Schema], tuple[Any, ...]]:
         """Pickled without what is cached: another process hashes strings differently."""
-        return Schema, (self.columns,)
+        return Schema, (self.columns, self.constraints)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -57,16 +59,19 @@ class Schema:
         return found
 
     def text(self) -> str:
-        """As `parse_columns` reads it."""
+        """The columns as `parse_columns` reads them."""
         return ",".join(column.text() for column in self.columns)
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> dict[str, list[Any]]:
         """As the ledger stores it; `from_json` is the inverse."""
-        return [{"name": c.name, "type": type_text(c.type), "nullable": c.nullable} for c in self.columns]
+        return {
+            "columns": [{"name": c.name, "type": type_text(c.type), "nullable": c.nullable} for c in self.columns],
+            "constraints": [constraint.text() for constraint in self.constraints],
+        }
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.columns)
+        return hash((self.columns, self.constraints))
 
     @cached_property
     def _by_name(self) -> dict[str, Column]:
@@ -86,10 +91,12 @@ def parse_mapping(types: Mapping[str, str]) -> Schema:
 def from_json(doc: Any) -> Schema:
     """A schema from what `to_json` gave."""
     try:
-        return Schema(tuple(Column(c["name"], parse_type(c["type"]), c["nullable"]) for c in doc))
-    except (KeyError, TypeError) as error:
+        columns = tuple(Column(c["name"], parse_type(c["type"]), c["nullable"]) for c in doc["columns"])
+        return Schema(columns, parse_constraints(doc.get("constraints", ())))
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
-            f"not a stored schema: {type(error).__name__} {error}", hint="A list of objects: name, type, nullable."
+            f"not a stored schema: {type(error).__name__} {error}",
+            hint='An object with "columns" (each with name, type, nullable), and maybe "constraints".',
         ) from None
 
 

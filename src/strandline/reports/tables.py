@@ -23,7 +23,7 @@ def describe(view: View, name: str) -> dict[str, Any]:
     return {
         "table": table.name,
         "branch": view.branch,
-        "columns": state.schema.to_json(),
+        **state.schema.to_json(),
         "key": list(table.key),
         "row_key": list(table.row_key),
         "partition_by": list(table.partition_by),
