@@ -254,14 +254,15 @@ def test_f45_a_schema_that_moves_under_an_append_is_noticed(lake: Lake) -> None:
     make_table(lake)
     lake.append("messages", [message(1)])
     state = lake.view().state("messages")
-    columns = [*state.schema.to_json(), {"name": "added", "type": "long", "nullable": False}]
+    definition = state.schema.to_json()
+    definition["columns"].append({"name": "added", "type": "long", "nullable": False})
     with lake.ledger.write() as txn:
         txn.conn.execute(
             schema.schemas.insert().values(
                 branch_id=state.head.branch_id,
                 table_id=state.table.table_id,
                 version=2,
-                columns=json.dumps(columns),
+                definition=json.dumps(definition),
             )
         )
         txn.conn.execute(update(schema.heads).values(schema_version=2))

@@ -177,11 +177,12 @@ def test_a_schema_that_moves_under_a_group_is_noticed_by_each_member(lake: Lake)
     """All members are validated again; those that don't fit the new schema are refused, the others stored."""
     make_table(lake, row_key=[])
     state = lake.view().state("messages")
-    columns = [*state.schema.to_json(), {"name": "added", "type": "long", "nullable": True}]
+    columns = [*state.schema.to_json()["columns"], {"name": "added", "type": "long", "nullable": True}]
     columns = [column | {"nullable": False} if column["name"] == "body" else column for column in columns]
+    definition = json.dumps({"columns": columns})
     with one_group(lake) as group:
         head = {"branch_id": state.head.branch_id, "table_id": state.table.table_id}
-        group.txn.conn.execute(schema.schemas.insert().values(**head, version=2, columns=json.dumps(columns)))
+        group.txn.conn.execute(schema.schemas.insert().values(**head, version=2, definition=definition))
         group.txn.conn.execute(update(schema.heads).values(schema_version=2))
         group.append([message(1)])
         group.append([message(2) | {"body": None}])

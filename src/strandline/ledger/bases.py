@@ -20,6 +20,7 @@ class HeadNow:
     version: int
     barrier: int
     last_seq: int
+    schema_version: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Base:
 _last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_subquery()
 _SELECT_BRANCH = select(db.branches.c.tip, _last_seq).where(db.branches.c.branch_id == bindparam("b_branch"))
 _SELECT_HEAD = Prepared(
-    select(db.heads.c.version, db.heads.c.barrier, db.heads.c.last_seq).where(
+    select(db.heads.c.version, db.heads.c.barrier, db.heads.c.last_seq, db.heads.c.schema_version).where(
         db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
     )
 )

@@ -96,7 +96,6 @@ def _copied() -> Iterator[tuple[Table, object]]:
     """The tables whose rows a branch has of its own, with the rows that it begins with: what is current."""
     keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
     yield db.heads, db.heads.c.table_id.in_(keyed)
-    yield db.schemas, db.schemas.c.table_id.in_(keyed)
     yield db.tail, db.tail.c.table_id.in_(keyed)
     yield db.stream_heads, db.stream_heads.c.table_id.in_(keyed)
     yield db.files, and_(db.files.c.table_id.in_(keyed), db.files.c.removed_version.is_(None))

@@ -83,11 +83,7 @@ def unresolved_heads(conn: Connection) -> list[tuple[str, str]]:
         )
         .outerjoin(
             db.schemas,
-            and_(
-                schema.branch_id == head.branch_id,
-                schema.table_id == head.table_id,
-                schema.version == head.schema_version,
-            ),
+            and_(schema.table_id == head.table_id, schema.version == head.schema_version),
         )
         .where(
             or_(

@@ -40,8 +40,8 @@ def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[St
 
 def write_commit(
     txn: Txn, branch: str, *, kind: str, actor: str, message: str, tables: Mapping[str, int], op_id: str | None = None
-) -> str:
-    """Write a commit onto a branch's tip, with a seq of its own, and return its id."""
+) -> Commit:
+    """Write a commit onto a branch's tip, with a seq of its own."""
     at = txn.conn.execute(select(db.branches).where(db.branches.c.name == branch)).one()
     commit = Commit(
         commit_id=new_id(),
@@ -55,7 +55,7 @@ def write_commit(
         tables=tables,
     )
     txn.write_last(writing(commit, at.branch_id, op_id))
-    return commit.commit_id
+    return commit
 
 
 def commit_of_operation(conn: Connection, op_id: str) -> str | None:

@@ -52,7 +52,6 @@ def add_files(
     branch_id: str,
     table_id: str,
     version: int,
-    schema_version: int,
     files: Sequence[DataFile],
     replaced: Sequence[Replaced] = (),
 ) -> None:
@@ -74,7 +73,7 @@ def add_files(
                 "last_seq": file.last_seq,
                 "partition": file.partition,
                 "origin": int(file.origin),
-                "schema_version": schema_version,
+                "schema_version": file.schema_version,
                 "at_us": min((one.at_us for one in replaced if one.overlaps(file)), default=txn.at_us),
                 "oldest_us": file.oldest_us,
                 "newest_us": file.newest_us,

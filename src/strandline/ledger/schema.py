@@ -90,14 +90,16 @@ tables = Table(
     Column("settings", Text, nullable=False),
 )
 
+# A version is the number (the seq) of the commit that made it, on the branch named here. So a version means the same on
+# every branch, and a batch or a file that says under which one it was written can be shared by branches.
 schemas = Table(
     "schemas",
     metadata,
-    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
     Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
-    Column("version", Integer, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
     Column("definition", Text, nullable=False),
-    PrimaryKeyConstraint("branch_id", "table_id", "version"),
+    PrimaryKeyConstraint("table_id", "version"),
 )
 
 heads = Table(
@@ -110,7 +112,7 @@ heads = Table(
     Column("state_snapshot", BigInteger),
     Column("folded_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
-    Column("schema_version", Integer, nullable=False),
+    Column("schema_version", BigInteger, nullable=False),
     Column("barrier", BigInteger, nullable=False),
     Column("refuses", Text),
     Column("rows_acked", BigInteger, nullable=False),
@@ -130,7 +132,7 @@ batches = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
-    Column("schema_version", Integer, nullable=False),
+    Column("schema_version", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("partitions", Text, nullable=False),
@@ -214,7 +216,7 @@ files = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("partition", Text, nullable=False),
     Column("origin", SmallInteger, nullable=False),
-    Column("schema_version", Integer, nullable=False),
+    Column("schema_version", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("oldest_us", BigInteger),
     Column("newest_us", BigInteger),
@@ -340,7 +342,7 @@ quarantine = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
-    Column("schema_version", Integer, nullable=False),
+    Column("schema_version", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
     Column("appended_at_us", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
@@ -440,7 +442,7 @@ deliveries = Table(
     Column("until", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("snapshot_id", BigInteger, nullable=False),
-    Column("schema_version", Integer, nullable=False),
+    Column("schema_version", BigInteger, nullable=False),
     Column("settings", Text, nullable=False),
     Column("opened_at_us", BigInteger, nullable=False),
     Column("attempts", Integer, nullable=False),

@@ -28,7 +28,7 @@ def change_settings(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Ta
         on_branch = branch_id(txn.conn, MAIN)
         head = read_head(txn.conn, on_branch, table.table_id)
         settings = replace(table.settings, **changes)
-        _check_time(table, read_schema(txn.conn, on_branch, table.table_id, head.schema_version), settings.time_column)
+        _check_time(table, read_schema(txn.conn, table.table_id, head.schema_version), settings.time_column)
         if settings.retention_s is not None:
             table.require_log("has no retention")
         if settings.retention_s is not None and settings.retention_s <= 0:

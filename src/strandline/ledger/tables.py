@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -65,8 +66,10 @@ def create_table(
             extra=extra,
             created_at_us=txn.at_us,
         )
-        _insert(txn, table, schema, branch_id(txn.conn, branch))
-        write_commit(txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0})
+        commit = write_commit(
+            txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0}
+        )
+        insert_table(txn, table, schema.fresh(), branch_id(txn.conn, branch), commit.seq)
         fail("table.before_commit")
     fail("table.after_commit")
     return table
@@ -84,7 +87,8 @@ def _refuse_existing(conn: Connection, name: str) -> None:
         )
 
 
-def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
+def insert_table(txn: Txn, table: Table, schema: Schema, on_branch: str, number: int) -> None:
+    """Write down a table that the commit of this number makes on a branch."""
     txn.conn.execute(
         insert(db.tables).values(
             table_id=table.table_id,
@@ -104,11 +108,7 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
             settings=_json(asdict(table.settings)),
         )
     )
-    txn.conn.execute(
-        insert(db.schemas).values(
-            branch_id=on_branch, table_id=table.table_id, version=1, definition=_json(schema.to_json())
-        )
-    )
+    insert_schema(txn, on_branch, table.table_id, number, schema)
     txn.conn.execute(
         insert(db.heads).values(
             branch_id=on_branch,
@@ -116,13 +116,22 @@ def _insert(txn: Txn, table: Table, schema: Schema, on_branch: str) -> None:
             version=0,
             folded_seq=0,
             last_seq=0,
-            schema_version=1,
+            schema_version=number,
             barrier=0,
             rows_acked=0,
             rows_log=0,
             rows_dropped=0,
             rows_pruned=0,
             rows_quarantined=0,
+        )
+    )
+
+
+def insert_schema(txn: Txn, on_branch: str, table_id: str, number: int, schema: Schema) -> None:
+    """Write down what the commit of this number makes of a table's schema."""
+    txn.conn.execute(
+        insert(db.schemas).values(
+            table_id=table_id, version=number, branch_id=on_branch, definition=_json(schema.to_json())
         )
     )
 
@@ -167,7 +176,8 @@ def _state(conn: Connection, on_branch: str, table: Table) -> TableState:
     return TableState(
         table=table,
         head=head,
-        schema=read_schema(conn, on_branch, table.table_id, head.schema_version),
+        schema=(schemas := read_schemas(conn, table.table_id))[head.schema_version],
+        schemas=schemas,
         tail=tuple(read_tail(conn, on_branch, table.table_id)),
         reserved_from=reserved,
     )
@@ -188,14 +198,21 @@ def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
     )
 
 
-def read_schema(conn: Connection, on_branch: str, table_id: str, version: int) -> Schema:
+def read_schema(conn: Connection, table_id: str, version: int) -> Schema:
     """One version of a table's schema."""
-    text = conn.execute(
-        select(db.schemas.c.definition).where(
-            db.schemas.c.branch_id == on_branch, db.schemas.c.table_id == table_id, db.schemas.c.version == version
-        )
-    ).scalar_one()
-    return from_json(orjson.loads(text))
+    return read_schemas(conn, table_id)[version]
+
+
+def read_schemas(conn: Connection, table_id: str) -> dict[int, Schema]:
+    """Every version of a table's schema, of all branches: its files and batches name them."""
+    known = select(db.schemas.c.version, db.schemas.c.definition).where(db.schemas.c.table_id == table_id)
+    return {row.version: _schema(row.definition) for row in conn.execute(known)}
+
+
+@lru_cache(maxsize=1024)
+def _schema(definition: str) -> Schema:
+    """Parsed once: a version never changes, and every view asks for it."""
+    return from_json(orjson.loads(definition))
 
 
 def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]:

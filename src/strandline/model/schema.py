@@ -18,6 +18,7 @@ from strandline.model.foreign import column_from_iceberg
 from strandline.model.types import (
     OURS,
     Column,
+    Fill,
     check_names,
     parse_column_list,
     parse_nullable,
@@ -65,9 +66,18 @@ class Schema:
     def to_json(self) -> dict[str, list[Any]]:
         """As the ledger stores it; `from_json` is the inverse."""
         return {
-            "columns": [{"name": c.name, "type": type_text(c.type), "nullable": c.nullable} for c in self.columns],
+            "columns": [_column_json(column) for column in self.columns],
             "constraints": [constraint.text() for constraint in self.constraints],
         }
+
+    def fresh(self) -> Schema:
+        """The same for a new table: what older rows and files have to do with a column is left out."""
+        return Schema(tuple(Column(one.name, one.type, one.nullable) for one in self.columns), self.constraints)
+
+    @cached_property
+    def stored(self) -> dict[str, Column]:
+        """The columns by their names in data files."""
+        return {column.stored: column for column in self.columns}
 
     @cached_property
     def _hash(self) -> int:
@@ -91,13 +101,27 @@ def parse_mapping(types: Mapping[str, str]) -> Schema:
 def from_json(doc: Any) -> Schema:
     """A schema from what `to_json` gave."""
     try:
-        columns = tuple(Column(c["name"], parse_type(c["type"]), c["nullable"]) for c in doc["columns"])
-        return Schema(columns, parse_constraints(doc.get("constraints", ())))
+        return Schema(tuple(map(_column_from_json, doc["columns"])), parse_constraints(doc.get("constraints", ())))
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
             f"not a stored schema: {type(error).__name__} {error}",
             hint='An object with "columns" (each with name, type, nullable), and maybe "constraints".',
         ) from None
+
+
+def _column_json(column: Column) -> dict[str, Any]:
+    """What is as in any new table is left out."""
+    said: dict[str, Any] = {"name": column.name, "type": type_text(column.type), "nullable": column.nullable}
+    if column.stored != column.name:
+        said["stored"] = column.stored
+    if column.fills:
+        said["fills"] = [{"below": fill.below, "value": fill.value} for fill in column.fills]
+    return said
+
+
+def _column_from_json(doc: Any) -> Column:
+    fills = tuple(Fill(fill["below"], fill["value"]) for fill in doc.get("fills", ()))
+    return Column(doc["name"], parse_type(doc["type"]), doc["nullable"], doc.get("stored", ""), fills)
 
 
 def from_iceberg_json(doc: Any) -> Schema:

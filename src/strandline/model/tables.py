@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from strandline.errors import Unsupported
 from strandline.model.schema import Schema
+from strandline.model.shapes import Shape, shape_of
 from strandline.model.types import AT, COMMIT, EXTRA, ORIGIN, OURS, REMOVED, Column
 
 Dedupe = Literal["table", "partition"]
@@ -127,6 +129,7 @@ class DataFile:
     """A data file of a log snapshot: enough to plan a read without Iceberg's metadata.
 
     `origin` says whether it has the columns of forwarded rows: one that was written before the first of them has not.
+    `schema_version` is the schema whose columns it has, whatever else it has.
     `oldest_us` and `newest_us` are the range of the table's time column, as far as it is known and no row lacks it.
     """
 
@@ -139,17 +142,39 @@ class DataFile:
     origin: bool = False
     oldest_us: int | None = None
     newest_us: int | None = None
+    schema_version: int = 0
 
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved."""
+    """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved.
+
+    `schemas` are all versions of its schema: rows that were written under an older one are read under this one.
+    """
 
     table: Table
     head: Head
     schema: Schema
     tail: tuple[BatchRef, ...]
     reserved_from: int | None
+    schemas: Mapping[int, Schema]
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of the table's log: the user's, then ours."""
+        return [*self.schema.columns, *self.table.added_columns]
+
+    def shapes(self, files: Iterable[DataFile]) -> dict[str, Shape]:
+        """What each of these data files has of the table's columns."""
+        known: dict[tuple[int, bool], Shape] = {}
+        found: dict[str, Shape] = {}
+        for file in files:
+            kind = file.schema_version, file.origin
+            if kind not in known:
+                written, versions = self.schemas[file.schema_version], self.schemas.values()
+                known[kind] = shape_of(self.columns, written, versions, origin=file.origin)
+            found[file.path] = known[kind]
+        return found
 
     @property
     def stable_seq(self) -> int:

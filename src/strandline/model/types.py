@@ -129,14 +129,31 @@ TYPE_NAMES = (*PRIMITIVES, "decimal", "list", "struct", "map")
 
 
 @dataclass(frozen=True)
+class Fill:
+    """What rows below a seq read as where they have no value. `value` is text, as the type's values are written."""
+
+    below: int
+    value: str
+
+
+@dataclass(frozen=True)
 class Column:
-    """A name, a type, and whether a row may lack it."""
+    """A name, a type, and whether a row may lack it.
+
+    `stored` is its name in data files, made once and never changed: by it a column is the same one after a rename, and
+    another one when it was dropped and added again. `fills` are the defaults of rows that were there before it, or
+    before it was required, oldest first.
+    """
 
     name: str
     type: Type
     nullable: bool = False
+    stored: str = ""
+    fills: tuple[Fill, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.stored:
+            object.__setattr__(self, "stored", self.name)
         if _NAME.fullmatch(self.name) or OURS.get(self.name) == self.type:
             return
         raise _bad_name(self.name)

@@ -226,7 +226,7 @@ def _append_small(
         "duplicates_dropped": 0,
         "first_seq": ack.first_seq,
         "last_seq": ack.last_seq,
-        "commit": commit,
+        "commit": commit.commit_id,
         "skipped": skipped,
     }
     if request.query_mark is None:

@@ -83,7 +83,6 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
     version = effect.from_version
     if effect.snapshot is not None:
         version += 1
-        head = read_head(txn.conn, effect.branch_id, effect.table_id)
         files.add_snapshot(
             txn,
             effect.branch_id,
@@ -95,7 +94,7 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
             rows=effect.rows_added - effect.rows_removed,
         )
         replaced = files.remove_files(txn, effect.branch_id, effect.table_id, version, effect.removed)
-        files.add_files(txn, effect.branch_id, effect.table_id, version, head.schema_version, effect.files, replaced)
+        files.add_files(txn, effect.branch_id, effect.table_id, version, effect.files, replaced)
     if effect.pruned and not effect.past_sinks:
         check_limits(txn.conn, effect.branch_id, effect.table_id, effect.pruned)
     if effect.condemned:
@@ -116,7 +115,7 @@ def _commit(txn: Txn, intent: Intent, effects: Effects) -> str | None:
         message=effects.commit.message,
         tables=effects.commit.tables,
         op_id=intent.op_id,
-    )
+    ).commit_id
 
 
 def _keep_answers(txn: Txn, effects: Effects, commit: str | None) -> None:

@@ -151,14 +151,13 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
 def find(ctx: Context, state: TableState, where: str) -> Found:
     """What a condition names in the log, among the dead letters and in quarantine."""
     head = state.head
-    stored = [column.name for column in stored_columns(state)]
     with ctx.ledger.read() as conn:
         files = read_files(conn, head.branch_id, head.table_id, head.version)
         letters = purges.read_letters(conn, head.table_id)
         quarantined = purges.read_quarantined(conn, head.table_id)
     scope = key_scope(state)
     hashed = [f"{relations.key_hash(scope)} AS {HASH}"] if scope.row_key else []
-    removal, rows = find_rows(files, stored, where, hashed)
+    removal, rows = find_rows(state, files, where, hashed)
     hashes = sorted({bytes(one) for one in rows.column(HASH).to_pylist() if one}) if hashed and rows.num_rows else []
     gone = set(rows.column(SEQ).to_pylist()) if rows.num_rows else set()
     named, unsure = _letters(letters, gone, where)

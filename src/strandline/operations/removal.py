@@ -26,6 +26,7 @@ from strandline.operations.compact import place_of
 from strandline.operations.context import Context
 from strandline.operations.layout import Group, neighbours
 from strandline.operations.stage_tail import added_files, prepare_branch
+from strandline.views.view import files_sql
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,13 @@ class Removal:
 
 
 def find_rows(
-    files: Sequence[DataFile], stored: Sequence[str], condition: str, more: Sequence[str] = ()
+    state: TableState, files: Sequence[DataFile], condition: str, more: Sequence[str] = ()
 ) -> tuple[Removal, pa.Table]:
-    """The rows of these files that a condition of DuckDB's names; beside it their seqs and `more` expressions."""
+    """The rows of a table's files that a condition of DuckDB's names; beside it their seqs and `more` expressions."""
     found: list[tuple[DataFile, pa.Table]] = []
     with sandbox.interruptible(), sandbox.connect() as connection:
         for file in files:
-            path = relations.local_path(file.path)
-            rows = relations.files([path], stored, frozenset() if file.origin else {path})
-            matched = relations.matching(connection, rows, [SEQ, *more], condition)
+            matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
             if matched.num_rows:
                 found.append((file, matched))
     highest: dict[str, int] = {}

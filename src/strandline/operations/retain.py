@@ -31,7 +31,7 @@ from strandline.operations.flush import scope_of
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, find_rows, stage_removal
 from strandline.operations.steps import Coverage, Running, run
-from strandline.views.view import stored_columns
+from strandline.views.view import files_sql
 
 WORTH_SHARE = 0.25
 """Of a file's rows: when so many are old, the worker writes it again without them."""
@@ -147,13 +147,14 @@ def _old_rows(ctx: Context, planned: Plan, file: DataFile) -> Removal:
     limit = planned.limit(file.partition)
     if limit is not None:
         condition = f"{condition} AND {SEQ} <= {limit}"
-    return find_rows([file], [one.name for one in stored_columns(state)], condition)[0]
+    return find_rows(state, [file], condition)[0]
 
 
 def _look_into(ctx: Context, state: TableState, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
     with sandbox.interruptible(), sandbox.connect() as connection:
-        oldest_us, newest_us = relations.range_us(connection, relations.local_path(file.path), column)
+        rows = files_sql(state, [file], [one for one in state.columns if one.name == column])
+        oldest_us, newest_us = relations.range_us(connection, rows, column)
     with ctx.ledger.write() as txn:
         set_times(txn, state.head.branch_id, state.table.table_id, file.path, oldest_us, newest_us)
 
@@ -304,7 +305,7 @@ def _count_old(planned: Plan, file: DataFile, behind: int) -> int:
         return file.rows
     settings = planned.state.table.settings
     condition = f"{relations.older_than(settings.time_column, planned.cutoff_us)} AND {SEQ} > {behind}"
-    return find_rows([file], [one.name for one in stored_columns(planned.state)], condition)[0].rows
+    return find_rows(planned.state, [file], condition)[0].rows
 
 
 def _told(held: Mapping[str, Any]) -> str:

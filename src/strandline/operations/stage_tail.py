@@ -68,9 +68,10 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     """Make sure of the Iceberg table and of the operation's private branch at the pin."""
     iceberg = ctx.iceberg()
     fail("stage.before_table")
-    iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by)
-    if state.table.inbound:
-        iceberg.ensure_columns(state.table.iceberg_name, state.table.added_columns)
+    made = ", ".join(column_ddl(replace(column, name=column.stored)) for column in state.columns)
+    iceberg.ensure_table(state.table.iceberg_name, made, state.table.partition_by)
+    if state.table.inbound or len(state.schemas) > 1:
+        iceberg.ensure_columns(state.table.iceberg_name, state.columns)
     fail("stage.before_branch")
     with ctx.ledger.read() as conn:
         shared = has_snapshots(conn, state.table.table_id)
@@ -143,8 +144,9 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
 def added_files(ctx: Context, state: TableState, snapshot: int) -> tuple[DataFile, ...]:
     """The files that a staged snapshot added, as the ledger will record them."""
     table = state.table
-    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
-    return tuple(replace(file, origin=table.inbound) for file in found)
+    times = next(one.stored for one in state.columns if one.name == table.settings.time_column)
+    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, times)
+    return tuple(replace(file, origin=table.inbound, schema_version=state.head.schema_version) for file in found)
 
 
 def columns_ddl(state: TableState) -> str:

@@ -20,7 +20,7 @@ from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, nearest
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import branch_name, read_schema, read_states
+from strandline.ledger.tables import branch_name, read_states
 from strandline.model.arrow import arrow_field
 from strandline.model.sinks import Delivery, Mark, StreamState
 from strandline.model.tables import DataFile, TableState
@@ -87,7 +87,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
     """How a delivery's rows are read: only the files that can hold some, of the version and schema that it pins."""
     stream = delivery.stream
     (now,) = read_states(conn, branch_name(conn, stream.branch_id), [delivery.table])
-    schema = read_schema(conn, stream.branch_id, stream.table_id, delivery.schema_version)
+    schema = now.schemas[delivery.schema_version]
     table = replace(now.table, inbound=bool(delivery.settings.get(INBOUND)))
     state = replace(now, table=table, schema=schema)
     files = read_files(
@@ -102,12 +102,12 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
     stored = stored_columns(state)
     wanted = Range(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
-        stored=tuple(column.name for column in stored),
+        stored=tuple(stored),
         since=delivery.since,
         until=delivery.until,
         select=_select(stored, delivery.settings),
         schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
-        older=frozenset(file.path for file in files if not file.origin),
+        shapes=state.shapes(files),
         store=store_of(files[0].path) if files else None,
     )
     return wanted, state

@@ -16,7 +16,8 @@ from strandline.errors import StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
-from strandline.model.arrow import batch_arrow, origin_fields
+from strandline.model.arrow import batch_arrow, origin_fields, stored_schema
+from strandline.model.reshape import name_in, reshaped
 from strandline.model.tables import BatchRef, Payload, Table, TableState
 from strandline.model.types import ACTOR, AT, COMMIT, SEQ
 from strandline.model.wire import decode, decode_columns
@@ -38,20 +39,19 @@ def read_batches(
     With `columns`, only these of the user's are decoded, and `_seq` is always there. Rows whose time lies before
     `cutoff_us` are left out: retention would remove them as soon as they were in the log.
     """
-    schema = batch_arrow(state.schema, state.table)
+    own = len(batch_arrow(state.schema, state.table))
     time_column = state.table.settings.time_column
     decoded = columns
     if columns is not None and cutoff_us is not None and time_column != AT:
         decoded = list(dict.fromkeys([*columns, time_column]))
-    wanted = schema if decoded is None else pa.schema([schema.field(name) for name in decoded])
     for payload in read_payloads(ledger, refs):
         try:
-            batch = decode_payload(payload, wanted, decoded)
+            batch = decode_payload(payload, state, decoded)
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
             continue
         if columns is None:
-            rows = _stamp(batch, payload.ref, len(schema), state.table)
+            rows = _stamp(batch, payload.ref, own, state.table)
         else:
             rows = batch.append_column(SEQ, _seqs(payload.ref))
         if cutoff_us is not None:
@@ -71,8 +71,25 @@ class Unreadable(Exception):
     """A payload that is not what was written."""
 
 
-def decode_payload(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The rows of a payload, or these columns of them; Unreadable when it is not what was written."""
+def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The rows of a payload, or these columns of them, as the table's schema has them now.
+
+    Unreadable when it is not what was written.
+    """
+    written = state.schemas[payload.ref.schema_version]
+    if columns is None:
+        rows = _decode(payload, batch_arrow(written, state.table))
+    else:
+        names = [name for name in (name_in(written, state.schema.column(one)) for one in columns) if name is not None]
+        shape = stored_schema(written)
+        rows = _decode(payload, pa.schema([shape.field(name) for name in names]), names)
+    if written == state.schema:
+        return rows
+    shown = state.schema.columns if columns is None else [state.schema.column(name) for name in columns]
+    return reshaped(rows, written, shown, _seqs(payload.ref))
+
+
+def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     if checksum(payload.payload) != payload.checksum:
         raise Unreadable("its bytes have changed since they were written (wrong checksum)")
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from strandline.engines.duck import relations, sandbox
-from strandline.errors import HistoryGone
+from strandline.errors import Conflict, HistoryGone
 from strandline.ledger import touches
 from strandline.ledger.bases import Base, read_base
 from strandline.ledger.batches import find_payloads
@@ -23,7 +23,7 @@ from strandline.model.arrow import batch_arrow
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.views.tail import Unreadable, decode_payload
-from strandline.views.view import refuse_unreadable, stored_columns
+from strandline.views.view import files_sql, refuse_unreadable, stored_columns
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Connection
@@ -53,11 +53,28 @@ class Versions:
 
 
 def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Sequence[bytes]]]) -> Versions:
-    """A branch as it is now, with the newest versions of these keys of these tables."""
+    """A branch as it is now, with the newest versions of these keys of these tables.
+
+    Conflict where the schema of one is not the one that `wanted` knows: what is there may be of another shape.
+    """
     with ledger.read() as conn:
         base = read_base(conn, branch, [state.table.table_id for state, _ in wanted])
+        for state, _ in wanted:
+            _refuse_moved(base, state)
         found = {state.table.table_id: _read(conn, base, state, hashes) for state, hashes in wanted if hashes}
     return Versions(base, found)
+
+
+def _refuse_moved(base: Base, state: TableState) -> None:
+    head = base.heads.get(state.table.table_id)
+    if head is not None and head.schema_version != state.head.schema_version:
+        raise Conflict(
+            f"the schema of {state.table.name!r} has changed",
+            kind="schema_moved",
+            hint="Try again: the change is then validated against the new schema.",
+            expected=state.head.schema_version,
+            actual=head.schema_version,
+        )
 
 
 def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[bytes]) -> dict[bytes, Version]:
@@ -67,10 +84,9 @@ def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[byte
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
     found: dict[bytes, Version] = {}
-    shape = batch_arrow(state.schema, state.table)
     for payload in find_payloads(conn, list(by_batch)):
         try:
-            rows = decode_payload(payload, shape)
+            rows = decode_payload(payload, state)
         except Unreadable as error:
             refuse_unreadable(state, payload.ref, str(error))
             raise
@@ -105,10 +121,10 @@ def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[i
     needed = [file for file in files if any(file.first_seq <= seq <= file.last_seq for seq in wanted)]
     found: dict[bytes, Version] = {}
     shape = pa.schema([*batch_arrow(state.schema, state.table), pa.field(SEQ, pa.int64())])
-    paths = [relations.local_path(file.path) for file in needed]
+    columns = [column for column in stored_columns(state) if column.name in shape.names]
     condition = f"{SEQ} IN ({', '.join(map(str, wanted))})"
     with sandbox.interruptible(), sandbox.connect() as connection:
-        log = relations.parquet(paths, shape.names) if paths else relations.empty(stored_columns(state))
+        log = files_sql(state, needed, columns) if needed else relations.empty(columns)
         rows = relations.matching(connection, log, [sandbox.quote_name(name) for name in shape.names], condition)
     for batch in rows.cast(shape).to_batches():
         for place, seq in enumerate(batch.column(SEQ).to_pylist()):

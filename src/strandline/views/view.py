@@ -8,7 +8,7 @@ What it names and can't find any more is `history_gone`, never missing rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,8 @@ class View:
         if not files or column not in {one.name for one in stored_columns(state)}:
             return 0
         with sandbox.connect() as connection, _typed():
-            rows = _files_sql(files, [SEQ, column])
+            wanted = [one for one in stored_columns(state) if one.name in (SEQ, column)]
+            rows = files_sql(state, files, wanted)
             old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
         return int(old.num_rows)
 
@@ -205,7 +206,7 @@ class View:
         files = self.files(state.table.name)
         columns = stored_columns(state)
         names = [column.name for column in columns]
-        log = _files_sql(files, names) if files else relations.empty(columns)
+        log = files_sql(state, files, columns) if files else relations.empty(columns)
         body = log
         if state.tail:
             self._load_tail(connection, state, files)
@@ -254,11 +255,12 @@ class View:
         return f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
 
     def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
-        columns = [column.name for column in stored_columns(state)]
+        stored = stored_columns(state)
+        columns = [column.name for column in stored]
         for run in disjoint_runs(files):
             self._keeper.keep()
             with sandbox.connect() as connection:
-                yield from self._ordered(connection, _files_sql(run, columns), columns, since, until)
+                yield from self._ordered(connection, files_sql(state, run, stored), columns, since, until)
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
             with sandbox.connect() as connection:
                 self._load_tail(connection, state, self.files(state.table.name))
@@ -306,7 +308,7 @@ def key_scope(state: TableState) -> relations.KeyScope:
 
 def stored_columns(state: TableState) -> list[Column]:
     """The columns of a table's log: the user's, then ours."""
-    return [*state.schema.columns, *state.table.added_columns]
+    return state.columns
 
 
 def log_schema(state: TableState) -> pa.Schema:
@@ -335,10 +337,9 @@ def _end(state: TableState, until: int | None, *, resumable: bool) -> int:
     return last if until is None else min(until, last)
 
 
-def _files_sql(files: list[DataFile], columns: list[str]) -> str:
-    """Files of a log, whether or not they were written before its first forwarded row."""
-    paths = [relations.local_path(file.path) for file in files]
-    return relations.files(paths, columns, {relations.local_path(file.path) for file in files if not file.origin})
+def files_sql(state: TableState, files: Sequence[DataFile], columns: Sequence[Column]) -> str:
+    """Columns of a table's data files, under whatever schemas these were written."""
+    return relations.files([file.path for file in files], columns, state.shapes(files))
 
 
 def _tail_names(state: TableState) -> tuple[str, str]:

@@ -9,9 +9,9 @@ large.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,8 @@ from strandline.config import Store
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.storage import know, open_uri
 from strandline.errors import Damaged, HistoryGone
-from strandline.model.types import SEQ
+from strandline.model.shapes import Shape
+from strandline.model.types import SEQ, Column
 
 READ_ROWS = 10_000
 SORT_MEMORY = "512MB"
@@ -39,15 +40,15 @@ class Select:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows of `(since, until]` in these runs of files, of which the `older` ones lack the columns of forwarded rows."""
+    """Rows of `(since, until]` in these runs of files; `shapes` says what each file has of the columns."""
 
     runs: tuple[tuple[str, ...], ...]
-    stored: tuple[str, ...]
+    stored: tuple[Column, ...]
     since: int
     until: int
     select: Select
     schema: pa.Schema
-    older: frozenset[str] = frozenset()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
     store: Store | None = None
     """Where the files are, if they are in a store: Spark's workers have not opened the lake."""
 
@@ -78,8 +79,7 @@ def read_range(wanted: Range) -> Iterator[Piece]:
                 connection.execute("SET preserve_insertion_order = true")
             else:
                 connection.execute(f"SET memory_limit = '{SORT_MEMORY}'")
-            older = {relations.local_path(path) for path in wanted.older}
-            query = _query(wanted, relations.files(paths, list(wanted.stored), older), ordered=streamed)
+            query = _query(wanted, relations.files(run, wanted.stored, wanted.shapes), ordered=streamed)
             for batch in connection.sql(query).to_arrow_reader(READ_ROWS):
                 last = _check_order(batch.column(_ORDER), last)
                 yield _piece(batch, wanted.schema)

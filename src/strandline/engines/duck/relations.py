@@ -6,12 +6,14 @@ flush that is gone after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.sandbox import INTERNAL, quote_name, quote_text
-from strandline.model.types import ORIGIN, REMOVED, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.shapes import ENTIRE, Shape
+from strandline.model.types import REMOVED, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,25 +35,48 @@ def local_path(location: str) -> str:
 
 def parquet(paths: Sequence[str], columns: Sequence[str]) -> str:
     """A SELECT over Parquet files."""
+    return f"SELECT {_names(columns)} FROM {_read(paths)}"
+
+
+def _read(paths: Sequence[str]) -> str:
     listed = ", ".join(quote_text(path) for path in paths)
-    return f"SELECT {_names(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
+    return f"read_parquet([{listed}], hive_partitioning = false)"
 
 
-def files(paths: Sequence[str], columns: Sequence[str], older: Set[str] = frozenset()) -> str:
-    """The same over files of a log, of which the `older` ones lack the columns of forwarded rows: these are null there.
+def files(
+    locations: Sequence[str], columns: Sequence[Column], shapes: Mapping[str, Shape] = MappingProxyType({})
+) -> str:
+    """The same over data files of a table, whatever schemas they were written under; `shapes` says what they have.
 
     Not by DuckDB's `union_by_name`, which opens every file to look for its columns.
     """
-    if not older or not any(column in ORIGIN for column in columns):
-        return parquet(paths, columns)
-    groups = ([path for path in paths if path not in older], [path for path in paths if path in older])
-    queries = [parquet(groups[0], columns)] if groups[0] else []
-    if groups[1]:
-        present = [column for column in columns if column not in ORIGIN]
-        nulls = [f"NULL::{duck_type(ORIGIN[column])} AS {column}" for column in columns if column in ORIGIN]
-        inside = parquet(groups[1], present)
-        queries.append(f"SELECT {_names(columns)} FROM (SELECT {', '.join(['*', *nulls])} FROM ({inside}))")
-    return together(queries)
+    asked = {column.stored for column in columns}
+    groups: dict[Shape, list[str]] = {}
+    for location in locations:
+        shape = shapes.get(location, ENTIRE)
+        seen = Shape(shape.lacks & asked, shape.retyped & asked)
+        groups.setdefault(seen, []).append(local_path(location))
+    return together([_under(paths, columns, shape) for shape, paths in groups.items()])
+
+
+def _under(paths: Sequence[str], columns: Sequence[Column], shape: Shape) -> str:
+    """A SELECT of these columns over files of one shape."""
+    shown = [f"{_value(column, shape)} AS {quote_name(column.name)}" for column in columns]
+    return f"SELECT {', '.join(shown)} FROM {_read(paths)} f"
+
+
+def _value(column: Column, shape: Shape) -> str:
+    """What a column's value is in a file; a row that is older than it, or than its being required, has its default."""
+    type_ = duck_type(column.type)
+    value = f"f.{quote_name(column.stored)}"
+    if column.stored in shape.lacks:
+        value = f"NULL::{type_}"
+    elif column.stored in shape.retyped:
+        value = f"{value}::{type_}"
+    if not column.fills:
+        return value
+    defaults = " ".join(f"WHEN f.{SEQ} < {one.below} THEN {quote_text(one.value)}::{type_}" for one in column.fills)
+    return f"coalesce({value}, CASE {defaults} END)"
 
 
 def matching(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], condition: str) -> pa.Table:
@@ -78,10 +103,10 @@ def split_older(
     return read_seqs(connection, older)
 
 
-def range_us(connection: duckdb.DuckDBPyConnection, path: str, column: str) -> tuple[int | None, int | None]:
-    """The oldest and the newest time of a file; without the newest where rows lack one."""
+def range_us(connection: duckdb.DuckDBPyConnection, rows: str, column: str) -> tuple[int | None, int | None]:
+    """The oldest and the newest time of the rows that a SELECT gives; without the newest where rows lack one."""
     moment = f"epoch_us({quote_name(column)}::TIMESTAMPTZ)"
-    query = f"SELECT min({moment}), max({moment}), count(*) > count({moment}) FROM ({parquet([path], [column])})"
+    query = f"SELECT min({moment}), max({moment}), count(*) > count({moment}) FROM ({rows})"
     ((oldest, newest, lacking),) = connection.execute(query).fetchall()
     return oldest, None if lacking else newest
 

@@ -23,7 +23,7 @@ from strandline.errors import Damaged
 from strandline.model.foreign import spark_ddl
 from strandline.model.rows import partition_text
 from strandline.model.tables import DataFile
-from strandline.model.types import AT, SEQ, Column
+from strandline.model.types import AT, SEQ, Column, List, Map, Struct
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,22 +139,36 @@ class Iceberg:
         )
 
     def ensure_columns(self, name: str, columns: Sequence[Column]) -> None:
-        """Add those of these columns that the table lacks; who commits nothing afterwards leaves them unused."""
+        """Add those of these columns that the table lacks, and widen those that are too narrow for them.
+
+        Who commits nothing afterwards leaves them unused; who reads less than a column holds casts it.
+        """
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)
-            known = table.schema()
-            absent = [column for column in columns if known.findField(column.name) is None]
-            if not absent:
+            known = {column.stored: table.schema().findField(column.stored) for column in columns}
+            absent = [column for column in columns if known[column.stored] is None]
+            narrow = [column for column in columns if self._is_wider(column, known[column.stored])]
+            if not absent and not narrow:
                 return
             change = table.updateSchema()
             for column in absent:
-                change = change.addColumn(column.name, self._type(column))
+                change = change.addColumn(column.stored, self._type(column))
+            for column in narrow:
+                change = change.updateColumn(column.stored, self._type(column))
             try:
                 change.commit()
                 return
             except Py4JJavaError as error:
                 if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
                     raise
+
+    def _is_wider(self, column: Column, field: Any) -> bool:
+        """Whether a column takes more than the table's field holds, and the field can be made to hold it."""
+        if field is None or isinstance(column.type, List | Map | Struct):
+            return False
+        wanted = self._type(column)
+        types = self.jvm.org.apache.iceberg.types.TypeUtil
+        return not field.type().equals(wanted) and bool(types.isPromotionAllowed(field.type(), wanted))
 
     def _type(self, column: Column) -> Any:
         """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""

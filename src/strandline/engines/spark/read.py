@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
@@ -11,6 +11,7 @@ from strandline.model.types import REMOVED, SEQ, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -25,7 +26,8 @@ def read_view(
 ) -> DataFrame:
     """The rows of `(since, until]` of a snapshot and of a tail, as one DataFrame.
 
-    Columns that came to the table after the snapshot are null in its rows.
+    The snapshot has the columns of all branches, by their stored names. Those that came to the table after it are null
+    in its rows, or have their default.
     """
     from pyspark.sql import functions as sf
 
@@ -34,12 +36,23 @@ def read_view(
         # By id: the snapshot's own schema is used then, and no ref is asked.
         log = session.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
         known = set(log.columns)
-        taken = [
-            sf.col(one.name) if one.name in known else sf.lit(None).cast(spark_ddl(one.type)).alias(one.name)
-            for one in columns
-        ]
-        rows = log.select(*taken).unionByName(rows)
+        rows = log.select(*[_column(one, known) for one in columns]).unionByName(rows)
     return rows.where((sf.col(SEQ) > since) & (sf.col(SEQ) <= until))
+
+
+def _column(column: Column, known: Set[str]) -> SparkColumn:
+    """A column as the table's schema has it, out of what a snapshot has."""
+    from pyspark.sql import functions as sf
+
+    type_ = spark_ddl(column.type)
+    values = (sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None)).cast(type_)
+    if column.fills:
+        first, *others = column.fills
+        default = sf.when(sf.col(SEQ) < first.below, sf.lit(first.value))
+        for fill in others:
+            default = default.when(sf.col(SEQ) < fill.below, sf.lit(fill.value))
+        values = sf.coalesce(values, default.cast(type_))
+    return values.alias(column.name)
 
 
 def newest(rows: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -69,12 +69,10 @@ def append_to_branch(
 
     known = set(rows.columns)
     absent = {one.name for one in columns if one.name in ORIGIN and one.name not in known}
-    chosen = rows.select(
-        *[
-            sf.lit(None).cast(spark_ddl(one.type)).alias(one.name) if one.name in absent else f"`{one.name}`"
-            for one in columns
-        ]
-    )
+    values = [
+        sf.lit(None).cast(spark_ddl(one.type)) if one.name in absent else sf.col(f"`{one.name}`") for one in columns
+    ]
+    chosen = rows.select(*[value.alias(one.stored) for value, one in zip(values, columns, strict=True)])
     if partition_by:
         chosen = chosen.sortWithinPartitions(*[f"`{one}`" for one in (*partition_by, SEQ)])
     (

@@ -1,0 +1,39 @@
+"""Arrow rows that were written under an older schema, as a newer one shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.model.arrow import arrow_field
+from strandline.model.schema import Schema
+from strandline.model.types import Column
+
+
+def name_in(written: Schema, column: Column) -> str | None:
+    """What a column was called under an older schema; None where it was not there."""
+    found = written.stored.get(column.stored)
+    return None if found is None else found.name
+
+
+def reshaped(rows: pa.RecordBatch, written: Schema, columns: Sequence[Column], seqs: pa.Array) -> pa.RecordBatch:
+    """These columns of rows that were written under an older schema; what is no column of the user's stays behind them.
+
+    One that came later is null, or its default; one that was renamed is found, one that was widened is cast.
+    """
+    fields = [arrow_field(column, stored=True) for column in columns]
+    arrays = [_column(rows, written, column, one, seqs) for column, one in zip(columns, fields, strict=True)]
+    kept = [name for name in rows.schema.names if name not in written.names]
+    shape = pa.schema([*fields, *(rows.schema.field(name) for name in kept)])
+    return pa.RecordBatch.from_arrays([*arrays, *(rows.column(name) for name in kept)], schema=shape)
+
+
+def _column(rows: pa.RecordBatch, written: Schema, column: Column, field: pa.Field, seqs: pa.Array) -> pa.Array:
+    name = name_in(written, column)
+    values = pa.nulls(rows.num_rows, field.type) if name is None else rows.column(name).cast(field.type)
+    for fill in column.fills:
+        older = pc.and_(pc.is_null(values), pc.less(seqs, fill.below))
+        values = pc.if_else(older, pa.scalar(fill.value).cast(field.type), values)
+    return values
