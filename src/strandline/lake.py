@@ -89,10 +89,12 @@ class Lake(Versioned):
         partition_by: Sequence[str] = (),
         dedupe: Dedupe = "table",
         unknown_fields: Literal["error", "json"] = "error",
+        branch: str = MAIN,
         actor: str = "",
     ) -> Table:
         """Make a log table, or with a `key` a keyed one: a row for each key, changed by `mutate`.
 
+        A keyed table is made on a branch, and comes to others by merges; a log table is on all of them.
         `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema.
         """
         from strandline.model.keys import check_key
@@ -118,7 +120,7 @@ class Lake(Versioned):
             self.ledger,
             name,
             schema,
-            branch=MAIN,
+            branch=branch if key else MAIN,
             actor=actor or default_actor(),
             row_key=row_key,
             key=key,
@@ -388,9 +390,9 @@ class Lake(Versioned):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def view(self, branch: str = MAIN) -> View:
-        """Everything as it is now, pinned: reads of one view never disagree."""
-        return View(self.ledger, branch, self.iceberg, grace_s=self.config.maintenance.grace_s)
+    def view(self, branch: str = MAIN, at: str | None = None) -> View:
+        """Everything as it is now, or as it was at a commit, tag or time; pinned: reads of one view never disagree."""
+        return View(self.ledger, branch, self.iceberg, at=at, grace_s=self.config.maintenance.grace_s)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 

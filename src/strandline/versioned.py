@@ -12,7 +12,7 @@ from strandline.ledger.ledger import MAIN, Ledger
 from strandline.ledger.tables import branch_id, read_states
 
 if TYPE_CHECKING:
-    from strandline.ledger.branches import Branch
+    from strandline.ledger.branches import Branch, Tag
     from strandline.ledger.group_commit import Appender
     from strandline.model.commits import Commit
     from strandline.model.mutations import Expectation, Statement
@@ -77,7 +77,7 @@ class Versioned:
 
     def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
         """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
-        from strandline.ledger.commits import history
+        from strandline.ledger.history import history
 
         with self.ledger.read() as conn:
             return history(conn, branch_id(conn, branch), limit=limit, before=before)
@@ -107,6 +107,35 @@ class Versioned:
         from strandline.ledger.branches import delete_branch
 
         delete_branch(self.ledger, name, force=force)
+
+    def protect_branch(self, name: str, *, protected: bool = True) -> None:
+        """Let a branch change by merges alone, and be neither deleted nor renamed; or lift that."""
+        from strandline.ledger.branches import protect_branch
+
+        protect_branch(self.ledger, name, protected=protected)
+
+    def tag(self, name: str, at: str = MAIN, *, branch: str = MAIN) -> Tag:
+        """Give a commit a name: a branch's newest, or the one that `at` names. What it needs is kept for good."""
+        from strandline.ledger.branches import create_tag
+        from strandline.ledger.refs import find_point
+
+        with self.ledger.write() as txn:
+            point = find_point(txn.conn, at, branch)
+            return create_tag(txn, name, point.commit, point.holder, point.covers)
+
+    def tags(self) -> list[Tag]:
+        """Every tag, by name."""
+        from strandline.ledger.branches import list_tags
+
+        with self.ledger.read() as conn:
+            return list_tags(conn)
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag."""
+        from strandline.ledger.branches import delete_tag
+
+        with self.ledger.write() as txn:
+            delete_tag(txn, name)
 
     def rename_branch(self, name: str, to: str) -> None:
         """Give a branch another name."""

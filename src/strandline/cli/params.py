@@ -32,6 +32,9 @@ TableNames = Annotated[
 ]
 Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does this: $STRAND_ACTOR, else your login name.")]
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch.")]
+At = Annotated[
+    str | None, typer.Option(metavar="COMMIT|TAG|TIME", help="As it was then; a time is UTC if it does not say.")
+]
 
 
 Here = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]

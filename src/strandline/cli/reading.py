@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Branch, TableName, complete_table, listed
+from strandline.cli.params import At, Branch, TableName, complete_table, listed
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
@@ -60,6 +60,7 @@ def sql(
     engine: Annotated[Engine, typer.Option(help="auto is DuckDB, which needs no Java.")] = Engine.auto,
     format_: Annotated[Format | None, typer.Option("--format", help="table, unless --json is given.")] = None,
     branch: Branch = "main",
+    at: At = None,
 ) -> None:
     """Run one read-only query over the lake's tables.
 
@@ -73,23 +74,23 @@ def sql(
     shape = format_ or (Format.json if session.json else Format.table)
     run = _on_spark if engine is Engine.spark else _on_duckdb
     with session.open(read_only=True) as lake:
-        columns, rows = run(session, lake, branch, query)
+        columns, rows = run(session, lake.view(branch, at), lake, query)
     _print_rows(session, shape, _distinct(columns), rows)
 
 
 Answer = tuple[list[str], list[tuple[Any, ...]]]
 
 
-def _on_duckdb(session: Session, lake: Lake, branch: str, query: str) -> Answer:
+def _on_duckdb(session: Session, view: View, _: Lake, query: str) -> Answer:
     with session.without_pandas():
-        result = lake.view(branch).sql(query)
+        result = view.sql(query)
         return result.columns, result.rows()
 
 
-def _on_spark(_: Session, lake: Lake, branch: str, query: str) -> Answer:
+def _on_spark(_: Session, view: View, lake: Lake, query: str) -> Answer:
     from strandline.views.spark_sql import spark_sql
 
-    return spark_sql(lake.view(branch), lake.spark, query)
+    return spark_sql(view, lake.spark, query)
 
 
 def _distinct(columns: list[str]) -> list[str]:
@@ -204,8 +205,9 @@ def export(
     format_: Annotated[ExportFormat, typer.Option("--format", help="arrow takes one table.")] = ExportFormat.jsonl,
     to: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Instead of stdout.")] = None,
     branch: Branch = "main",
+    at: At = None,
 ) -> None:
-    """Write the rows of tables as they are at one moment.
+    """Write the rows of tables as they are at one moment, or as they were.
 
     Memory does not grow with them, and `strand load` reads them back. With several tables each line has its table's
     name as "_table".
@@ -215,7 +217,7 @@ def export(
     """
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
-        view = lake.view(branch)
+        view = lake.view(branch, at)
         names = [view.state(name).table.name for name in listed(tables) or view.tables]
         if format_ is ExportFormat.arrow and len(names) != 1:
             raise BadRequest(

@@ -1,4 +1,4 @@
-"""`strand branch`, `log` and `show`: lines of commits, and what was committed, by whom."""
+"""`strand branch`, `tag`, `log` and `show`: lines of commits, and what was committed, by whom."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.params import Branch
-from strandline.cli.session import session_of
+from strandline.cli.session import Session, session_of
 
 if TYPE_CHECKING:
     from strandline.model.commits import Commit
@@ -22,9 +22,11 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_)
     group.command("rename")(rename)
     group.command("delete")(delete)
+    group.command("protect")(protect)
     app.add_typer(group, name="branch")
     app.command("log")(log)
     app.command("show")(show)
+    app.command("tag")(tag)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]
@@ -58,13 +60,23 @@ def list_(context: typer.Context) -> None:
     session = session_of(context)
     with session.open(read_only=True) as lake:
         found = lake.branches()
-    document = [
-        {"branch": one.name, "tip": one.tip, "from": one.parent, "created_at": text_of(one.created_at_us)}
+    document: list[dict[str, Any]] = [
+        {
+            "branch": one.name,
+            "tip": one.tip,
+            "from": one.parent,
+            "created_at": text_of(one.created_at_us),
+            "protected": one.protected,
+        }
         for one in found
     ]
     heads = ["branch", "tip", "from", "made"]
-    rows = [[one["branch"], one["tip"] or "", one["from"] or "", output.when(one["created_at"])] for one in document]
+    rows = [[_named(one), one["tip"] or "", one["from"] or "", output.when(one["created_at"])] for one in document]
     session.emit(document, lambda: output.table(heads, rows))
+
+
+def _named(branch: dict[str, Any]) -> str:
+    return f"{branch['branch']} (protected)" if branch["protected"] else str(branch["branch"])
 
 
 def rename(
@@ -95,6 +107,58 @@ def delete(
     with session.open() as lake:
         lake.delete_branch(name, force=force)
     session.emit({"deleted": name}, lambda: output.say(f"Deleted branch {name}."))
+
+
+def protect(
+    context: typer.Context,
+    name: Name,
+    off: Annotated[bool, typer.Option("--off", help="Lift it.")] = False,
+) -> None:
+    """Let a branch change by merges alone, and keep it from being deleted or renamed.
+
+    \b
+    Example: strand branch protect main
+    """
+    session = session_of(context)
+    with session.open() as lake:
+        lake.protect_branch(name, protected=not off)
+    said = f"Branch {name} is not protected any more." if off else f"Branch {name} is protected: it changes by merges."
+    session.emit({"branch": name, "protected": not off}, lambda: output.say(said))
+
+
+def tag(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The tag; without one, all are listed.")] = None,
+    commit: Annotated[str, typer.Argument(metavar="[COMMIT]", help="A commit, branch, tag or time.")] = "main",
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag.")] = False,
+) -> None:
+    """Give a commit a name, and keep what it needs to be read; or list the tags, or delete one.
+
+    \b
+    Example: strand tag v1 main
+    """
+    session = session_of(context)
+    if name is None:
+        _list_tags(session)
+        return
+    with session.open() as lake:
+        if delete:
+            lake.delete_tag(name)
+            session.emit({"deleted": name}, lambda: output.say(f"Deleted tag {name}."))
+            return
+        made = lake.tag(name, commit)
+    document = {"tag": made.name, "commit": made.commit}
+    session.emit(document, lambda: output.say(f"Tag {name} is commit {made.commit}."))
+
+
+def _list_tags(session: Session) -> None:
+    from strandline.model.moments import text_of
+
+    with session.open(read_only=True) as lake:
+        found = lake.tags()
+    document = [{"tag": one.name, "commit": one.commit, "created_at": text_of(one.created_at_us)} for one in found]
+    rows = [[one["tag"], one["commit"], output.when(one["created_at"])] for one in document]
+    session.emit(document, lambda: output.table(["tag", "commit", "made"], rows))
 
 
 def log(

@@ -9,28 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import orjson
 from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, select, update
 
-from strandline.errors import BadRequest, Conflict
+from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
 from strandline.ledger import batches
 from strandline.ledger import schema as db
-from strandline.ledger.commits import find_commit
+from strandline.ledger.history import Graph
 from strandline.ledger.ledger import MAIN, Ledger, Txn
-from strandline.ledger.tables import branch_id
+from strandline.ledger.tables import branch_id, refuse_protected
+from strandline.model.commits import Commit
 from strandline.model.ids import new_id
 from strandline.model.names import check_ref_name
+
+TAG = "tag:"
+"""Before the name of a tag where branches have theirs; no branch's name has a colon in it."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch: its newest commit, and where it was made from."""
+    """A branch: its newest commit, and where it was made from. One that is `protected` changes by merges alone."""
 
     branch_id: str
     name: str
     tip: str | None
     parent: str | None
+    created_at_us: int
+    protected: bool = False
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A name for a commit, which keeps what the commit needs to be read."""
+
+    branch_id: str
+    name: str
+    commit: str
+    covers: str
     created_at_us: int
 
 
@@ -39,12 +54,23 @@ def list_branches(conn: Connection) -> list[Branch]:
     parent = db.branches.alias("parent")
     branch = db.branches.c
     rows = conn.execute(
-        select(branch.branch_id, branch.name, branch.tip, parent.c.name, branch.created_at_us)
+        select(branch.branch_id, branch.name, branch.tip, parent.c.name, branch.created_at_us, branch.protected)
         .outerjoin(parent, and_(parent.c.branch_id == branch.parent_id, parent.c.deleted_at_us.is_(None)))
-        .where(branch.deleted_at_us.is_(None))
+        .where(branch.deleted_at_us.is_(None), branch.kind == "branch")
         .order_by(branch.name)
     )
-    return [Branch(*row) for row in rows]
+    return [Branch(*row[:-1], protected=bool(row.protected)) for row in rows]
+
+
+def list_tags(conn: Connection) -> list[Tag]:
+    """Every tag, by name."""
+    branch = db.branches.c
+    rows = conn.execute(
+        select(branch.branch_id, branch.name, branch.tip, branch.covers, branch.created_at_us)
+        .where(branch.deleted_at_us.is_(None), branch.kind == "tag")
+        .order_by(branch.name)
+    )
+    return [Tag(row.branch_id, row.name.removeprefix(TAG), *row[2:]) for row in rows]
 
 
 def deleted_branches(conn: Connection) -> list[str]:
@@ -74,21 +100,55 @@ def create_branch(ledger: Ledger, name: str, source: str) -> Branch:
     with ledger.write() as txn:
         _refuse_existing(txn.conn, name)
         parent = _living(txn.conn, source)
-        made = Branch(new_id(), name, parent.tip, source, txn.at_us)
-        txn.conn.execute(
-            insert(db.branches).values(
-                branch_id=made.branch_id,
-                name=name,
-                tip=parent.tip,
-                parent_id=parent.branch_id,
-                forked_at=txn.last_seq,
-                created_at_us=txn.at_us,
-            )
-        )
-        for table, where in _copied():
-            _copy(txn, table, parent.branch_id, made.branch_id, where)
+        made = Branch(_fork(txn, parent.branch_id, name, parent.tip), name, parent.tip, source, txn.at_us)
         fail("branch.before_commit")
     fail("branch.after_commit")
+    return made
+
+
+def create_tag(txn: Txn, name: str, commit: Commit, holder: str, covers: str) -> Tag:
+    """Give a commit a name for good: the tag keeps all that a branch has, whose newest commit `covers` reaches it."""
+    check_ref_name(name, "a tag")
+    if txn.conn.execute(select(db.branches.c.branch_id).where(db.branches.c.name == TAG + name)).scalar() is not None:
+        raise Conflict(
+            f"there is a tag {name!r} already",
+            kind="tag_exists",
+            hint="Pick another name, or delete that one first.",
+            expected=None,
+            actual=name,
+        )
+    made = _fork(txn, holder, TAG + name, commit.commit_id, kind="tag", covers=covers)
+    return Tag(made, name, commit.commit_id, covers, txn.at_us)
+
+
+def delete_tag(txn: Txn, name: str) -> None:
+    """Remove a tag; what only it kept goes with the next sweep and expiry."""
+    for tag in list_tags(txn.conn):
+        if tag.name == name:
+            _remove(txn, tag.branch_id)
+            return
+    known = [tag.name for tag in list_tags(txn.conn)]
+    raise NotFound(f"there is no tag {name!r}", hint=nearest(name, known), tag=name)
+
+
+def _fork(txn: Txn, parent: str, name: str, tip: object, *, kind: str = "branch", covers: str | None = None) -> str:
+    """Copy all that a branch is at this moment, and return the new one's id."""
+    made = new_id()
+    txn.conn.execute(
+        insert(db.branches).values(
+            branch_id=made,
+            name=name,
+            kind=kind,
+            protected=0,
+            tip=tip,
+            covers=covers,
+            parent_id=parent,
+            forked_at=txn.last_seq,
+            created_at_us=txn.at_us,
+        )
+    )
+    for table, where in _copied():
+        _copy(txn, table, parent, made, where)
     return made
 
 
@@ -125,9 +185,13 @@ def delete_branch(ledger: Ledger, name: str, *, force: bool = False) -> None:
 def delete_in(txn: Txn, name: str, *, force: bool) -> None:
     """The same, as a part of a transaction."""
     branch = _living(txn.conn, name)
+    refuse_protected(branch.name, protected=bool(branch.protected))
     if not force:
         _refuse_unmerged(txn.conn, branch)
-    gone = branch.branch_id
+    _remove(txn, branch.branch_id)
+
+
+def _remove(txn: Txn, gone: str) -> None:
     tables = txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == gone)).scalars().all()
     for table_id in tables:
         held = txn.conn.execute(
@@ -180,8 +244,17 @@ def rename_branch(ledger: Ledger, name: str, to: str) -> None:
     check_ref_name(to)
     with ledger.write() as txn:
         branch = _living(txn.conn, name)
+        refuse_protected(name, protected=bool(branch.protected))
         _refuse_existing(txn.conn, to)
         txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == branch.branch_id).values(name=to))
+
+
+def protect_branch(ledger: Ledger, name: str, *, protected: bool) -> None:
+    """Let a branch change by merges alone, and stay; or lift that."""
+    with ledger.write() as txn:
+        branch = _living(txn.conn, name)
+        where = db.branches.c.branch_id == branch.branch_id
+        txn.conn.execute(update(db.branches).where(where).values(protected=int(protected)))
 
 
 def _living(conn: Connection, name: str) -> Row[tuple[object, ...]]:
@@ -201,13 +274,16 @@ def _refuse_existing(conn: Connection, name: str) -> None:
 
 
 def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
-    tip = find_commit(conn, str(branch.tip)) if branch.tip else None
+    if branch.tip is None:
+        return
+    graph = Graph(conn)
+    tip = graph.commit(str(branch.tip))
     others = conn.execute(
         select(db.branches.c.tip).where(
             db.branches.c.branch_id != branch.branch_id, db.branches.c.deleted_at_us.is_(None)
         )
     )
-    if tip is None or _reaches(conn, [one for one in others.scalars() if one], tip.commit_id, tip.seq):
+    if any(graph.reaches(other, tip) for other in others.scalars()):
         return
     raise Conflict(
         f"branch {branch.name!r} has commits that are on no other branch, the newest of them {tip.commit_id}",
@@ -216,16 +292,3 @@ def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
         expected=None,
         actual=tip.commit_id,
     )
-
-
-def _reaches(conn: Connection, tips: list[str], commit_id: str, seq: int) -> bool:
-    """Whether a commit is one of these or an ancestor; by what was committed since it, in one question."""
-    commit = db.commits.c
-    rows = conn.execute(select(commit.commit_id, commit.parents).where(commit.seq >= seq))
-    parents = {row.commit_id: orjson.loads(row.parents) for row in rows}
-    waiting, seen = list(tips), set(tips)
-    while waiting and commit_id not in seen:
-        found = parents.get(waiting.pop(), ())
-        waiting += [one for one in found if one not in seen]
-        seen.update(found)
-    return commit_id in seen

@@ -70,7 +70,7 @@ def find_commit(conn: Connection, commit_id: str) -> Commit | None:
         .outerjoin(db.branches, db.branches.c.branch_id == db.commits.c.branch_id)
         .where(db.commits.c.commit_id == commit_id)
     ).one_or_none()
-    return None if row is None else _commit(row)
+    return None if row is None else commit_of(row)
 
 
 def get_commit(conn: Connection, text: str) -> Commit:
@@ -89,29 +89,8 @@ def get_commit(conn: Connection, text: str) -> Commit:
     raise NotFound(f"there is no commit {text!r}", hint="`strand log` lists the commits.", commit=text)
 
 
-def history(conn: Connection, branch_id: str, *, limit: int, before: str | None = None) -> list[Commit]:
-    """A branch's commits from its tip down, by their seqs; `before` leaves out that one and all that are newer."""
-    tip = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == branch_id)).scalar_one()
-    below = get_commit(conn, before).seq if before is not None else None
-    waiting: dict[str, Commit] = {}
-    found: list[Commit] = []
-
-    def wait(commit_id: str | None) -> None:
-        commit = find_commit(conn, commit_id) if commit_id and commit_id not in waiting else None
-        if commit is not None:
-            waiting[commit.commit_id] = commit
-
-    wait(tip)
-    while waiting and len(found) < limit:
-        newest = waiting.pop(max(waiting, key=lambda one: waiting[one].seq))
-        if below is None or newest.seq < below:
-            found.append(newest)
-        for parent in newest.parents:
-            wait(parent)
-    return found
-
-
-def _commit(row: Row[Any]) -> Commit:
+def commit_of(row: Row[Any]) -> Commit:
+    """A commit from a row of its table with its branch's name."""
     return Commit(
         commit_id=row.commit_id,
         branch=row.name or "",

@@ -340,7 +340,11 @@ def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None])
     now_us = time.time_ns() // 1000
     counter = {"id": 1, "last_seq": 0, "last_at_us": now_us, "writes": 0, "format": schema.FORMAT}
     conn.execute(insert(schema.counter).values(**counter, lake_id=new_id(), warehouse=warehouse))
-    conn.execute(insert(schema.branches).values(branch_id=new_id(), name=MAIN, forked_at=0, created_at_us=now_us))
+    conn.execute(
+        insert(schema.branches).values(
+            branch_id=new_id(), name=MAIN, kind="branch", protected=0, forked_at=0, created_at_us=now_us
+        )
+    )
 
 
 def _refuse_used(conn: Connection, *, same_lake: bool) -> None:

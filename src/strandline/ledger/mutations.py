@@ -19,7 +19,8 @@ from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, refusal, writing
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.model.commits import Commit
+from strandline.ledger.tables import refuse_protected
+from strandline.model.commits import MERGE, Commit
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ _SELECT_HEAD = Prepared(
     )
 )
 _SELECT_TIP = Prepared(
-    select(db.branches.c.tip).where(
+    select(db.branches.c.tip, db.branches.c.protected).where(
         db.branches.c.branch_id == bindparam("b_branch"), db.branches.c.deleted_at_us.is_(None)
     )
 )
@@ -138,7 +139,13 @@ def find_mutation(txn: Txn, mutation: Mutation) -> Commit | None:
 
 
 def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
-    return None if branch else NotFound(f"branch {mutation.branch!r} was deleted meanwhile", branch=mutation.branch)
+    if not branch:
+        return NotFound(f"branch {mutation.branch!r} was deleted meanwhile", branch=mutation.branch)
+    try:
+        refuse_protected(mutation.branch, protected=bool(branch[0][1]) and mutation.kind != MERGE)
+    except Conflict as error:
+        return error
+    return None
 
 
 def other_tip(branch: str, expected: str | None, actual: str | None) -> Conflict | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert
+from sqlalchemy import Connection, delete, insert, select
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
@@ -17,6 +17,24 @@ def reserve(txn: Txn, op_id: str, branch_id: str, table_id: str, rows: int) -> i
         )
     )
     return first
+
+
+def note_published(txn: Txn, op_id: str) -> None:
+    """The operation's rows are in the log from now on: who looks at an earlier moment must not see them."""
+    reserved = db.reservations.c
+    rows = txn.conn.execute(
+        select(reserved.table_id, reserved.first_seq, reserved.last_seq).where(reserved.op_id == op_id)
+    )
+    for row in rows.all():
+        txn.conn.execute(insert(db.late_ranges).values(**row._mapping, number=txn.last_seq, at_us=txn.at_us))
+
+
+def read_late(conn: Connection, table_id: str, *, number: int, at_us: int | None) -> list[tuple[int, int]]:
+    """The ranges of a table that were published after a moment: after a seq was given, or after a time."""
+    late = db.late_ranges.c
+    after = late.number >= number if at_us is None else late.at_us > at_us
+    rows = conn.execute(select(late.first_seq, late.last_seq).where(late.table_id == table_id, after))
+    return [(row.first_seq, row.last_seq) for row in rows]
 
 
 def release(txn: Txn, op_id: str) -> None:

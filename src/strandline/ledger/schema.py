@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
     Table,
@@ -23,11 +22,67 @@ from sqlalchemy import (
 )
 from sqlalchemy import Connection as SqlConnection
 
+from strandline.ledger.metadata import metadata
+from strandline.ledger.service_schema import (
+    dead_letters,
+    deliveries,
+    inbound_dead,
+    inbound_marks,
+    jobs,
+    requests,
+    restores,
+    sinks,
+    tokens,
+    watermarks,
+    workers,
+)
+
+__all__ = [
+    "FORMAT",
+    "MIGRATIONS",
+    "RETIRED",
+    "audit",
+    "batches",
+    "branches",
+    "commits",
+    "counter",
+    "dead_letters",
+    "deliveries",
+    "files",
+    "heads",
+    "holds",
+    "idempotency",
+    "inbound_dead",
+    "inbound_marks",
+    "intent_tables",
+    "intents",
+    "jobs",
+    "late_ranges",
+    "leases",
+    "loads",
+    "metadata",
+    "outcomes",
+    "purged_keys",
+    "quarantine",
+    "query_marks",
+    "requests",
+    "reservations",
+    "restores",
+    "schemas",
+    "sinks",
+    "snapshots",
+    "stream_heads",
+    "tables",
+    "tail",
+    "tokens",
+    "touches",
+    "watermarks",
+    "workers",
+]
+
 FORMAT = 1
 RETIRED = 1_000_000
 """The format of a ledger that a restore has put another in the place of: every process refuses to write it."""
-
-metadata = MetaData()
 
 # The one row that orders everything: the last seq, the last time, the number of write transactions, the format, the
 # lake's own id, and the warehouse it was made with.
@@ -53,13 +108,17 @@ outcomes = Table(
 )
 
 # `forked_at` is the last seq that was given to anything when the branch was made from its parent. A deleted branch
-# stays, without its name: others may come from it.
+# stays, without its name: others may come from it. A tag is a branch that nothing is committed on: it keeps what its
+# commit needs, and `covers` is the commit up to which its logs reach.
 branches = Table(
     "branches",
     metadata,
     Column("branch_id", Text, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("protected", SmallInteger, nullable=False),
     Column("tip", Text),
+    Column("covers", Text),
     Column("parent_id", Text),
     Column("forked_at", BigInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
@@ -268,6 +327,19 @@ reservations = Table(
     Column("last_seq", BigInteger, nullable=False),
 )
 
+# Ranges that were reserved and published later: a look at the past leaves out those that came after it. `number` is
+# the last seq that was given to anything when the range was published.
+late_ranges = Table(
+    "late_ranges",
+    metadata,
+    Column("table_id", Text, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("table_id", "first_seq"),
+)
+
 intents = Table(
     "intents",
     metadata,
@@ -389,202 +461,6 @@ query_marks = Table(
     Column("table_id", Text, nullable=False),
     Column("last_batch", BigInteger, nullable=False),
     PrimaryKeyConstraint("query_id", "table_id"),
-)
-
-# A sink: its settings without secrets, the tables it follows (null: all), where it began.
-sinks = Table(
-    "sinks",
-    metadata,
-    Column("sink_id", Text, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("type", Text, nullable=False),
-    Column("branch_id", Text, ForeignKey("branches.branch_id"), nullable=False),
-    Column("tables", Text),
-    Column("settings", Text, nullable=False),
-    Column("start_seq", BigInteger, nullable=False),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("hold_until_us", BigInteger),
-    Column("ticked_at_us", BigInteger),
-)
-
-# How far a sink has come in a stream, and what it has delivered there.
-watermarks = Table(
-    "watermarks",
-    metadata,
-    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
-    Column("branch_id", Text, nullable=False),
-    Column("table_id", Text, nullable=False),
-    Column("partition", Text, nullable=False),
-    Column("epoch", Integer, nullable=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("rows", BigInteger, nullable=False),
-    Column("withheld", BigInteger, nullable=False),
-    Column("dead", BigInteger, nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("units", BigInteger, nullable=False),
-    Column("delivered_at_us", BigInteger),
-    Column("last_error", Text),
-    Column("last_error_at_us", BigInteger),
-    PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
-)
-
-# What is being sent now, at most one for a (sink, stream).
-deliveries = Table(
-    "deliveries",
-    metadata,
-    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
-    Column("branch_id", Text, nullable=False),
-    Column("table_id", Text, nullable=False),
-    Column("partition", Text, nullable=False),
-    Column("delivery_id", Text, nullable=False, unique=True),
-    Column("epoch", Integer, nullable=False),
-    Column("since", BigInteger, nullable=False),
-    Column("until", BigInteger, nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("snapshot_id", BigInteger, nullable=False),
-    Column("schema_version", BigInteger, nullable=False),
-    Column("settings", Text, nullable=False),
-    Column("opened_at_us", BigInteger, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("not_before_us", BigInteger, nullable=False),
-    Column("last_error", Text),
-    Column("parked", Text),
-    PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
-)
-
-# Rows that a destination refused, with its answer.
-dead_letters = Table(
-    "dead_letters",
-    metadata,
-    Column("letter_id", Text, primary_key=True),
-    Column("sink_id", Text, ForeignKey("sinks.sink_id"), nullable=False),
-    Column("branch_id", Text, nullable=False),
-    Column("table_id", Text, nullable=False),
-    Column("partition", Text, nullable=False),
-    Column("epoch", Integer, nullable=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("answer", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("payload", LargeBinary, nullable=False),
-)
-Index(
-    "dead_letters_stream",
-    dead_letters.c.sink_id,
-    dead_letters.c.branch_id,
-    dead_letters.c.table_id,
-    dead_letters.c.partition,
-    dead_letters.c.epoch,
-    dead_letters.c.seq,
-    unique=True,
-)
-
-# A worker that works on the lake, for whoever wants to ask it. Its lease `worker:<id>` tells whether it lives; `place`
-# is the host and process namespace whose files it sees, `running` what it is doing.
-workers = Table(
-    "workers",
-    metadata,
-    Column("worker_id", Text, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("place", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("spark", SmallInteger, nullable=False),
-    Column("running", Text, nullable=False),
-    Column("since_us", BigInteger, nullable=False),
-    Column("changed_at_us", BigInteger, nullable=False),
-)
-
-# What the workers last decided about each job, one row for a job, so it never grows. `wait_us` is how long it has to
-# wait after its last run, by the clock of whoever looks; a parked one waits for a person.
-jobs = Table(
-    "jobs",
-    metadata,
-    Column("key", Text, primary_key=True),
-    Column("why", Text, nullable=False),
-    Column("worker_id", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("runs", BigInteger, nullable=False),
-    Column("decided_at_us", BigInteger, nullable=False),
-    Column("took_us", BigInteger, nullable=False),
-    Column("failures", Integer, nullable=False),
-    Column("wait_us", BigInteger, nullable=False),
-    Column("parked_at_us", BigInteger),
-    Column("error_code", Text),
-    Column("error", Text),
-)
-
-# Work that a command asked a worker for. Whoever moves the fence has it: a worker that takes it, or the command that
-# takes it back. `place` is null unless only a worker that sees the asker's files can do it.
-requests = Table(
-    "requests",
-    metadata,
-    Column("request_id", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("arguments", Text, nullable=False),
-    Column("place", Text),
-    Column("state", Text, nullable=False),
-    Column("fence", BigInteger, nullable=False),
-    Column("worker_id", Text),
-    Column("asked_at_us", BigInteger, nullable=False),
-    Column("ended_at_us", BigInteger),
-    Column("progress", Text),
-    Column("answer", Text),
-    Column("error", Text),
-)
-
-# Who may write over HTTP. The token itself is shown once and kept nowhere: this is its hash.
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("token_id", Text, primary_key=True),
-    Column("actor", Text, nullable=False),
-    Column("hash", Text, nullable=False, unique=True),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("revoked_at_us", BigInteger),
-)
-
-# How far a stream of another lake has come here. All ids but `local_table_id` are the sender's.
-inbound_marks = Table(
-    "inbound_marks",
-    metadata,
-    Column("lake_id", Text, nullable=False),
-    Column("sink_id", Text, nullable=False),
-    Column("branch_id", Text, nullable=False),
-    Column("table_id", Text, nullable=False),
-    Column("partition", Text, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("gateway", Text, nullable=False),
-    Column("local_table_id", Text, ForeignKey("tables.table_id"), nullable=False),
-    Column("rows", BigInteger, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition"),
-)
-
-# Dead letters that were replayed and stored here: kept for good, because they lie below their stream's mark.
-inbound_dead = Table(
-    "inbound_dead",
-    metadata,
-    Column("lake_id", Text, nullable=False),
-    Column("sink_id", Text, nullable=False),
-    Column("branch_id", Text, nullable=False),
-    Column("table_id", Text, nullable=False),
-    Column("partition", Text, nullable=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "seq"),
-)
-
-# The backups that this ledger was restored from: the counter as the backup had it, and as it was raised to.
-restores = Table(
-    "restores",
-    metadata,
-    Column("restore_id", Text, primary_key=True),
-    Column("backup_id", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("backup_seq", BigInteger, nullable=False),
-    Column("seq", BigInteger, nullable=False),
 )
 
 # How to get from a format to the next. Each runs inside the transaction that also raises the format.

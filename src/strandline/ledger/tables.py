@@ -26,12 +26,25 @@ NAMESPACE = "lake"
 
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name."""
-    living = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_(None))
-    found = conn.execute(living.where(db.branches.c.name == name)).scalar()
+    branch = db.branches.c
+    living = branch.deleted_at_us.is_(None) & (branch.kind == "branch")
+    found = conn.execute(select(branch.branch_id).where(living, branch.name == name)).scalar()
     if found is None:
-        known = conn.execute(select(db.branches.c.name).where(db.branches.c.deleted_at_us.is_(None))).scalars()
+        known = conn.execute(select(branch.name).where(living)).scalars()
         raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
     return str(found)
+
+
+def refuse_protected(name: str, *, protected: bool) -> None:
+    """Conflict when a branch is protected and this would change it other than by a merge."""
+    if protected:
+        raise Conflict(
+            f"branch {name!r} is protected",
+            kind="branch_protected",
+            hint="Change another branch and merge it, or lift it with `strand branch protect --off`.",
+            expected=None,
+            actual=name,
+        )
 
 
 def create_table(
@@ -66,13 +79,20 @@ def create_table(
             extra=extra,
             created_at_us=txn.at_us,
         )
+        on_branch = branch_id(txn.conn, branch)
+        if key:
+            refuse_protected(branch, protected=_is_protected(txn.conn, on_branch))
         commit = write_commit(
             txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0}
         )
-        insert_table(txn, table, schema.fresh(), branch_id(txn.conn, branch), commit.seq)
+        insert_table(txn, table, schema.fresh(), on_branch, commit.seq)
         fail("table.before_commit")
     fail("table.after_commit")
     return table
+
+
+def _is_protected(conn: Connection, on_branch: str) -> bool:
+    return bool(conn.execute(select(db.branches.c.protected).where(db.branches.c.branch_id == on_branch)).scalar_one())
 
 
 def _refuse_existing(conn: Connection, name: str) -> None:
@@ -155,15 +175,30 @@ def read_states(conn: Connection, branch: str, names: Sequence[str] | None = Non
 
     A log table has one history, main's, on whatever branch it is looked for.
     """
-    on_branch, main = branch_id(conn, branch), branch_id(conn, MAIN)
-    own = select(db.heads.c.table_id).where(db.heads.c.branch_id == on_branch)
-    logs = select(db.tables.c.table_id).where(db.tables.c.kind == "log")
-    there = set(conn.execute(own.union(logs)).scalars())
+    on_branch = branch_id(conn, branch)
+    there = _tables_of(conn, on_branch)
     found = list_tables(conn) if names is None else [find_table(conn, name) for name in names]
     for table in found if names is not None else ():
         if table.table_id not in there:
             raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
-    return [_state(conn, on_branch if one.key else main, one) for one in found if one.table_id in there]
+    return _states(conn, on_branch, [one for one in found if one.table_id in there])
+
+
+def read_states_of(conn: Connection, on_branch: str) -> list[TableState]:
+    """All tables of a branch or tag, by its id."""
+    there = _tables_of(conn, on_branch)
+    return _states(conn, on_branch, [one for one in list_tables(conn) if one.table_id in there])
+
+
+def _tables_of(conn: Connection, on_branch: str) -> set[str]:
+    own = select(db.heads.c.table_id).where(db.heads.c.branch_id == on_branch)
+    logs = select(db.tables.c.table_id).where(db.tables.c.kind == "log")
+    return set(conn.execute(own.union(logs)).scalars())
+
+
+def _states(conn: Connection, on_branch: str, tables: Sequence[Table]) -> list[TableState]:
+    main = branch_id(conn, MAIN)
+    return [_state(conn, on_branch if one.key else main, one) for one in tables]
 
 
 def _state(conn: Connection, on_branch: str, table: Table) -> TableState:

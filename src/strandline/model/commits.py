@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MERGE = "merge"
+"""The kind of a commit with two parents, the first of them the target's."""
+
 
 @dataclass(frozen=True)
 class Commit:

@@ -44,6 +44,7 @@ def apply(txn: Txn, intent: Intent) -> None:
         purges.record(txn, intent.op_id, effects.purge)
     commit = _commit(txn, intent, effects)
     _keep_answers(txn, effects, commit)
+    reservations.note_published(txn, intent.op_id)
     reservations.release(txn, intent.op_id)
     intents.set_phase(txn, intent.op_id, "published")
     leases.release_tables(txn, intent.op_id)

@@ -19,10 +19,12 @@ from strandline.ledger.batches import GRACE_S
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
+from strandline.ledger.refs import find_point
 from strandline.ledger.tables import read_states
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import OURS, SEQ, Column
 from strandline.views.keeping import Keeper
+from strandline.views.past import Shown, read_past
 
 if TYPE_CHECKING:
     import duckdb
@@ -53,13 +55,25 @@ class Rows:
 
 
 class View:
-    """All tables of a branch as they were at one moment."""
+    """All tables of a branch as they were at one moment: now, or at a commit, a tag or a time of the past."""
 
     def __init__(
-        self, ledger: Ledger, branch: str, iceberg: Callable[[], Iceberg], *, grace_s: float = GRACE_S
+        self,
+        ledger: Ledger,
+        branch: str,
+        iceberg: Callable[[], Iceberg],
+        *,
+        at: str | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
+        self._shown: Mapping[str, Shown] = {}
         with ledger.read() as conn:
-            states = read_states(conn, branch)
+            if at is None:
+                states = read_states(conn, branch)
+            else:
+                past = read_past(conn, find_point(conn, at, branch))
+                states = [state for state, _ in past]
+                self._shown = {state.table.table_id: shown for state, shown in past}
             at_us = ledger.last_at_us(conn)
         self.branch = branch
         self._ledger = ledger
@@ -192,6 +206,9 @@ class View:
         rows = read_view(
             self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
         )
+        shown = self._shown.get(state.table.table_id)
+        if shown is not None:
+            rows = rows.where(shown.condition("unix_micros"))
         return newest(rows, state.table.key) if state.table.key and not name.endswith(LOG) else rows
 
     def held(self) -> AbstractContextManager[None]:
@@ -206,7 +223,7 @@ class View:
         files = self.files(state.table.name)
         columns = stored_columns(state)
         names = [column.name for column in columns]
-        log = files_sql(state, files, columns) if files else relations.empty(columns)
+        log = self._log_sql(state, files) if files else relations.empty(columns)
         body = log
         if state.tail:
             self._load_tail(connection, state, files)
@@ -250,17 +267,24 @@ class View:
     def _tail_sql(self, state: TableState) -> str:
         tail, dropped = _tail_names(state)
         rows = f"SELECT * FROM {relations.internal(tail)}"
-        if not state.table.row_key:
-            return rows
-        return f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
+        if state.table.row_key:
+            rows = f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
+        return self._as_shown(state, rows)
+
+    def _log_sql(self, state: TableState, files: list[DataFile]) -> str:
+        return self._as_shown(state, files_sql(state, files, stored_columns(state)))
+
+    def _as_shown(self, state: TableState, rows: str) -> str:
+        """Without the rows that came after the moment that is looked at."""
+        shown = self._shown.get(state.table.table_id)
+        return rows if shown is None else f"SELECT * FROM ({rows}) WHERE {shown.condition()}"
 
     def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
-        stored = stored_columns(state)
-        columns = [column.name for column in stored]
+        columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
             self._keeper.keep()
             with sandbox.connect() as connection:
-                yield from self._ordered(connection, files_sql(state, run, stored), columns, since, until)
+                yield from self._ordered(connection, self._log_sql(state, run), columns, since, until)
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
             with sandbox.connect() as connection:
                 self._load_tail(connection, state, self.files(state.table.name))

@@ -1,0 +1,95 @@
+"""What a text names in the history: a tag, a branch, a commit or a time; and where its rows are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.ledger import schema as db
+from strandline.ledger.branches import list_branches, list_tags
+from strandline.ledger.commits import get_commit
+from strandline.ledger.history import Graph
+from strandline.ledger.tables import branch_id
+from strandline.model.commits import Commit
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of the history: the newest commit that counts, and the branch or tag whose files have all that it needs.
+
+    The holder's logs reach up to the commit `covers`; `hidden` are those of its ancestors that are none of this one's.
+    With a time, rows of log tables count up to that; else those from before the commit.
+    """
+
+    commit: Commit
+    holder: str
+    covers: str
+    hidden: tuple[Commit, ...]
+    at_us: int | None = None
+
+
+def find_point(conn: Connection, text: str, branch: str) -> Point:
+    """What a text names; times are those of a branch."""
+    commit, at_us = find_commit_at(conn, text, branch)
+    graph = Graph(conn)
+    holder, tip = _holder(conn, graph, commit, branch)
+    return Point(commit, holder, tip, tuple(graph.only(tip, commit.commit_id)), at_us)
+
+
+def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, int | None]:
+    """The commit that a tag, a branch, an id or a time stands for; with the time, where it was one."""
+    graph = Graph(conn)
+    refs = {one.name: one.tip for one in list_branches(conn)} | {one.name: one.commit for one in list_tags(conn)}
+    tip = refs.get(text)
+    if tip is not None:
+        return graph.commit(tip), None
+    if _TIME.fullmatch(text):
+        at_us = _microseconds(text)
+        return _newest_upto(conn, graph, branch, at_us, text), at_us
+    try:
+        return get_commit(conn, text), None
+    except NotFound:
+        raise NotFound(f"there is no commit, tag or branch {text!r}", hint=nearest(text, refs), commit=text) from None
+
+
+def _microseconds(text: str) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequest(f"{text!r} is not a time", hint="Write it as 2026-01-31T12:00:00Z.") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: str) -> Commit:
+    """The commit that was a branch's newest at a time: merged ones were not on it before they were merged."""
+    found = branch_id(conn, branch)
+    at: str | None = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == found)).scalar_one()
+    oldest: Commit | None = None
+    while at is not None:
+        oldest = graph.commit(at)
+        if oldest.at_us <= at_us:
+            return oldest
+        at = oldest.parents[0] if oldest.parents else None
+    first = f"; its first commit is {oldest.commit_id}" if oldest is not None else ""
+    raise NotFound(f"branch {branch!r} had no commit at {text}{first}", hint="`strand log` tells when each was made.")
+
+
+def _holder(conn: Connection, graph: Graph, commit: Commit, branch: str) -> tuple[str, str]:
+    """A branch or tag that reaches a commit: this branch if it does, else any."""
+    places = [(one.branch_id, one.tip) for one in sorted(list_branches(conn), key=lambda one: one.name != branch)]
+    places += [(one.branch_id, one.covers) for one in list_tags(conn)]
+    for found, tip in places:
+        if tip is not None and graph.reaches(tip, commit):
+            return found, tip
+    raise HistoryGone(
+        f"commit {commit.commit_id} is on no branch and under no tag any more",
+        hint="Its branch was deleted; a tag would have kept it.",
+        commit=commit.commit_id,
+    )

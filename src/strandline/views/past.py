@@ -1,0 +1,69 @@
+"""Looking at the past: which rows of a view's tables there were at a point of the history.
+
+Logs are only added to, so any later log serves: it is read without the rows that came after the point. Of a keyed table
+these are the rows of commits that the point's commit does not reach; seqs only prune. A log table is not branched, and
+there it is the seq, or the time, that decides; a load's rows came when it was published, and not with their seqs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from strandline.ledger.history import Graph
+from strandline.ledger.reservations import read_late
+from strandline.ledger.tables import read_states_of
+from strandline.model.tables import TableState
+from strandline.model.types import AT, COMMIT, SEQ
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Connection
+    from strandline.ledger.refs import Point
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The rows of a table that a point shows: those below a seq or up to a time, but for some commits and ranges."""
+
+    below: int | None
+    upto_us: int | None
+    commits: tuple[str, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def condition(self, microseconds: str = "epoch_us") -> str:
+        """As SQL that both engines read; they differ in what they call the microseconds of a time."""
+        parts = [f"{SEQ} < {self.below}"] if self.below is not None else []
+        if self.upto_us is not None:
+            parts.append(f"{microseconds}({AT}) <= {self.upto_us}")
+        if self.commits:
+            parts.append(f"{COMMIT} NOT IN ({', '.join(repr(one) for one in self.commits)})")
+        parts += [f"NOT ({SEQ} BETWEEN {first} AND {last})" for first, last in self.ranges]
+        return " AND ".join(parts)
+
+
+def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
+    """The tables that there were at a point, under the schemas of then, with the rows of each that it shows."""
+    found: list[tuple[TableState, Shown]] = []
+    older = tuple(one.commit_id for one in point.hidden if one.seq < point.commit.seq)
+    graph = Graph(conn)
+    for state in read_states_of(conn, point.holder):
+        version = _schema_version(graph, state, point)
+        if version is None:
+            continue
+        if state.table.key:
+            shown = Shown(point.commit.seq, None, older)
+        else:
+            late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
+            shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))
+        found.append((replace(state, schema=state.schemas[version]), shown))
+    return found
+
+
+def _schema_version(graph: Graph, state: TableState, point: Point) -> int | None:
+    """The version of a table's schema at a point; None where there was no such table."""
+    made = [number for number in sorted(state.schemas, reverse=True) if number <= point.commit.seq]
+    if state.table.key:
+        return next((number for number in made if graph.reaches(point.commit.commit_id, graph.at(number))), None)
+    if point.at_us is not None:
+        made = [number for number in sorted(state.schemas, reverse=True) if graph.at(number).at_us <= point.at_us]
+    return next(iter(made), None)
