@@ -22,6 +22,7 @@ from strandline.errors import BadRequest, nearest
 NAMES: dict[str, str] = {
     "append.before_commit": "rows validated and inserted, transaction not yet committed",
     "append.after_commit": "rows durable, the caller not yet told",
+    "mutate.before_store": "a mutation judged by what is there, nothing of it stored",
     "mutate.before_commit": "a mutation's versions and commit inserted, transaction not yet committed",
     "mutate.after_commit": "a mutation is durable, the caller not yet told",
     "inbound.before_commit": "a chunk's rows stored and its mark moved, transaction not yet committed",

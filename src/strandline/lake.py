@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from strandline.model.inbound import Chunk, Received
     from strandline.model.maintenance import Compacting, Expiring, Maintained, Need, Retaining, SettingChanges, Sweeping
     from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.schema import Schema
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
     from strandline.sinks.instances import Surroundings
@@ -86,6 +87,7 @@ class Lake(Versioned):
         *,
         row_key: Sequence[str] = (),
         key: Sequence[str] = (),
+        constraints: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         dedupe: Dedupe = "table",
         unknown_fields: Literal["error", "json"] = "error",
@@ -95,13 +97,16 @@ class Lake(Versioned):
         """Make a log table, or with a `key` a keyed one: a row for each key, changed by `mutate`.
 
         A keyed table is made on a branch, and comes to others by merges; a log table is on all of them.
-        `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema.
+        `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema. `constraints` are what
+        the rows of a keyed table keep ("unique(email)", "reference(team_id -> team, restrict)").
         """
+        from strandline.model.constraints import parse_constraints
         from strandline.model.keys import check_key
         from strandline.model.partitions import check_partition_columns
         from strandline.model.schema import Schema, parse_mapping
 
         schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
+        schema = Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
         tables.check_name(name)
         for column in row_key:
             schema.column(column)
@@ -110,6 +115,8 @@ class Lake(Versioned):
             check_key(schema, key, partition_by)
             if row_key:
                 raise BadRequest("a table has a key or a row key, not both", hint="A keyed table has no duplicates.")
+        if schema.constraints:
+            self._check_constraints(name, key, schema, branch)
         if dedupe not in ("table", "partition"):
             raise BadRequest(f"dedupe is {dedupe!r}", hint="It is 'table' or 'partition'.")
         if dedupe == "partition" and not partition_by:
@@ -128,6 +135,17 @@ class Lake(Versioned):
             dedupe=dedupe,
             extra=unknown_fields == "json",
         )
+
+    def _check_constraints(self, name: str, key: Sequence[str], schema: Schema, branch: str) -> None:
+        from strandline.model.row_rules import Target, check_constraints
+
+        def target(table: str) -> Target:
+            if table.lower() == name.lower():
+                return Target(name, tuple(key), schema)
+            state = self._state(table, branch)
+            return Target(state.table.name, state.table.key, state.schema)
+
+        check_constraints(schema, key, target)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

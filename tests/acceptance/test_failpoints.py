@@ -61,6 +61,7 @@ RECOVERY_POINTS = ["recover.before_commit", "recover.after_commit", "settle.befo
 APPEND_POINTS = ["append.before_commit", "append.after_commit"]
 OTHER_POINTS = ["table.before_commit", "table.after_commit", "quarantine.before_commit", "quarantine.after_commit"]
 MUTATE_POINTS = [
+    "mutate.before_store",
     "mutate.before_commit",
     "mutate.after_commit",
     "branch.before_commit",

@@ -112,7 +112,7 @@ def test_f51_a_statement_that_fails_leaves_nothing_behind(lake: Lake, place: int
     assert len(people(lake)) == 3
 
 
-@pytest.mark.parametrize("name", ["mutate.before_commit", "mutate.after_commit"])
+@pytest.mark.parametrize("name", ["mutate.before_store", "mutate.before_commit", "mutate.after_commit"])
 def test_a_mutation_that_dies_is_there_whole_or_not_at_all(lake: Lake, name: str) -> None:
     """Before its commit nothing is there; after it all tables have it, although the caller was never told."""
     make_people(lake)

@@ -89,6 +89,7 @@ def create(
     schema: Annotated[str | None, typer.Option(metavar="FILE", help="An Iceberg schema as JSON, instead.")] = None,
     row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
     key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="A keyed table: a row for each.")] = None,
+    constraint: Annotated[list[str] | None, typer.Option(metavar="RULE", help="What rows keep: see below.")] = None,
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
     dedupe: Dedupe = "table",
     unknown_fields: Annotated[
@@ -101,14 +102,18 @@ def create(
     \b
     Types: string long int double float boolean date timestamp binary json
            decimal(10,2) list<string> struct<a:long,b:string?> map<string,long>
+    Rules: unique(a, b)  one_of(a: x, y)  range(a: 0..9)  check(a: /regex/)
+           reference(a -> TABLE, restrict|cascade)  cardinality(a: 0..9)
     Example: strand table create messages --columns "id:string,ts:timestamp,body:string?" --row-key id
     """
-    from strandline.model.schema import parse_columns
+    from strandline.model.constraints import parse_constraints
+    from strandline.model.schema import Schema, parse_columns
 
     if (columns is None) == (schema is None):
         raise typer.BadParameter("give either --columns or --schema", ctx=context)
     session = session_of(context)
     described = parse_columns(columns) if columns is not None else _schema_file(schema or "")
+    described = Schema(described.columns, parse_constraints([*described.constraints, *(constraint or [])]))
     with session.open() as lake:
         table = lake.create_table(
             name,
@@ -223,6 +228,8 @@ def _show(table: dict[str, Any]) -> None:
         ["column", "type", "nullable"],
         [[c["name"], c["type"], "yes" if c["nullable"] else "no"] for c in table["columns"]],
     )
+    if table["constraints"]:
+        output.table(["constraint"], [[text] for text in table["constraints"]])
     if table["snapshots"]:
         output.table(
             ["version", "snapshot", "kind", "rows", "at"],

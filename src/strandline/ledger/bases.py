@@ -27,18 +27,22 @@ class HeadNow:
 class Base:
     """A branch at one moment: its newest commit, the last seq that was given to anything, and heads by table id.
 
-    `lineage` are the branch and those it comes from, nearest first, each with the last number that counts of it.
+    `shape` is that of its tables. `lineage` are the branch and those it comes from, nearest first, each with the last
+    number that counts of it.
     """
 
     branch_id: str
     tip: str | None
     number: int
+    shape: int
     heads: Mapping[str, HeadNow]
     lineage: Sequence[tuple[str, int]] = ()
 
 
 _last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_subquery()
-_SELECT_BRANCH = select(db.branches.c.tip, _last_seq).where(db.branches.c.branch_id == bindparam("b_branch"))
+_SELECT_BRANCH = select(db.branches.c.tip, _last_seq, db.branches.c.shape).where(
+    db.branches.c.branch_id == bindparam("b_branch")
+)
 _SELECT_HEAD = Prepared(
     select(db.heads.c.version, db.heads.c.barrier, db.heads.c.last_seq, db.heads.c.schema_version).where(
         db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
@@ -49,9 +53,9 @@ _SELECT_HEAD = Prepared(
 def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
     found = branch_id(conn, branch)
-    tip, number = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
+    tip, number, shape = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
     steps = [Step(_SELECT_HEAD, {"b_branch": found, "b_table": table_id}) for table_id in table_ids]
     rows = zip(table_ids, together(conn, steps), strict=True)
     heads = {table_id: HeadNow(*head[0]) for table_id, head in rows if head}
     from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]
-    return Base(found, tip, number, heads, from_here)
+    return Base(found, tip, number, shape, heads, from_here)

@@ -25,27 +25,37 @@ from strandline.model.commits import MERGE, Commit
 
 @dataclass(frozen=True)
 class TableChange:
-    """The versions that a mutation appends to one table, with the hash of each one's key, in the rows' order."""
+    """The versions that a mutation appends to one table, with the hash of each one's key, in the rows' order.
+
+    `claims` are the unique values and references that it takes or gives up there.
+    """
 
     append: Append
     hashes: Sequence[bytes]
+    claims: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
 class TableRead:
-    """What a mutation depends on in one table: that no other rows came in than by commits, and none of these keys."""
+    """What a mutation depends on in one table: that no other rows came in than by commits, and none of these keys.
+
+    And none of these `claims`. `whole` is the seq of its newest version where all of its rows were read.
+    """
 
     table: str
     table_id: str
     barrier: int
     hashes: Sequence[bytes] = ()
+    claims: Sequence[bytes] = ()
+    whole: int | None = None
 
 
 @dataclass(frozen=True)
 class Mutation:
     """A commit that is ready: what it writes, and on what it was judged.
 
-    `base` is the number of the last commit that its view showed. `tip` and `last_seqs` are what the caller expects.
+    `base` is the number of the last commit that its view showed, and `shape` that of the branch's tables, if it
+    matters. `tip` and `last_seqs` are what the caller expects.
     """
 
     commit_id: str
@@ -57,6 +67,7 @@ class Mutation:
     message: str
     changes: tuple[TableChange, ...]
     reads: tuple[TableRead, ...]
+    shape: int | None = None
     tip: str | None = None
     last_seqs: Mapping[str, int] = field(default_factory=dict)
 
@@ -77,7 +88,7 @@ _SELECT_HEAD = Prepared(
     )
 )
 _SELECT_TIP = Prepared(
-    select(db.branches.c.tip, db.branches.c.protected).where(
+    select(db.branches.c.tip, db.branches.c.protected, db.branches.c.shape).where(
         db.branches.c.branch_id == bindparam("b_branch"), db.branches.c.deleted_at_us.is_(None)
     )
 )
@@ -87,6 +98,14 @@ _SELECT_NEWEST = Prepared(
         _touch.table_id == bindparam("b_table"),
         _touch.branch_id == bindparam("b_branch"),
         _touch.hash == bindparam("b_hash"),
+    )
+)
+_claim = db.claims.c
+_SELECT_CLAIM = Prepared(
+    select(func.coalesce(func.max(_claim.number), 0)).where(
+        _claim.table_id == bindparam("b_table"),
+        _claim.branch_id == bindparam("b_branch"),
+        _claim.hash == bindparam("b_hash"),
     )
 )
 
@@ -101,9 +120,8 @@ def _asks(mutation: Mutation) -> list[Step]:
     asks = [Step(_SELECT_TIP, {"b_branch": branch})]
     for read in mutation.reads:
         asks.append(Step(_SELECT_HEAD, {"b_branch": branch, "b_table": read.table_id}))
-        asks += [
-            Step(_SELECT_NEWEST, {"b_branch": branch, "b_table": read.table_id, "b_hash": one}) for one in read.hashes
-        ]
+        for statement, hashes in ((_SELECT_NEWEST, read.hashes), (_SELECT_CLAIM, read.claims)):
+            asks += [Step(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": one}) for one in hashes]
     return asks
 
 
@@ -126,6 +144,7 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
         tip = written.tips.get(mutation.branch_id) or (rows[0][0][0] if rows[0] else None)
         error = (
             _gone(mutation, rows[0])
+            or _other_shape(mutation, rows[0])
             or other_tip(mutation.branch, mutation.tip, tip)
             or _moved(mutation, iter(rows[1:]), written)
         )
@@ -146,6 +165,19 @@ def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
     except Conflict as error:
         return error
     return None
+
+
+def _other_shape(mutation: Mutation, branch: Sequence[Any]) -> Conflict | None:
+    ((_, _, shape),) = branch
+    if mutation.shape is None or mutation.shape == shape:
+        return None
+    return Conflict(
+        f"tables of branch {mutation.branch!r} were changed meanwhile",
+        kind="schema_moved",
+        hint="Try again.",
+        expected=mutation.shape,
+        actual=shape,
+    )
 
 
 def other_tip(branch: str, expected: str | None, actual: str | None) -> Conflict | None:
@@ -179,7 +211,7 @@ def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written)
     versions = {change.append.table_id: change.append for change in mutation.changes}
     for read in mutation.reads:
         ((schema_version, refuses, barrier, last_seq),) = next(rows)
-        numbers = [next(rows)[0][0] for _ in read.hashes]
+        numbers = [next(rows)[0][0] for _ in (*read.hashes, *read.claims)]
         append = versions.get(read.table_id)
         refused = refusal(append, schema_version, refuses) if append is not None else None
         last_seq = written.last_seqs.get((branch, read.table_id), last_seq)
@@ -187,8 +219,9 @@ def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written)
         if refused is not None:
             return refused
         since = any(number > mutation.base for number in numbers)
-        within = any((branch, read.table_id, one) in written.hashes for one in read.hashes)
-        if barrier != read.barrier or since or within:
+        within = any((branch, read.table_id, one) in written.hashes for one in (*read.hashes, *read.claims))
+        others = read.whole is not None and read.whole != last_seq
+        if barrier != read.barrier or since or within or others:
             return Moved(read.table)
     return None
 
@@ -216,7 +249,9 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
-        written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in change.hashes)
+        steps += touches.claiming(mutation.branch_id, change.append.table_id, commit.seq, change.claims)
+        wrote = (*change.hashes, *change.claims)
+        written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in wrote)
     txn.write_last([*steps, *commits.writing(commit, mutation.branch_id)])
     txn.allocate(commit.seq - txn.last_seq)
     written.tips[mutation.branch_id] = commit.commit_id

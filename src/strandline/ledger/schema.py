@@ -109,7 +109,9 @@ outcomes = Table(
 
 # `forked_at` is the last seq that was given to anything when the branch was made from its parent. A deleted branch
 # stays, without its name: others may come from it. A tag is a branch that nothing is committed on: it keeps what its
-# commit needs, and `covers` is the commit up to which its logs reach.
+# commit needs, and `covers` is the commit up to which its logs reach. `shape` is raised by whatever makes, changes or
+# drops a table or its schema on the branch: what was judged by the constraints of one shape is not stored under
+# another.
 branches = Table(
     "branches",
     metadata,
@@ -121,6 +123,7 @@ branches = Table(
     Column("covers", Text),
     Column("parent_id", Text),
     Column("forked_at", BigInteger, nullable=False),
+    Column("shape", BigInteger, nullable=False, default=0),
     Column("created_at_us", BigInteger, nullable=False),
     Column("deleted_at_us", BigInteger),
 )
@@ -235,6 +238,19 @@ touches = Table(
     Column("seq", BigInteger, nullable=False),
     Column("batch_id", Text, nullable=False),
     PrimaryKeyConstraint("table_id", "branch_id", "hash", "number"),
+    sqlite_with_rowid=False,
+)
+
+# Values that commits took or gave up and that others looked for: unique ones, and pairs of a reference and the key it
+# names. By hash, with the number of the last commit; who read one since an older view starts over. It names no version.
+claims = Table(
+    "claims",
+    metadata,
+    Column("table_id", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    PrimaryKeyConstraint("table_id", "branch_id", "hash"),
     sqlite_with_rowid=False,
 )
 

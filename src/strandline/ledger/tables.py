@@ -95,6 +95,12 @@ def _is_protected(conn: Connection, on_branch: str) -> bool:
     return bool(conn.execute(select(db.branches.c.protected).where(db.branches.c.branch_id == on_branch)).scalar_one())
 
 
+def raise_shape(txn: Txn, on_branch: str) -> None:
+    """Every change of a branch's tables or schemas does this: mutations that were judged by others start over."""
+    branch = db.branches.c
+    txn.conn.execute(update(db.branches).where(branch.branch_id == on_branch).values(shape=branch.shape + 1))
+
+
 def _refuse_existing(conn: Connection, name: str) -> None:
     existing = conn.execute(select(db.tables.c.name).where(db.tables.c.folded_name == name.lower())).scalar()
     if existing is not None:
@@ -154,6 +160,7 @@ def insert_schema(txn: Txn, on_branch: str, table_id: str, number: int, schema: 
             table_id=table_id, version=number, branch_id=on_branch, definition=_json(schema.to_json())
         )
     )
+    raise_shape(txn, on_branch)
 
 
 def find_table(conn: Connection, name: str) -> Table:
@@ -170,10 +177,12 @@ def list_tables(conn: Connection) -> list[Table]:
     return [_table(row) for row in conn.execute(select(db.tables).order_by(db.tables.c.folded_name))]
 
 
-def read_states(conn: Connection, branch: str, names: Sequence[str] | None = None) -> list[TableState]:
+def read_states(
+    conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
+) -> list[TableState]:
     """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named.
 
-    A log table has one history, main's, on whatever branch it is looked for.
+    A log table has one history, main's, on whatever branch it is looked for. Who reads no rows needs no `tails`.
     """
     on_branch = branch_id(conn, branch)
     there = _tables_of(conn, on_branch)
@@ -181,7 +190,7 @@ def read_states(conn: Connection, branch: str, names: Sequence[str] | None = Non
     for table in found if names is not None else ():
         if table.table_id not in there:
             raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
-    return _states(conn, on_branch, [one for one in found if one.table_id in there])
+    return _states(conn, on_branch, [one for one in found if one.table_id in there], tails=tails)
 
 
 def read_states_of(conn: Connection, on_branch: str) -> list[TableState]:
@@ -196,12 +205,12 @@ def _tables_of(conn: Connection, on_branch: str) -> set[str]:
     return set(conn.execute(own.union(logs)).scalars())
 
 
-def _states(conn: Connection, on_branch: str, tables: Sequence[Table]) -> list[TableState]:
+def _states(conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True) -> list[TableState]:
     main = branch_id(conn, MAIN)
-    return [_state(conn, on_branch if one.key else main, one) for one in tables]
+    return [_state(conn, on_branch if one.key else main, one, tails) for one in tables]
 
 
-def _state(conn: Connection, on_branch: str, table: Table) -> TableState:
+def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> TableState:
     head = read_head(conn, on_branch, table.table_id)
     reserved = conn.execute(
         select(func.min(db.reservations.c.first_seq)).where(
@@ -213,7 +222,7 @@ def _state(conn: Connection, on_branch: str, table: Table) -> TableState:
         head=head,
         schema=(schemas := read_schemas(conn, table.table_id))[head.schema_version],
         schemas=schemas,
-        tail=tuple(read_tail(conn, on_branch, table.table_id)),
+        tail=tuple(read_tail(conn, on_branch, table.table_id)) if tails else (),
         reserved_from=reserved,
     )
 

@@ -1,11 +1,15 @@
-"""What commits wrote, by hash: how a mutation finds the newest version of a key, and whether others wrote it since."""
+"""What commits wrote, by hash: how a mutation finds the newest version of a key, and whether others wrote it since.
+
+Besides keys these are claims: values that are unique, and pairs of a reference and the key that it names. A claim tells
+only when it was last written; rows that hold a value are found by the value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from strandline.ledger import schema as db
 from strandline.ledger.prepared import Prepared, Step, together
@@ -34,6 +38,17 @@ _NEWEST = Prepared(
     .limit(1)
 )
 _INSERT = Prepared(insert(db.touches).values({column: bindparam(f"b_{column.name}") for column in db.touches.columns}))
+
+
+_claim = db.claims.c
+_FORGET_CLAIM = Prepared(
+    delete(db.claims).where(
+        _claim.table_id == bindparam("b_table_id"),
+        _claim.branch_id == bindparam("b_branch_id"),
+        _claim.hash == bindparam("b_hash"),
+    )
+)
+_CLAIM = Prepared(insert(db.claims).values({column: bindparam(f"b_{column.name}") for column in db.claims.columns}))
 
 
 def newest(
@@ -67,6 +82,12 @@ def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple
         )
         for key, seq, batch_id in versions
     ]
+
+
+def claiming(branch_id: str, table_id: str, number: int, claims: Sequence[bytes]) -> list[Step]:
+    """What notes that a commit wrote these claims; only the last one to do so is kept."""
+    place = {"b_table_id": table_id, "b_branch_id": branch_id, "b_number": number}
+    return [Step(statement, {**place, "b_hash": claim}) for claim in claims for statement in (_FORGET_CLAIM, _CLAIM)]
 
 
 def _chunks(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -16,7 +16,7 @@ import orjson
 
 from strandline.errors import BadRequest
 from strandline.model.schema import Schema
-from strandline.model.types import KEY_TYPES, Decimal, Primitive
+from strandline.model.types import KEY_TYPES, is_exact
 
 HASH_BYTES = 16
 
@@ -27,10 +27,7 @@ def check_key(schema: Schema, key: Sequence[str], partition_by: Sequence[str]) -
         raise BadRequest(f"a column is named twice in the key: {', '.join(key)}")
     for name in key:
         column = schema.column(name)
-        fits = isinstance(column.type, Decimal) or (
-            isinstance(column.type, Primitive) and column.type.name in KEY_TYPES
-        )
-        if not fits or column.nullable:
+        if not is_exact(column.type) or column.nullable:
             raise BadRequest(
                 f"column {column.text()!r} can't be part of a key",
                 hint=f"A key's columns are never null, and one of {', '.join(sorted(KEY_TYPES))}, decimal.",
@@ -63,6 +60,12 @@ def key_fields(key: Sequence[str], given: Any, table: str) -> dict[str, Any]:
 def key_hash(values: Sequence[Any]) -> bytes:
     """128 bits that stand for a key with these values."""
     return hashlib.blake2b(orjson.dumps([_plain(value) for value in values]), digest_size=HASH_BYTES).digest()
+
+
+def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Any]) -> bytes:
+    """128 bits that stand for a value that is taken by a rule on these columns; never those of a key."""
+    told = orjson.dumps([list(columns), [_plain(value) for value in values]])
+    return hashlib.blake2b(told, digest_size=HASH_BYTES, person=rule.encode()).digest()
 
 
 def shown_key(values: Sequence[Any]) -> str:

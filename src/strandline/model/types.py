@@ -85,7 +85,7 @@ class Map:
     nullable: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, Decimal) or (isinstance(self.key, Primitive) and self.key.name in KEY_TYPES):
+        if is_exact(self.key):
             return
         raise BadRequest(
             f"a map's key can't be {type_text(self.key)}", hint=f"Use one of {', '.join(sorted(KEY_TYPES))}, decimal."
@@ -184,6 +184,11 @@ def check_names(names: Iterable[str], where: str) -> None:
         seen[name.lower()] = name
     if not seen:
         raise BadRequest(f"{where} needs at least one column", hint="For example: id:string,body:string?")
+
+
+def is_exact(type_: Type) -> bool:
+    """Whether values of a type are equal in one way only, in every engine: what keys and unique values are made of."""
+    return isinstance(type_, Decimal) or (isinstance(type_, Primitive) and type_.name in KEY_TYPES)
 
 
 def type_text(type_: Type) -> str:

@@ -1,7 +1,8 @@
 """Mutate: several changes of keyed tables as one commit, or none of them.
 
 The statements are validated first, by themselves; then they are applied in their order to the rows they meet, as one
-snapshot of the ledger shows these; then the commit is stored if nobody has written any of them since. If somebody has,
+snapshot of the ledger shows these; then all of it is judged by the constraints of the tables; then the commit is stored
+if nobody has written since what any of that depends on. If somebody has,
 it all begins again from a fresh view. Threads of one process that change the same rows take turns, so that they don't
 do each other's work in vain.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, Unsupported
+from strandline.failpoints import fail
 from strandline.ledger.appends import Append
 from strandline.ledger.commits import find_commit
 from strandline.ledger.encode import encode_batch
@@ -28,13 +30,16 @@ from strandline.ledger.mutations import Moved, Mutation, TableChange, TableRead,
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
 from strandline.model.commits import Commit
+from strandline.model.declared import Declared
 from strandline.model.ids import new_id
 from strandline.model.keys import key_fields, key_hash, shown_key
 from strandline.model.mutations import Delete, Expectation, HeadIs, Patch, Put, RowIs, Statement, TableIs
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
-from strandline.views.versions import Row, Version, Versions, given_columns, read_versions, row_at
+from strandline.operations.constraints import Changes, Judged, RowChange, judge
+from strandline.views.looking import Looking, read_declared
+from strandline.views.versions import Row, Version, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
 STRIPES = 256
@@ -95,12 +100,12 @@ class Request:
         """What the newest version of each of these tables is expected to be."""
         return {state.table.table_id: seq for state, seq in self.seqs}
 
-    def tables(self) -> list[tuple[TableState, list[bytes]]]:
+    def tables(self, declared: Declared) -> list[tuple[TableState, list[bytes]]]:
         """The tables that it is about, each with the keys whose rows it must see."""
         found: dict[str, tuple[TableState, dict[bytes, None]]] = {}
         for change in [*self.changes, *(change for change, _ in self.rows)]:
             _, hashes = found.setdefault(change.state.table.table_id, (change.state, {}))
-            if change.reads:
+            if change.reads or declared.depends(change.state.table.table_id):
                 hashes[change.hash] = None
         for state, _ in self.seqs:
             found.setdefault(state.table.table_id, (state, {}))
@@ -114,6 +119,7 @@ class Mutator:
         self._ledger = ledger
         self._appender = appender
         self._turns = Turns()
+        self._declared: dict[str, Declared] = {}
 
     def mutate(self, request: Request) -> Commit:
         """Store it as one commit, however often it has to be begun again; a condition that does not hold is an error.
@@ -123,10 +129,11 @@ class Mutator:
         deadline_s = time.monotonic() + PATIENCE_S
         with self._turns.take(change.hash for change in request.changes):
             while True:
-                versions = read_versions(self._ledger, request.branch, request.tables())
-                mutation = _plan(request, versions)
+                declared, look = self._look(request)
+                mutation = _plan(request, look, declared)
+                fail("mutate.before_store")
                 try:
-                    return self._appender.mutate(mutation) if mutation.changes else self._newest(versions)
+                    return self._appender.mutate(mutation) if mutation.changes else self._newest(look)
                 except Moved as moved:
                     if time.monotonic() > deadline_s:
                         raise Conflict(
@@ -136,9 +143,23 @@ class Mutator:
                         ) from moved
                     time.sleep(random.uniform(0, 0.005))
 
-    def _newest(self, versions: Versions) -> Commit:
+    def _look(self, request: Request) -> tuple[Declared, Looking]:
+        """What the branch's tables declare, as far as it is known still, and the rows that a request meets."""
+        declared = self._declared.get(request.branch)
+        while True:
+            if declared is None:
+                declared = self._declared[request.branch] = read_declared(self._ledger, request.branch)
+            wanted = request.tables(declared)
+            versions = read_versions(self._ledger, request.branch, wanted)
+            if (declared.branch_id, declared.shape) == (versions.base.branch_id, versions.base.shape):
+                look = Looking(self._ledger, request.branch, versions)
+                look.asked = {state.table.table_id: dict.fromkeys(hashes) for state, hashes in wanted}
+                return declared, look
+            declared = None
+
+    def _newest(self, look: Looking) -> Commit:
         with self._ledger.read() as conn:
-            found = find_commit(conn, versions.base.tip or "")
+            found = find_commit(conn, look.base.tip or "")
         assert found is not None, "a keyed table was made, and there is no commit of that"
         return found
 
@@ -253,23 +274,20 @@ def _valid(
         ) from None
 
 
-def _plan(request: Request, versions: Versions) -> Mutation:
+def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     """What a request comes to on what is there: the new version of each row, and what that depends on."""
-    for state, _ in request.tables():
-        if state.head.branch_id != versions.base.branch_id or state.table.table_id not in versions.base.heads:
+    base = look.base
+    for state, _ in request.tables(declared):
+        if state.head.branch_id != base.branch_id or state.table.table_id not in declared.states:
             raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
-    _check_expectations(request, versions)
-    after: dict[tuple[str, bytes], tuple[Change, Row | None]] = {}
-    for change in request.changes:
-        at = change.state.table.table_id, change.hash
-        before = after[at][1] if at in after else _row(versions.get(*at))
-        after[at] = (change, _applied(change, before, versions.get(*at)))
+    _check_expectations(request, look, declared)
+    changes = _applied_all(request, look)
+    judged = judge(declared, changes, look)
     commit_id = new_id()
-    written: dict[str, list[tuple[Change, Row | None]]] = {}
-    for (table_id, key), (change, row) in after.items():
-        if row is not None or _row(versions.get(table_id, key)) is not None:
-            written.setdefault(table_id, []).append((change, row))
-    base = versions.base
+    written: dict[str, list[RowChange]] = {}
+    for change in changes.values():
+        if change.after is not None or change.before is not None:
+            written.setdefault(change.state.table.table_id, []).append(change)
     return Mutation(
         commit_id=commit_id,
         branch=request.branch,
@@ -278,14 +296,37 @@ def _plan(request: Request, versions: Versions) -> Mutation:
         kind=request.kind,
         actor=request.actor,
         message=request.message,
-        changes=tuple(_table_change(rows, request.actor, commit_id) for rows in written.values()),
-        reads=tuple(
-            TableRead(state.table.name, state.table.table_id, base.heads[state.table.table_id].barrier, hashes)
-            for state, hashes in request.tables()
+        changes=tuple(
+            _table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
+            for table_id, rows in written.items()
         ),
+        reads=tuple(_reads(look, declared, judged)),
+        shape=declared.shape,
         tip=request.tip,
         last_seqs=request.last_seqs,
     )
+
+
+def _applied_all(request: Request, look: Looking) -> Changes:
+    """Every row that the statements change, as it was and as it is after the last of them."""
+    changes: Changes = {}
+    for change in request.changes:
+        at = change.state.table.table_id, change.hash
+        known = look.get(*at)
+        found = changes.get(at)
+        if found is None:
+            before = _row(known)
+            found = changes[at] = RowChange(change.state, change.hash, change.key, before, before)
+        found.place, found.after = change.place, _applied(change, found.after, known)
+    return changes
+
+
+def _reads(look: Looking, declared: Declared, judged: Judged) -> Iterator[TableRead]:
+    """What was asked for on the way: keys, and claims."""
+    for table_id in {**look.asked, **judged.reads}:
+        keys, claims = look.asked.get(table_id, {}), judged.reads.get(table_id, {})
+        name = declared.states[table_id].table.name
+        yield TableRead(name, table_id, look.heads[table_id].barrier, list(keys), list(claims))
 
 
 def _row(version: Version | None) -> Row | None:
@@ -316,15 +357,16 @@ def _applied(change: Change, before: Row | None, known: Version | None) -> Row |
     return {**before, **change.fields}
 
 
-def _table_change(rows: Sequence[tuple[Change, Row | None]], actor: str, commit_id: str) -> TableChange:
+def _table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
     """The new versions of a table's rows, as a batch; a row that is gone leaves its key alone."""
-    state = rows[0][0].state
+    state = rows[0].state
     shape = batch_arrow(state.schema, state.table)
-    written = [change.key if row is None else row for change, row in rows]
-    deleted = pa.array([row is None for _, row in rows])
+    written = [change.key if change.after is None else change.after for change in rows]
+    deleted = pa.array([change.after is None for change in rows])
     arrays = [deleted if one.name == REMOVED else _column(written, one) for one in shape]
     batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), state.table)
-    return TableChange(Append.of(state, actor, batches, commit_id=commit_id), [change.hash for change, _ in rows])
+    append = Append.of(state, actor, batches, commit_id=commit_id)
+    return TableChange(append, [change.hash for change in rows], claims)
 
 
 def _column(rows: Sequence[Row], wanted: pa.Field) -> pa.Array:
@@ -332,21 +374,21 @@ def _column(rows: Sequence[Row], wanted: pa.Field) -> pa.Array:
     return pa.concat_arrays([row.get(wanted.name, absent) for row in rows])
 
 
-def _check_expectations(request: Request, versions: Versions) -> None:
+def _check_expectations(request: Request, look: Looking, declared: Declared) -> None:
     """Raise Conflict where something is not as the caller expects it. The transaction looks once more."""
-    base = versions.base
+    base = look.base
     error = other_tip(request.branch, request.tip, base.tip)
-    for state, _ in request.tables():
+    for state, _ in request.tables(declared):
         table_id = state.table.table_id
         error = error or other_seq(state.table.name, request.last_seqs.get(table_id), base.heads[table_id].last_seq)
     if error is not None:
         raise error
     for change, seq in request.rows:
-        _expect_row(change, seq, versions)
+        _expect_row(change, seq, look)
 
 
-def _expect_row(change: Change, seq: int | None, versions: Versions) -> None:
-    found = versions.get(change.state.table.table_id, change.hash)
+def _expect_row(change: Change, seq: int | None, look: Looking) -> None:
+    found = look.get(change.state.table.table_id, change.hash)
     actual = found.seq if found is not None and found.row is not None else None
     if actual != seq:
         raise Conflict(

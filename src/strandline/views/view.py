@@ -65,11 +65,12 @@ class View:
         *,
         at: str | None = None,
         grace_s: float = GRACE_S,
+        only: Sequence[str] | None = None,
     ) -> None:
         self._shown: Mapping[str, Shown] = {}
         with ledger.read() as conn:
             if at is None:
-                states = read_states(conn, branch)
+                states = read_states(conn, branch, only)
             else:
                 past = read_past(conn, find_point(conn, at, branch))
                 states = [state for state, _ in past]
@@ -133,6 +134,19 @@ class View:
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
         return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
+
+    def having(self, name: str, columns: Sequence[str], asked: pa.Table | None) -> pa.Table:
+        """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None."""
+        state = self.state(name)
+        connection = sandbox.connect()
+        self._attach(connection, state, [])
+        query = f"SELECT {_list(list(columns))} FROM {sandbox.quote_name(state.table.name)} t"
+        if asked is not None:
+            relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
+            same = " AND ".join(f"t.{one} = a.{one}" for one in map(sandbox.quote_name, asked.column_names))
+            query = f"{query} SEMI JOIN {relations.internal('asked')} a ON {same}"
+        with _typed():
+            return connection.sql(query).to_arrow_table()
 
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""

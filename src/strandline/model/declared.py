@@ -1,0 +1,73 @@
+"""What the tables of a branch declare of their rows, and of each other's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from strandline.model.constraints import Cardinality, Reference, Unique
+from strandline.model.tables import TableState
+
+
+@dataclass(frozen=True)
+class Link:
+    """A reference from one table to another, with how many rows may refer to one."""
+
+    source: TableState
+    target: TableState
+    reference: Reference
+    counts: tuple[Cardinality, ...] = ()
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The keyed tables of a branch with their constraints, as of one `shape` of it.
+
+    A branch's shape is a number that grows with every table and every schema that comes, changes or goes. What was
+    judged by one shape is not stored under another.
+    """
+
+    branch_id: str
+    shape: int
+    states: Mapping[str, TableState]
+
+    @classmethod
+    def of(cls, branch_id: str, shape: int, states: Iterable[TableState]) -> Declared:
+        """What these tables declare."""
+        return cls(branch_id, shape, {state.table.table_id: state for state in states if state.table.key})
+
+    def links_from(self, table_id: str) -> tuple[Link, ...]:
+        """The references that rows of a table make."""
+        return self._links[0].get(table_id, ())
+
+    def links_to(self, table_id: str) -> tuple[Link, ...]:
+        """The references that are made to rows of a table."""
+        return self._links[1].get(table_id, ())
+
+    def uniques(self, table_id: str) -> tuple[Unique, ...]:
+        """What is unique in a table."""
+        state = self.states.get(table_id)
+        return tuple(one for one in state.schema.constraints if isinstance(one, Unique)) if state is not None else ()
+
+    def depends(self, table_id: str) -> bool:
+        """Whether a row of a table is judged by other rows: then a change must know what was there before."""
+        return bool(self.links_from(table_id) or self.links_to(table_id) or self.uniques(table_id))
+
+    @cached_property
+    def _links(self) -> tuple[dict[str, tuple[Link, ...]], dict[str, tuple[Link, ...]]]:
+        by_name = {state.table.name.lower(): state for state in self.states.values()}
+        sources: dict[str, tuple[Link, ...]] = {}
+        targets: dict[str, tuple[Link, ...]] = {}
+        for source in self.states.values():
+            constraints = source.schema.constraints
+            counts = [one for one in constraints if isinstance(one, Cardinality)]
+            for reference in constraints:
+                if isinstance(reference, Reference):
+                    target = by_name[reference.table.lower()]
+                    counted = tuple(one for one in counts if one.columns == reference.columns)
+                    link = Link(source, target, reference, counted)
+                    from_, to = source.table.table_id, target.table.table_id
+                    sources[from_] = (*sources.get(from_, ()), link)
+                    targets[to] = (*targets.get(to, ()), link)
+        return sources, targets

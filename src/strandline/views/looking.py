@@ -1,0 +1,103 @@
+"""Rows of a branch for whoever judges a change: by their keys, and by the values of other columns.
+
+What is looked up may be a little newer than where the change starts from. That does no harm: everything that was asked
+for is remembered, and the transaction that stores the change compares it with what was committed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from strandline.errors import Conflict
+from strandline.ledger.bases import Base, HeadNow, read_base
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.tables import read_states
+from strandline.model.arrow import batch_arrow
+from strandline.model.declared import Declared
+from strandline.model.keys import key_hash
+from strandline.model.tables import TableState
+from strandline.views.versions import Row, Version, Versions, read_versions, row_at
+from strandline.views.view import View
+
+if TYPE_CHECKING:
+    from strandline.engines.spark.iceberg import Iceberg
+
+
+class Found(NamedTuple):
+    """A current row that has a value: the value, and its key."""
+
+    value: tuple[Any, ...]
+    hash: bytes
+    key: Row
+
+
+class Looking:
+    """A branch, and what was asked of it so far: by table id."""
+
+    def __init__(self, ledger: Ledger, branch: str, versions: Versions) -> None:
+        self._ledger = ledger
+        self._branch = branch
+        self.base = versions.base
+        self.heads: dict[str, HeadNow] = dict(versions.base.heads)
+        self.asked: dict[str, dict[bytes, None]] = {}
+        self._found: dict[str, dict[bytes, Version]] = {}
+        self._take(versions)
+
+    def get(self, table_id: str, key: bytes) -> Version | None:
+        """The newest version of a key that was asked for; None where there never was one."""
+        return self._found.get(table_id, {}).get(key)
+
+    def ask(self, state: TableState, keys: Sequence[bytes]) -> None:
+        """Look up the newest versions of these keys; `get` then has them."""
+        asked = self.asked.setdefault(state.table.table_id, {})
+        unknown = [key for key in dict.fromkeys(keys) if key not in asked]
+        if unknown or state.table.table_id not in self.heads:
+            self._take(read_versions(self._ledger, self._branch, [(state, unknown)]))
+            asked.update(dict.fromkeys(unknown))
+
+    def having(
+        self, state: TableState, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
+    ) -> list[Found]:
+        """The current rows with one of these values in these columns, or with None all rows.
+
+        It reads these columns of this one table, whatever the size of the others.
+        """
+        self.ask(state, [])  # its head first: what changes after that is noticed
+        shape = batch_arrow(state.schema, state.table)
+        asked = None
+        if values is not None:
+            types = [shape.field(name).type for name in columns]
+            parts = [pa.array(some, type_) for some, type_ in zip(zip(*values, strict=True), types, strict=True)]
+            asked = pa.Table.from_arrays(parts, names=list(columns))
+        names = list(dict.fromkeys([*state.table.key, *columns]))
+        view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
+        wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
+        found: list[Found] = []
+        for batch in view.having(state.table.name, names, asked).cast(wanted).to_batches():
+            keys = zip(*(batch.column(name).to_pylist() for name in state.table.key), strict=True)
+            had = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+            for place, (key, value) in enumerate(zip(keys, had, strict=True)):
+                found.append(Found(value, key_hash(key), row_at(batch, place, state.table.key)))
+        return found
+
+    def _take(self, versions: Versions) -> None:
+        if versions.base.branch_id != self.base.branch_id:
+            raise Conflict(f"branch {self._branch!r} was made anew", kind="schema_moved")
+        for table_id, head in versions.base.heads.items():
+            self.heads.setdefault(table_id, head)
+        for table_id, some in versions.found.items():
+            self._found.setdefault(table_id, {}).update(some)
+
+
+def read_declared(ledger: Ledger, branch: str) -> Declared:
+    """What the tables of a branch declare, as it is now."""
+    with ledger.read() as conn:
+        base: Base = read_base(conn, branch, [])
+        return Declared.of(base.branch_id, base.shape, read_states(conn, branch, tails=False))
+
+
+def _no_spark() -> Iceberg:
+    raise AssertionError("rows are looked up without Spark")
