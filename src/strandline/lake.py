@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
     from strandline.model.inbound import Chunk, Received
-    from strandline.model.maintenance import Compacting, Expiring, Maintained, Need, Retaining, SettingChanges, Sweeping
+    from strandline.model.maintenance import (
+        Bounds,
+        Compacting,
+        Expiring,
+        Maintained,
+        Need,
+        Retaining,
+        SettingChanges,
+        Sweeping,
+    )
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.schema import Schema
     from strandline.model.sinks import Sink
@@ -371,6 +380,12 @@ class Lake(Versioned):
         from strandline.operations import upkeep
 
         return upkeep.compact(self.context, tables, branch, actor or default_actor(), **how)
+
+    def fold(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
+        """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
+        from strandline.operations import upkeep
+
+        return upkeep.fold(self.context, tables, branch, actor or default_actor(), **how)
 
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""

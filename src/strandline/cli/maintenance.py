@@ -1,4 +1,4 @@
-"""Commands that keep a lake tidy: compact, retain, expire, sweep, purge."""
+"""Commands that keep a lake tidy: compact, fold, retain, expire, sweep, purge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    for command in (compact, retain, expire, sweep, purge):
+    for command in (compact, fold, retain, expire, sweep, purge):
         app.command(command.__name__)(command)
 
 
@@ -49,6 +49,28 @@ def compact(
     """
     how = {**_bounds(max_bytes, max_time), "dry_run": dry_run}
     _run(context, "compact", tables, branch, actor, how, here=here)
+
+
+def fold(
+    context: typer.Context,
+    tables: TableNames = None,
+    dry_run: DryRun = False,
+    max_bytes: MaxBytes = None,
+    max_time: MaxTime = None,
+    branch: Branch = "main",
+    actor: Actor = "",
+    here: Here = False,
+) -> None:
+    """Bring the states of keyed tables up to date with their logs; no row changes.
+
+    A read takes the newest version of each row from the state, and looks through the log only behind it. What is not
+    flushed yet is folded by the next run.
+
+    \b
+    Example: strand fold person --branch try-out
+    """
+    how = {**_bounds(max_bytes, max_time), "dry_run": dry_run}
+    _run(context, "fold", tables, branch, actor, how, here=here)
 
 
 def retain(

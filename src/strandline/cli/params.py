@@ -20,7 +20,8 @@ def complete_table(context: typer.Context, incomplete: str) -> list[str]:
         named = context.find_root().params.get("lake")
         ledger = Ledger.open(load(find_root(Path(named) if named else None)).ledger, read_only=True)
         with ledger.read() as conn:
-            return [table.name for table in list_tables(conn) if table.name.startswith(incomplete)]
+            names = [table.name for table in list_tables(conn) if table.kind != "state"]
+        return [name for name in names if name.startswith(incomplete)]
     except Exception:
         return []
 

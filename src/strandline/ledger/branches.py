@@ -154,7 +154,7 @@ def _fork(txn: Txn, parent: str, name: str, tip: object, *, kind: str = "branch"
 
 def _copied() -> Iterator[tuple[Table, object]]:
     """The tables whose rows a branch has of its own, with the rows that it begins with: what is current."""
-    keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
+    keyed = select(db.tables.c.table_id).where(db.tables.c.kind != "log")
     yield db.heads, db.heads.c.table_id.in_(keyed)
     yield db.tail, db.tail.c.table_id.in_(keyed)
     yield db.stream_heads, db.stream_heads.c.table_id.in_(keyed)

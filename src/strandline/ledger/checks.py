@@ -87,7 +87,7 @@ def unresolved_heads(conn: Connection) -> list[tuple[str, str]]:
         )
         .where(
             or_(
-                schema.version.is_(None),
+                and_(schema.version.is_(None), db.tables.c.kind != "state"),
                 and_(head.log_snapshot.is_not(None), snapshot.snapshot_id.is_distinct_from(head.log_snapshot)),
             )
         )

@@ -171,8 +171,6 @@ heads = Table(
     Column("table_id", Text, ForeignKey("tables.table_id"), nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("log_snapshot", BigInteger),
-    Column("state_snapshot", BigInteger),
-    Column("folded_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
     Column("schema_version", BigInteger, nullable=False),
     Column("barrier", BigInteger, nullable=False),

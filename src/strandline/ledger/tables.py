@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.model.ids import new_id
 from strandline.model.schema import Schema, from_json
-from strandline.model.tables import BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
+from strandline.model.tables import STATE, BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
 
 # Not the name of the catalog: `strand.messages` would be read as catalog and table.
 NAMESPACE = "lake"
@@ -114,7 +114,14 @@ def _refuse_existing(conn: Connection, name: str) -> None:
 
 
 def insert_table(txn: Txn, table: Table, schema: Schema, on_branch: str, number: int) -> None:
-    """Write down a table that the commit of this number makes on a branch."""
+    """Write down a table that the commit of this number makes on a branch; with it the state of a keyed one."""
+    _insert(txn, table, on_branch, number)
+    insert_schema(txn, on_branch, table.table_id, number, schema)
+    if table.key:
+        _insert(txn, table.state, on_branch, number)
+
+
+def _insert(txn: Txn, table: Table, on_branch: str, number: int) -> None:
     txn.conn.execute(
         insert(db.tables).values(
             table_id=table.table_id,
@@ -134,13 +141,11 @@ def insert_table(txn: Txn, table: Table, schema: Schema, on_branch: str, number:
             settings=_json(asdict(table.settings)),
         )
     )
-    insert_schema(txn, on_branch, table.table_id, number, schema)
     txn.conn.execute(
         insert(db.heads).values(
             branch_id=on_branch,
             table_id=table.table_id,
             version=0,
-            folded_seq=0,
             last_seq=0,
             schema_version=number,
             barrier=0,
@@ -167,13 +172,17 @@ def find_table(conn: Connection, name: str) -> Table:
     """The table behind a name; an unknown one is an error that suggests the nearest."""
     row = conn.execute(select(db.tables).where(db.tables.c.folded_name == name.lower())).one_or_none()
     if row is None:
-        known = conn.execute(select(db.tables.c.name)).scalars()
+        known = conn.execute(select(db.tables.c.name).where(_OWN)).scalars()
         raise NotFound(f"there is no table {name!r}", hint=nearest(name, known), table=name)
     return _table(row)
 
 
+_OWN = db.tables.c.kind != "state"
+"""The tables that users have made: not the states that we keep of them."""
+
+
 def list_tables(conn: Connection) -> list[Table]:
-    """Every table, by name."""
+    """Every table, by name, and the states of the keyed ones."""
     return [_table(row) for row in conn.execute(select(db.tables).order_by(db.tables.c.folded_name))]
 
 
@@ -182,21 +191,26 @@ def read_states(
 ) -> list[TableState]:
     """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named.
 
-    A log table has one history, main's, on whatever branch it is looked for. Who reads no rows needs no `tails`.
+    A log table has one history, main's, on whatever branch it is looked for. The state of a keyed table is found with
+    it, or by its own name. Who reads no rows needs no `tails`.
     """
     on_branch = branch_id(conn, branch)
+    if names is None:
+        return read_states_of(conn, on_branch, tails=tails)
     there = _tables_of(conn, on_branch)
-    found = list_tables(conn) if names is None else [find_table(conn, name) for name in names]
-    for table in found if names is not None else ():
+    found = [find_table(conn, name.removesuffix(STATE)) for name in names]
+    for table in found:
         if table.table_id not in there:
             raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
-    return _states(conn, on_branch, [one for one in found if one.table_id in there], tails=tails)
+    states = zip(names, _states(conn, on_branch, found, tails=tails), strict=True)
+    return [one.folded if name.endswith(STATE) and one.folded is not None else one for name, one in states]
 
 
-def read_states_of(conn: Connection, on_branch: str) -> list[TableState]:
+def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[TableState]:
     """All tables of a branch or tag, by its id."""
     there = _tables_of(conn, on_branch)
-    return _states(conn, on_branch, [one for one in list_tables(conn) if one.table_id in there])
+    own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in there]
+    return _states(conn, on_branch, own, tails=tails)
 
 
 def _tables_of(conn: Connection, on_branch: str) -> set[str]:
@@ -217,14 +231,24 @@ def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> Table
             db.reservations.c.branch_id == on_branch, db.reservations.c.table_id == table.table_id
         )
     ).scalar()
-    return TableState(
+    schemas = read_schemas(conn, table.table_id)
+    state = TableState(
         table=table,
         head=head,
-        schema=(schemas := read_schemas(conn, table.table_id))[head.schema_version],
+        schema=schemas[head.schema_version],
         schemas=schemas,
         tail=tuple(read_tail(conn, on_branch, table.table_id)) if tails else (),
         reserved_from=reserved,
     )
+    return replace(state, folded=_folded(conn, state)) if table.key else state
+
+
+def _folded(conn: Connection, state: TableState) -> TableState:
+    """The state of a keyed table: its columns are those of the table."""
+    table = state.table.state
+    head = read_head(conn, state.head.branch_id, table.table_id)
+    head = replace(head, schema_version=state.head.schema_version)
+    return TableState(table, head, state.schema, tail=(), reserved_from=None, schemas=state.schemas)
 
 
 def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
@@ -280,6 +304,7 @@ def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, in
                 db.tail, and_(db.tail.c.table_id == db.tables.c.table_id, db.tail.c.branch_id == on_branch)
             ).outerjoin(db.batches, db.batches.c.batch_id == db.tail.c.batch_id)
         )
+        .where(_OWN)
         .group_by(db.tables.c.name)
         .order_by(db.tables.c.name)
     )
@@ -299,7 +324,7 @@ def read_books(conn: Connection, on_branch: str) -> list[tuple[str, Books]]:
             head.rows_quarantined,
         )
         .join_from(db.tables, db.heads, head.table_id == db.tables.c.table_id)
-        .where(head.branch_id == on_branch)
+        .where(head.branch_id == on_branch, _OWN)
         .order_by(db.tables.c.name)
     )
     return [(name, Books(*counts)) for name, *counts in rows]

@@ -15,6 +15,11 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
 
 
+def state_id(table_id: str) -> str:
+    """The id of the table that holds a keyed table's state."""
+    return f"{table_id}-state"
+
+
 def lease_of_table(branch_id: str, table_id: str) -> str:
     """The name of the lease that every operation on a (branch, table) holds."""
     return f"table:{branch_id}:{table_id}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -24,6 +24,25 @@ class Maintained:
     operations: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def together(table: str, parts: Sequence[Maintained]) -> Maintained:
+    """What was done to a table and to what is kept beside it, as one: figures are added up."""
+    return Maintained(
+        table,
+        _sum([part.before for part in parts]),
+        _sum([part.after for part in parts]),
+        dry_run=any(part.dry_run for part in parts),
+        complete=all(part.complete for part in parts),
+        operations=tuple(one for part in parts for one in part.operations),
+        warnings=tuple(one for part in parts for one in part.warnings),
+        detail={key: value for part in parts for key, value in part.detail.items()},
+    )
+
+
+def _sum(figures: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for some in figures for name in some)
+    return {name: sum(some.get(name, 0) for some in figures) for name in names}
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from strandline.errors import Unsupported
+from strandline.model.ids import state_id
 from strandline.model.schema import Schema
 from strandline.model.shapes import Shape, shape_of
 from strandline.model.types import AT, COMMIT, EXTRA, ORIGIN, OURS, REMOVED, Column
 
 Dedupe = Literal["table", "partition"]
-Kind = Literal["log", "keyed"]
+Kind = Literal["log", "keyed", "state"]
+
+STATE = "$state"
+"""Behind a keyed table's name: the table that holds its state. No table that a user makes has such a name."""
 
 TARGET_FILE_BYTES = 128 << 20
 
@@ -38,7 +42,8 @@ class TableSettings:
 class Table:
     """A table's identity and the settings that never change; `inbound` becomes true with its first forwarded row.
 
-    A keyed table has a `key`: its log holds the versions of each row, and who reads it gets the newest of them.
+    A keyed table has a `key`: its log holds the versions of each row, and who reads it gets the newest of them. Its
+    `state` is a table of its own, with the newest version of each row up to a seq; nobody reads that by its name.
     """
 
     table_id: str
@@ -53,6 +58,18 @@ class Table:
     key: tuple[str, ...] = ()
     inbound: bool = False
     settings: TableSettings = TableSettings()
+
+    @property
+    def state(self) -> Table:
+        """The table that holds this keyed table's state."""
+        _, _, plain = self.iceberg_name.partition(".")
+        return replace(
+            self,
+            table_id=state_id(self.table_id),
+            name=f"{self.name}{STATE}",
+            kind="state",
+            iceberg_name=f"state.{plain}",
+        )
 
     def require_log(self, what: str) -> None:
         """Unsupported unless this is a log table: `what` is only done with one."""
@@ -150,6 +167,7 @@ class TableState:
     """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved.
 
     `schemas` are all versions of its schema: rows that were written under an older one are read under this one.
+    A keyed table has its state beside it: `folded`, whose last seq is how far the log is folded into it.
     """
 
     table: Table
@@ -158,6 +176,12 @@ class TableState:
     tail: tuple[BatchRef, ...]
     reserved_from: int | None
     schemas: Mapping[int, Schema]
+    folded: TableState | None = None
+
+    @property
+    def folded_seq(self) -> int:
+        """Every version up to this seq is in the state, or was replaced by a later one up to it."""
+        return self.folded.head.last_seq if self.folded is not None else 0
 
     @property
     def columns(self) -> list[Column]:

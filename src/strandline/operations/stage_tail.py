@@ -68,8 +68,9 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     """Make sure of the Iceberg table and of the operation's private branch at the pin."""
     iceberg = ctx.iceberg()
     fail("stage.before_table")
+    is_state = state.table.kind == "state"
     made = ", ".join(column_ddl(replace(column, name=column.stored)) for column in state.columns)
-    iceberg.ensure_table(state.table.iceberg_name, made, state.table.partition_by)
+    iceberg.ensure_table(state.table.iceberg_name, made, state.table.partition_by, is_state=is_state)
     if state.table.inbound or len(state.schemas) > 1:
         iceberg.ensure_columns(state.table.iceberg_name, state.columns)
     fail("stage.before_branch")

@@ -28,8 +28,8 @@ from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
 from strandline.ledger.tables import list_tables
 from strandline.model.ids import branch_ref, new_id, private_branch
-from strandline.model.maintenance import Maintained
-from strandline.model.tables import Table
+from strandline.model.maintenance import Maintained, together
+from strandline.model.tables import STATE, Table
 from strandline.operations.context import Context
 from strandline.operations.recovery import tidy_loads
 
@@ -54,16 +54,23 @@ def sweep(
     orphan_age_s: float = ORPHAN_AGE_S,
     dry_run: bool = False,
 ) -> list[Maintained]:
-    """Remove what is nobody's: of these tables, or of all and of the lake itself."""
+    """Remove what is nobody's: of these tables and their states, or of all and of the lake itself."""
     with ctx.ledger.read() as conn:
-        tables = [table for table in list_tables(conn) if not names or table.name.lower() in _folded(names)]
+        tables = [table for table in list_tables(conn) if not names or _plain(table) in _folded(names)]
     done = [] if names else [_sweep_lake(ctx, grace_s, dry_run=dry_run)]
     store_now_s = _store_clock(ctx)
+    swept: dict[str, list[Maintained]] = {}
     for place, table in enumerate(tables):
         ctx.report(f"sweeping {table.name}", place, len(tables))
         if ctx.iceberg().exists(table.iceberg_name):
-            done.append(_sweep_table(ctx, table, min(store_now_s, time.time()) - orphan_age_s, dry_run=dry_run))
-    return done
+            found = _sweep_table(ctx, table, min(store_now_s, time.time()) - orphan_age_s, dry_run=dry_run)
+            swept.setdefault(table.name.removesuffix(STATE), []).append(found)
+    return [*done, *(together(name, parts) for name, parts in swept.items())]
+
+
+def _plain(table: Table) -> str:
+    """The name of the table that a user has made, of which this is the log or the state."""
+    return table.name.removesuffix(STATE).lower()
 
 
 def _folded(names: Sequence[str]) -> set[str]:

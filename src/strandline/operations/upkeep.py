@@ -9,9 +9,22 @@ from typing import Unpack
 from strandline.errors import Busy
 from strandline.ledger.holds import count_expirable
 from strandline.ledger.tables import branch_id, read_states
-from strandline.model.maintenance import Budget, Compacting, Expiring, Maintained, Need, Retaining, Sweeping
+from strandline.model.ids import state_id
+from strandline.model.maintenance import (
+    Bounds,
+    Budget,
+    Compacting,
+    Expiring,
+    Maintained,
+    Need,
+    Retaining,
+    Sweeping,
+    together,
+)
+from strandline.model.tables import STATE
 from strandline.operations import compact as compacting
 from strandline.operations import expire as expiring
+from strandline.operations import fold as folding
 from strandline.operations import retain as retaining
 from strandline.operations import sweep as sweeping
 from strandline.operations.context import Context
@@ -27,6 +40,14 @@ def compact(
     eager, dry_run = how.get("eager", True), how.get("dry_run", False)
     names = compacting.neediest(ctx, _names(ctx, tables, branch), branch, eager=eager)
     return _each(names, lambda name: compacting.compact(ctx, name, branch, actor, budget, eager=eager, dry_run=dry_run))
+
+
+def fold(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Bounds]) -> list[Maintained]:
+    """Fold the logs of these keyed tables, or of all, into their states."""
+    budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
+    dry_run = how.get("dry_run", False)
+    names = list(tables) or _keyed(ctx, branch)
+    return _each(names, lambda name: folding.fold(ctx, name, branch, actor, budget, dry_run=dry_run))
 
 
 def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Retaining]) -> list[Maintained]:
@@ -50,13 +71,17 @@ def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
 
 
 def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Expiring]) -> list[Maintained]:
-    """Expire snapshots of these tables, or of all."""
+    """Expire snapshots of these tables, or of all; those of a keyed table's state too."""
     budget = Budget(max_time_s=how.get("max_time_s"))
     grace_s, dry_run = _grace(ctx, how.get("grace_s")), how.get("dry_run", False)
-    return _each(
-        _names(ctx, tables, branch),
-        lambda name: expiring.expire(ctx, name, branch, actor, budget, grace_s=grace_s, dry_run=dry_run),
-    )
+    keyed = set(_keyed(ctx, branch))
+
+    def one(name: str) -> Maintained:
+        parts = [name, f"{name}{STATE}"] if name in keyed else [name]
+        done = [expiring.expire(ctx, part, branch, actor, budget, grace_s=grace_s, dry_run=dry_run) for part in parts]
+        return together(name, done)
+
+    return _each(_names(ctx, tables, branch), one)
 
 
 def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweeping]) -> list[Maintained]:
@@ -79,7 +104,7 @@ def needs(ctx: Context, branch: str) -> list[Need]:
                 small_files=sum(len(group) for group in groups),
                 small_bytes=sum(file.size_bytes for group in groups for file in group),
                 old_rows=0 if old is None else retaining.estimate(old),
-                snapshots=expirable.get(state.table.table_id, 0),
+                snapshots=expirable.get(state.table.table_id, 0) + expirable.get(state_id(state.table.table_id), 0),
             )
             if need != Need(state.table.name):
                 found.append(need)
@@ -89,6 +114,11 @@ def needs(ctx: Context, branch: str) -> list[Need]:
 def _names(ctx: Context, tables: Sequence[str], branch: str) -> list[str]:
     with ctx.ledger.read() as conn:
         return [state.table.name for state in read_states(conn, branch, list(tables) or None)]
+
+
+def _keyed(ctx: Context, branch: str) -> list[str]:
+    with ctx.ledger.read() as conn:
+        return [state.table.name for state in read_states(conn, branch) if state.table.key]
 
 
 def _grace(ctx: Context, grace_s: float | None) -> float:

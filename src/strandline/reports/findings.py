@@ -46,8 +46,9 @@ class Look:
         return cls(lake, lake.view(MAIN), deep, time.time_ns() // 1000)
 
     def states(self) -> list[TableState]:
-        """Every table as the view has it."""
-        return [self.view.state(name) for name in self.view.tables]
+        """Every table as the view has it, and the states of the keyed ones."""
+        found = [self.view.state(name) for name in self.view.tables]
+        return [*found, *(state.folded for state in found if state.folded is not None)]
 
 
 Findings = Sequence[Finding]

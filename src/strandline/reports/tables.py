@@ -10,6 +10,7 @@ from strandline.model.moments import text_of
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.model.tables import TableState
     from strandline.views.view import View
 
 LAST_SNAPSHOTS = 10
@@ -43,12 +44,26 @@ def describe(view: View, name: str) -> dict[str, Any]:
             "tail": sum(ref.size_bytes for ref in state.tail),
         },
         "files": len(files),
+        "state": _state(view, state),
         "last_seq": head.last_seq,
         "stable_seq": state.stable_seq,
         "oldest_tail_at": text_of(state.tail[0].at_us) if state.tail else None,
         "iceberg_table": table.iceberg_name,
         "snapshot_id": head.log_snapshot,
         "refuses": head.refuses,
+    }
+
+
+def _state(view: View, state: TableState) -> dict[str, Any] | None:
+    """How far a keyed table's log is folded into its state; None for a log table."""
+    if state.folded is None:
+        return None
+    files = view.files(state.folded.table.name)
+    return {
+        "folded_seq": state.folded_seq,
+        "rows": state.folded.head.books.log,
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
     }
 
 

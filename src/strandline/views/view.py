@@ -8,7 +8,7 @@ What it names and can't find any more is `history_gone`, never missing rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.refs import find_point
 from strandline.ledger.tables import read_states
-from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.model.tables import STATE, BatchRef, DataFile, TableState
 from strandline.model.types import OURS, SEQ, Column
 from strandline.views.keeping import Keeper
 from strandline.views.past import Shown, read_past
@@ -95,9 +95,9 @@ class View:
 
     def state(self, name: str) -> TableState:
         """A table's head, schema and tail in this view."""
-        found = self._states.get(name.lower())
-        if found is None and name.endswith(LOG):
-            found = self._states.get(name.removesuffix(LOG).lower())
+        found = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
+        if found is not None and name.endswith(STATE):
+            found = found.folded
         if found is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
         return found
@@ -122,7 +122,7 @@ class View:
         statement = sandbox.parse(connection, query, self.relations, hidden)
         paths: list[str] = []
         for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
-            paths.extend(self._attach(connection, self.state(name), hidden))
+            paths.extend(self._attach(connection, self.state(name), hidden, statement.tables))
         sandbox.shut(connection, paths)
         return Result(connection, statement.text)
 
@@ -139,7 +139,7 @@ class View:
         """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None."""
         state = self.state(name)
         connection = sandbox.connect()
-        self._attach(connection, state, [])
+        self._attach(connection, state, [], {state.table.name})
         query = f"SELECT {_list(list(columns))} FROM {sandbox.quote_name(state.table.name)} t"
         if asked is not None:
             relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
@@ -199,31 +199,39 @@ class View:
 
         Of a keyed table these are the newest versions of its rows; `NAME$log` are all versions.
         """
-        import pyarrow as pa
-
-        from strandline.engines.spark.read import newest, read_view
+        from strandline.engines.spark.read import current, newest
 
         state = self.state(name)
         end = _end(state, until, resumable=False)
+        if not state.table.key or name.endswith(LOG):
+            return self._spark_versions(state, since, end)
+        folded = self._folded(state)
+        if folded is None or until is not None:
+            return newest(self._spark_versions(state, since, end), state.table.key)
+        later = self._spark_versions(state, max(since, state.folded_seq), end)
+        return current(self._spark_versions(folded, since, end), later, state.table.key)
+
+    def _spark_versions(self, state: TableState, since: int, until: int) -> DataFrame:
+        """All versions of a range, or those that a state holds, in the pinned snapshot and in the tail."""
+        import pyarrow as pa
+
+        from strandline.engines.spark.read import read_view
+
         pin = state.head.log_snapshot
         if pin is not None and not self._iceberg().has_snapshot(state.table.iceberg_name, pin):
             raise HistoryGone(f"snapshot {pin} of table {state.table.name!r} has expired", table=state.table.name)
         connection = sandbox.connect()
         if state.tail:
-            self._load_tail(connection, state, self.files(name))
+            self._load_tail(connection, state, self.files(state.table.name))
         columns = stored_columns(state)
         names = [column.name for column in columns]
-        batches = list(self._ordered(connection, self._tail_sql(state), names, since, end)) if state.tail else []
+        batches = list(self._ordered(connection, self._tail_sql(state), names, since, until)) if state.tail else []
         # Not `from_batches` of none: PySpark can't read a list column that has no chunk.
         schema = log_schema(state)
         tail = pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
-        rows = read_view(
-            self._iceberg().session, state.table.iceberg_name, state.head.log_snapshot, tail, columns, since, end
-        )
+        rows = read_view(self._iceberg().session, state.table.iceberg_name, pin, tail, columns, since, until)
         shown = self._shown.get(state.table.table_id)
-        if shown is not None:
-            rows = rows.where(shown.condition("unix_micros"))
-        return newest(rows, state.table.key) if state.table.key and not name.endswith(LOG) else rows
+        return rows if shown is None else rows.where(shown.condition("unix_micros"))
 
     def held(self) -> AbstractContextManager[None]:
         """Within the block all that the view names stays, however long it takes; HistoryGone when some is gone already.
@@ -232,24 +240,61 @@ class View:
         """
         return self._keeper.held()
 
-    def _attach(self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str]) -> list[str]:
-        """Make a table known to a connection, with all columns that may be `asked` for; returns the paths it needs."""
-        files = self.files(state.table.name)
+    def _attach(
+        self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str], named: Set[str]
+    ) -> list[str]:
+        """Make a table known to a connection under those of its names that are `named`; returns the paths it needs.
+
+        It has all columns that may be `asked` for.
+        """
+        name = state.table.name
+        files = self.files(name)
+        if state.tail:
+            self._load_tail(connection, state, files)
+        shown: dict[str, str] = {}
+        if state.table.key and name in named:
+            shown[name] = self._current_sql(state, files)
+        if not state.table.key or f"{name}{LOG}" in named:
+            shown[f"{name}{LOG}" if state.table.key else name] = self._versions_sql(state, files)
+        names = {column.name for column in stored_columns(state)}
+        lacking = "".join(f", NULL::{relations.duck_type(OURS[one])} AS {one}" for one in asked if one not in names)
+        with _typed():
+            for one, rows in shown.items():
+                connection.execute(f"CREATE VIEW {sandbox.quote_name(one)} AS SELECT *{lacking} FROM ({rows})")
+        if self._folded(state) is not None:
+            files = [*files, *self.files(f"{name}{STATE}")]
+        return [relations.local_path(file.path) for file in files]
+
+    def _versions_sql(self, state: TableState, files: list[DataFile]) -> str:
+        """All rows of a log, or of a keyed table all versions: those in these files, and the tail."""
         columns = stored_columns(state)
         names = [column.name for column in columns]
         log = self._log_sql(state, files) if files else relations.empty(columns)
-        body = log
-        if state.tail:
-            self._load_tail(connection, state, files)
-            body = f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})"
-        lacking = "".join(f", NULL::{relations.duck_type(OURS[name])} AS {name}" for name in asked if name not in names)
-        shown = {state.table.name: body}
-        if state.table.key:
-            shown = {state.table.name: relations.newest(body, state.table.key), f"{state.table.name}{LOG}": body}
-        with _typed():
-            for name, rows in shown.items():
-                connection.execute(f"CREATE VIEW {sandbox.quote_name(name)} AS SELECT *{lacking} FROM ({rows})")
-        return [relations.local_path(file.path) for file in files]
+        return f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})" if state.tail else log
+
+    def _current_sql(self, state: TableState, files: list[DataFile]) -> str:
+        """The rows of a keyed table: its state, and what is later than that. Older files of its log are not opened.
+
+        Of the past there is no state: there they are found among all versions.
+        """
+        folded = self._folded(state)
+        if folded is None:
+            return relations.newest(self._versions_sql(state, files), state.table.key)
+        later = [file for file in files if file.last_seq > state.folded_seq]
+        versions = relations.within(self._versions_sql(state, later), state.folded_seq)
+        held = self.files(folded.table.name)
+        if not held:
+            return relations.newest(versions, state.table.key)
+        rows = self._log_sql(folded, held)
+        if not later and not state.tail:
+            return rows
+        return relations.current(rows, versions, state.table.key, [one.name for one in stored_columns(state)])
+
+    def _folded(self, state: TableState) -> TableState | None:
+        """The state to read a keyed table's rows through, if there is one."""
+        folded = state.folded
+        past = state.table.table_id in self._shown
+        return None if past or folded is None or folded.head.last_seq == 0 else folded
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
         from strandline.model.rows import partitions

@@ -76,6 +76,7 @@ WORK: dict[str, Work] = {
     "adopt": _adopt,
     "recover": _recover,
     "compact": _maintain("compact"),
+    "fold": _maintain("fold"),
     "retain": _maintain("retain"),
     "expire": _maintain("expire"),
     "sweep": _sweep,

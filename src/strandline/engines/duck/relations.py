@@ -111,10 +111,60 @@ def range_us(connection: duckdb.DuckDBPyConnection, rows: str, column: str) -> t
     return oldest, None if lacking else newest
 
 
-def newest(rows: str, key: Sequence[str]) -> str:
-    """Of a keyed table's versions, the newest of each key, but for those that say that the row is gone."""
+def latest(rows: str, key: Sequence[str]) -> str:
+    """Of a keyed table's versions, the newest of each key, whether or not it says that the row is gone."""
     place = f"row_number() OVER (PARTITION BY {_names(key)} ORDER BY {SEQ} DESC)"
-    return f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY {place} = 1) WHERE NOT {REMOVED}"
+    return f"SELECT * FROM ({rows}) QUALIFY {place} = 1"
+
+
+def newest(rows: str, key: Sequence[str]) -> str:
+    """The rows of a keyed table, from all of its versions."""
+    return f"SELECT * FROM ({latest(rows, key)}) WHERE NOT {REMOVED}"
+
+
+def current(state: str, later: str, key: Sequence[str], columns: Sequence[str]) -> str:
+    """The same rows, from a state and the versions that are later than it: both have these columns."""
+    touched = f"SELECT {_names(key)} FROM ({later})"
+    kept = f"SELECT {_names(columns)} FROM ({state}) ANTI JOIN ({touched}) USING ({_names(key)})"
+    return f"{kept} UNION ALL SELECT {_names(columns)} FROM ({newest(later, key)})"
+
+
+def note_changed(connection: duckdb.DuckDBPyConnection, versions: str, order: Sequence[str]) -> int:
+    """Remember the keys that a fold changes, as `changed`; returns how many of these rows are there afterwards."""
+    named = f"SELECT {_names(order)}, {REMOVED} FROM ({versions})"
+    connection.execute(f"CREATE TABLE {internal('changed')} AS {named}")
+    ((found,),) = connection.execute(f"SELECT count(*) FILTER (NOT {REMOVED}) FROM {internal('changed')}").fetchall()
+    return int(found)
+
+
+def sides(connection: duckdb.DuckDBPyConnection, files: Sequence[str], order: Sequence[str]) -> list[tuple[int, int]]:
+    """Of each file of a state its place in the order of keys, and whether it lies before, among or behind `changed`.
+
+    Each is a SELECT.
+    """
+    if not files:
+        return []
+    key = f"row({_names(order)})"
+    ranges = [f"SELECT {n} AS n, min({key}) AS lo, max({key}) AS hi FROM ({rows})" for n, rows in enumerate(files)]
+    found = connection.execute(
+        f"SELECT row_number() OVER (ORDER BY f.lo), CASE WHEN f.hi < c.lo THEN -1 WHEN f.lo > c.hi THEN 1 ELSE 0 END "
+        f"FROM ({together(ranges)}) f, (SELECT min({key}) AS lo, max({key}) AS hi FROM {internal('changed')}) c "
+        "ORDER BY f.n"
+    ).fetchall()
+    return [(int(place), int(side)) for place, side in found]
+
+
+def count_unchanged(connection: duckdb.DuckDBPyConnection, rows: str, key: Sequence[str]) -> int:
+    """How many rows of a state, a SELECT, have keys that are not `changed`."""
+    same = f"({rows}) ANTI JOIN {internal('changed')} USING ({_names(key)})"
+    ((found,),) = connection.execute(f"SELECT count(*) FROM {same}").fetchall()
+    return int(found)
+
+
+def within(rows: str, since: int, until: int | None = None) -> str:
+    """Those of these rows whose seqs are in `(since, until]`."""
+    end = "" if until is None else f" AND {SEQ} <= {until}"
+    return f"SELECT * FROM ({rows}) WHERE {SEQ} > {since}{end}"
 
 
 def everything(name: str) -> str:

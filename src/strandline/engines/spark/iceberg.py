@@ -51,6 +51,11 @@ TABLE_PROPERTIES = {
     "write.object-storage.partitioned-paths": "false",
 }
 
+STATE_PROPERTIES = {
+    # A state is looked into for single keys: whoever looks reads a group of rows, and not a file.
+    "write.parquet.row-group-size-bytes": str(2 << 20),
+}
+
 
 class MissingTable(Exception):
     """The catalog has no such table."""
@@ -125,14 +130,15 @@ class Iceberg:
         place = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
         return self.tables(namespace) if self._catalog.namespaceExists(place) else []
 
-    def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str]) -> None:
+    def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str], *, is_state: bool = False) -> None:
         """Create the table unless it is there; two processes may do so at once."""
         if self.exists(name):
             return
         namespace = name.split(".", 1)[0]
         self.ensure_namespace(namespace)
         partition = f"PARTITIONED BY ({', '.join(f'`{column}`' for column in partition_by)})" if partition_by else ""
-        properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
+        wanted = {**TABLE_PROPERTIES, **(STATE_PROPERTIES if is_state else {})}
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in wanted.items())
         self.session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"

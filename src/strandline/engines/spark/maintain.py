@@ -1,4 +1,4 @@
-"""Rewriting and removing what a table has: compaction, retention, purge, expiry.
+"""Rewriting and removing what a table has: compaction, retention, purge, folds, expiry.
 
 Rows are rewritten the way Iceberg's own `rewrite_data_files` does it, by a scan of chosen files and a write whose files
 are committed apart. We choose the files ourselves: a group is neighbouring files of one partition in seq order, it is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Place:
     """Where a rewrite is staged: a table, its pin, and the private branch of an operation."""
 
     table: str
-    pin: int
+    pin: int | None
     branch: str
     op_id: str
 
@@ -67,6 +67,25 @@ def remove(
         added = rewrite.write(groups, without)
         change = table.newOverwrite()
         for file in rewrite.files_of([whole, *groups]):
+            change = change.deleteFile(file)
+        for file in added:
+            change = change.addFile(file)
+        change.toBranch(place.branch).set("strand-op", place.op_id).commit()
+    return _tip(iceberg, place)
+
+
+def replace(
+    iceberg: Iceberg, place: Place, gone: Sequence[DataFile], rows: Callable[[DataFrame | None], DataFrame]
+) -> int:
+    """Put other rows in the place of whole files: what `rows` makes of those that the files hold, if there are any.
+
+    Each partition of Spark that has rows becomes a file, or one for each partition of the table that it has rows of.
+    """
+    table = iceberg.load(place.table)
+    with _Rewrite(iceberg, table, place) as rewrite:
+        added = rewrite.save(rows(rewrite.read(gone) if gone else None))
+        change = table.newOverwrite()
+        for file in rewrite.files_of([gone] if gone else []):
             change = change.deleteFile(file)
         for file in added:
             change = change.addFile(file)
@@ -132,33 +151,41 @@ class _Rewrite:
                 lambda left, right: left.unionByName(right),
                 [self._read(group) for group in groups[start : start + GROUPS_AT_ONCE]],
             )
-            write_id = new_id()
-            self._tables.add(write_id, self._table)
-            self._write_ids.append(write_id)
-            (
-                _without(rows, without)
-                .write.format("iceberg")
-                .option("target-file-size-bytes", WHOLE)
-                .option("use-table-distribution-and-ordering", "false")
-                .option("fanout-enabled", "true")
-                .mode("append")
-                .save(write_id)
-            )
-            added.addAll(self._writes.fetchNewFiles(self._table, write_id))
+            added.addAll(self.save(_without(rows, without)))
         return added
+
+    def save(self, rows: DataFrame) -> Any:
+        """Let Spark write rows; returns the new files, which no snapshot has yet."""
+        write_id = new_id()
+        self._tables.add(write_id, self._table)
+        self._write_ids.append(write_id)
+        (
+            rows.write.format("iceberg")
+            .option("target-file-size-bytes", WHOLE)
+            .option("use-table-distribution-and-ordering", "false")
+            .option("fanout-enabled", "true")
+            .mode("append")
+            .save(write_id)
+        )
+        return self._writes.fetchNewFiles(self._table, write_id)
+
+    def read(self, files: Sequence[DataFile]) -> DataFrame:
+        """The rows of some files, in no order, by as many tasks as Spark thinks right."""
+        self._plan(files)
+        return self._iceberg.session.read.format("iceberg").load(self._staged(files))
 
     def _read(self, group: Group) -> DataFrame:
         """A group's rows in the order of its files, as one partition of Spark."""
+        whole = self._iceberg.session.read.format("iceberg").option("split-size", WHOLE).option("file-open-cost", "0")
+        return whole.load(self._staged(group))
+
+    def _staged(self, files: Sequence[DataFile]) -> str:
+        """The name under which Spark finds a scan of these files."""
         scan_id = new_id()
         self._tables.add(scan_id, self._table)
         self._scan_ids.append(scan_id)
-        self._scans.stageTasks(self._table, scan_id, self._tasks_of(group))
-        return (
-            self._iceberg.session.read.format("iceberg")
-            .option("split-size", WHOLE)
-            .option("file-open-cost", "0")
-            .load(scan_id)
-        )
+        self._scans.stageTasks(self._table, scan_id, self._tasks_of(files))
+        return scan_id
 
     def _tasks_of(self, files: Group) -> Any:
         """The scan tasks of a group in the order of its seqs, as a list that Java has."""

@@ -19,7 +19,7 @@ def read_view(
     session: SparkSession,
     name: str,
     snapshot: int | None,
-    tail: pa.Table,
+    tail: pa.Table | None,
     columns: Sequence[Column],
     since: int,
     until: int,
@@ -27,17 +27,24 @@ def read_view(
     """The rows of `(since, until]` of a snapshot and of a tail, as one DataFrame.
 
     The snapshot has the columns of all branches, by their stored names. Those that came to the table after it are null
-    in its rows, or have their default.
+    in its rows, or have their default. There is a snapshot, a tail, or both.
     """
     from pyspark.sql import functions as sf
 
-    rows = session.createDataFrame(tail)
+    rows = None if tail is None else session.createDataFrame(tail)
     if snapshot is not None:
         # By id: the snapshot's own schema is used then, and no ref is asked.
         log = session.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
-        known = set(log.columns)
-        rows = log.select(*[_column(one, known) for one in columns]).unionByName(rows)
+        stored = columns_of(log, columns)
+        rows = stored if rows is None else stored.unionByName(rows)
+    assert rows is not None, f"{name} is read, and has neither a snapshot nor a tail"
     return rows.where((sf.col(SEQ) > since) & (sf.col(SEQ) <= until))
+
+
+def columns_of(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Rows as Iceberg has them, with the columns of a table's schema under their own names."""
+    known = set(rows.columns)
+    return rows.select(*[_column(one, known) for one in columns])
 
 
 def _column(column: Column, known: Set[str]) -> SparkColumn:
@@ -63,3 +70,31 @@ def newest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     place = sf.row_number().over(Window.partitionBy(*(f"`{name}`" for name in key)).orderBy(sf.col(SEQ).desc()))
     numbered = rows.withColumn("strand_place", place)
     return numbered.where((sf.col("strand_place") == 1) & ~sf.col(REMOVED)).drop("strand_place")
+
+
+def current(state: DataFrame, later: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The same rows, from a state and the versions that are later than it."""
+    touched = later.select(*(f"`{name}`" for name in key)).distinct()
+    kept = state.join(touched, on=list(key), how="left_anti")
+    return kept.unionByName(newest(later, key)).select(*(f"`{name}`" for name in state.columns))
+
+
+def fold_rows(
+    changed: DataFrame,
+    held: DataFrame | None,
+    columns: Sequence[Column],
+    key: Sequence[str],
+    order: Sequence[str],
+    parts: int,
+) -> DataFrame:
+    """The rows of a state, from those that it `held` and the versions that came since, cut and sorted by their keys.
+
+    What it held is as Iceberg has it, and so is what comes out.
+    """
+    from pyspark.sql import functions as sf
+
+    together = changed if held is None else changed.unionByName(columns_of(held, columns))
+    ordered = [f"`{name}`" for name in order]
+    found = newest(together, key)
+    cut = found.coalesce(1) if parts == 1 else found.repartitionByRange(parts, *ordered)
+    return cut.sortWithinPartitions(*ordered).select(*[sf.col(f"`{one.name}`").alias(one.stored) for one in columns])
