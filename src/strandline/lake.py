@@ -28,6 +28,7 @@ from strandline.views.view import View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.engines.files import Input
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from strandline.model.schema import Schema
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
+    from strandline.operations.load_keyed import Mode
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
 
@@ -243,11 +245,14 @@ class Lake(Versioned):
         branch: str = MAIN,
         key: str | None = None,
         again: bool = False,
+        mode: Mode = "append",
     ) -> Loaded:
         """Load files (JSON lines, CSV, Parquet, Arrow; folders, globs, URIs), once however often it is called.
 
         What remembers the load is `key`, or where there is none the files' names, sizes and times. `again` loads
-        anyway.
+        anyway. A keyed table's `mode` may also be "merge" (rows with the same keys are replaced) or "overwrite" (no
+        other rows are left), which run every time unless they have a key. The table "-" are the keyed tables that the
+        lines name.
         """
         from strandline.engines.files import find_inputs
         from strandline.operations.load import LoadRequest, identity, load
@@ -256,7 +261,12 @@ class Lake(Versioned):
             know(file, self.config.store)
         inputs = tuple(find_inputs(files))
         with self.ledger.read() as conn:
-            digest = identity(tables.find_table(conn, table).table_id, branch, inputs)
+            found = tables.find_table(conn, table) if table != "-" else None
+        if found is None or found.key:
+            return self._load_keyed(found, inputs, mode, branch, actor or default_actor(), key, again)
+        if mode != "append":
+            raise BadRequest(f"a log table has no {mode!r}", hint="Its rows don't change; append is what it takes.")
+        digest = identity(found.table_id, branch, inputs)
         request = LoadRequest(
             table=table,
             branch=branch,
@@ -267,6 +277,39 @@ class Lake(Versioned):
             again=again,
         )
         return load(self.context, request)
+
+    def _load_keyed(
+        self,
+        table: Table | None,
+        inputs: Sequence[Input],
+        mode: Mode,
+        branch: str,
+        actor: str,
+        key: str | None,
+        again: bool,
+    ) -> Loaded:
+        from strandline.operations.load import identity
+        from strandline.operations.load_keyed import NAMED, KeyedLoad, load_keyed
+
+        if mode not in ("append", "merge", "overwrite"):
+            raise BadRequest(f"the mode is {mode!r}", hint="It is 'append', 'merge' or 'overwrite'.")
+        table_id = NAMED if table is None else table.table_id
+        with self.ledger.read() as conn:
+            scope = f"load:{tables.branch_id(conn, branch)}:{table_id}"
+        digest = identity(table_id, branch, inputs, mode)
+        wanted = KeyedLoad(
+            table=NAMED if table is None else table.name,
+            branch=branch,
+            inputs=inputs,
+            mode=mode,
+            actor=actor,
+            state_of=lambda name: self._state(name, branch),
+            scope=scope,
+            key=key or (digest if mode == "append" else None),
+            digest=digest,
+            again=again,
+        )
+        return self._retried(lambda: load_keyed(self.context, self._mutator, wanted))
 
     @staticmethod
     def load_needs_spark(files: Sequence[str]) -> bool:

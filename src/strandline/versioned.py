@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strandline.actors import checked_actor
 from strandline.errors import Conflict
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from strandline.operations.mutate import Mutator
 
 SCHEMA_RETRIES = 5
+
+T = TypeVar("T")
 
 
 class Versioned:
@@ -52,7 +54,8 @@ class Versioned:
 
         actor = checked_actor(actor, None)
         statements = list(statements)
-        for _ in range(SCHEMA_RETRIES):
+
+        def work() -> Commit:
             request = prepare(
                 statements,
                 expect,
@@ -61,8 +64,15 @@ class Versioned:
                 actor=actor,
                 message=message,
             )
+            return self._mutator.mutate(request)
+
+        return self._retried(work)
+
+    def _retried(self, work: Callable[[], T]) -> T:
+        """Do it, and again with what the tables are then if they have changed meanwhile."""
+        for _ in range(SCHEMA_RETRIES):
             try:
-                return self._mutator.mutate(request)
+                return work()
             except Conflict as error:
                 if error.detail["kind"] != "schema_moved":
                     raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +15,7 @@ from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound
 from strandline.lake import Lake
 from strandline.model.mutations import Statement
 from tests.kit import in_ledger, python_process, strand_json
+from tests.versions.racing import Work, outcome, racing
 
 pytestmark = pytest.mark.both_ledgers
 
@@ -265,24 +265,9 @@ def test_constraints_hold_after_a_flush(lake: Lake) -> None:
 # -- several at once ---------------------------------------------------------------------------------------------------
 
 
-def racing(lake: Lake, first: Sequence[Statement], second: Sequence[Statement]) -> list[str]:
-    """Two mutations of two open lakes; the second is made while the first is judged and not stored. How each ends."""
-    with Lake(lake.root) as other, ThreadPoolExecutor(1) as pool:
-        failpoints.arm("mutate.before_store=sleep(1500)@1")
-        late = pool.submit(_outcome, other, first)
-        while failpoints.passages("mutate.before_store") == 0:
-            assert not late.done(), late.result()
-            time.sleep(0.01)
-        early = _outcome(lake, second)
-        return [late.result(60), early]
-
-
-def _outcome(lake: Lake, statements: Sequence[Statement]) -> str:
-    try:
-        lake.mutate(list(statements))
-    except Conflict as error:
-        return str(error.detail["kind"])
-    return "stored"
+def mutating(statements: Sequence[Statement]) -> Work:
+    """A mutation, to be raced."""
+    return lambda lake: lake.mutate(list(statements))
 
 
 TAKE = [member("a", email="same@x")], [member("b", email="same@x")]
@@ -300,7 +285,7 @@ def test_f34_what_one_judged_by_another_has_changed(lake: Lake, race: str) -> No
     lake.mutate([*team("blue"), *(member(one, team="blue") for one in seats)])
     if "edge" in race:
         lake.mutate(team("red"))
-    assert sorted(racing(lake, *RACES[race])) == ["constraint", "stored"]
+    assert sorted(racing(lake, *map(mutating, RACES[race]))) == ["constraint", "stored"]
     assert_constraints(lake)
 
 
@@ -308,7 +293,7 @@ def test_f34_a_cascade_takes_what_came_meanwhile(lake: Lake) -> None:
     """A row that refers to one that is being deleted, stored in between, goes with it: nothing refers to nothing."""
     make_teams(lake, "cascade")
     lake.mutate([*team("red"), member("m1", team="red")])
-    assert racing(lake, [sl.delete("team", "red")], [member("a", team="red")])[0] == "stored"
+    assert racing(lake, mutating([sl.delete("team", "red")]), mutating([member("a", team="red")]))[0] == "stored"
     assert members(lake) == []
 
 
@@ -321,7 +306,7 @@ def test_f34_a_table_that_refers_to_another_from_now_on(lake: Lake) -> None:
         other.mutate([sl.put("warm", {"id": "x"})])
         lake.create_table("member", MEMBER, key=["id"], constraints=["reference(team -> team)"])
         lake.mutate([member("a", team="red")])
-        assert _outcome(other, [sl.delete("team", "red")]) == "constraint"
+        assert outcome(other, mutating([sl.delete("team", "red")])) == "constraint"
 
 
 def assert_constraints(lake: Lake) -> None:
@@ -371,7 +356,7 @@ def test_f34_constraints_hold_between_threads(lake: Lake) -> None:
 
     def take(n: int) -> str:
         together.wait(30)
-        return _outcome(lake, [member(f"m{n}", email="same@x")])
+        return outcome(lake, mutating([member(f"m{n}", email="same@x")]))
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(take, range(4))) == ["constraint"] * 3 + ["stored"]

@@ -233,6 +233,7 @@ def test_a_file_of_this_machine_is_not_asked_of_a_worker_elsewhere(filled: Lake,
     (tmp_path / "more.jsonl").write_text('{"part_id": "x", "source": "s", "n": 1}\n')
     work = {
         "table": "messages", "files": [str(tmp_path / "more.jsonl")], "branch": "main", "again": False, "key": None,
+        "mode": "append",
         "actor": "tester",
     }  # fmt: skip
     loaded = carry_out(filled, "load", work, local_files=True, report=Said())

@@ -23,6 +23,8 @@ class Mode(StrEnum):
     """What a load does to rows that are there; log tables only ever grow."""
 
     append = "append"
+    merge = "merge"
+    overwrite = "overwrite"
 
 
 def register(app: typer.Typer) -> None:
@@ -77,16 +79,19 @@ def load(
     branch: Branch = "main",
     again: Annotated[bool, typer.Option("--again", help="Load although the same files were loaded before.")] = False,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="A name to remember this load by.")] = None,
-    mode: Annotated[Mode, typer.Option(help="Log tables take append.")] = Mode.append,
+    mode: Annotated[Mode, typer.Option(help="See below; log tables take append.")] = Mode.append,
     actor: Actor = "",
     here: Here = False,
 ) -> None:
     """Load files of any size through Spark, once.
 
     Parquet, JSON lines or CSV. The same files again load nothing more; after a crash the same command goes on where it
-    stopped.
+    stopped. A keyed table takes up to 64 MiB, as one commit. With - for the table, every line names its own: `_table`.
 
     \b
+    append      new rows alone: keys that are there are listed, and nothing is loaded
+    merge       rows with keys that are there replace those; the last line of a key wins
+    overwrite   the table becomes exactly the input
     Example: strand load messages 'archive/*.parquet'
     """
     from strandline.model.operations import Loaded
@@ -95,13 +100,14 @@ def load(
     with session.open() as lake:
         # A load that fits the ledger needs no Spark. One that is to be loaded once more is not asked for: taken back
         # from a worker that had nearly done it, it would be loaded twice more.
-        alone = here or again or not lake.load_needs_spark(files)
+        alone = here or again or mode != Mode.append or not lake.load_needs_spark(files)
         asked = {
             "table": table,
             "files": files if alone else [_absolute(name) for name in files],
             "branch": branch,
             "again": again,
             "key": key,
+            "mode": mode.value,
             "actor": who(actor),
         }
         answer = session.carry_out(lake, "load", asked, here=alone, local_files=any(map(_is_local, files)))
@@ -160,7 +166,9 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
             output.say(f"Already loaded into {loaded.table}: nothing to do. --again loads it once more.")
             return
         seqs = f", seqs {loaded.first_seq}..{loaded.last_seq}" if loaded.first_seq is not None else ""
-        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {loaded.table}{seqs}{_dropped(loaded)}.")
+        into = ", ".join(loaded.tables) or loaded.table
+        gone = f", {output.counted(loaded.deleted, 'row')} deleted" if loaded.deleted else ""
+        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {into}{seqs}{gone}{_dropped(loaded)}.")
 
     session.emit({**document, "warnings": []}, human)
 

@@ -213,13 +213,31 @@ def read_chunk(
         start += size
 
 
-def _pieces(chunk: Chunk, schema: Schema, table: str, skipped: Skipped) -> Iterator[tuple[int, Any]]:
+def read_objects(one: Input) -> tuple[list[int], list[dict[str, Any]]]:
+    """The objects of a whole file of JSON lines as they are, and the index of each one's line."""
+    if one.format != "jsonl":
+        raise Unsupported(f"{one.uri} holds {one.format}", hint="Only JSON lines name their tables.")
+    numbers: list[int] = []
+    lines: list[bytes] = []
+    start = 0
+    for size, piece in _pieces(Chunk(one), None, None, Skipped()):
+        filled = [(start + place, line) for place, line in enumerate(piece) if line.strip()]
+        numbers += [number for number, _ in filled]
+        lines += [line for _, line in filled]
+        start += size
+    try:
+        return numbers, rules.read_objects(lines)
+    except InvalidRows as error:
+        raise rules.renumbered(error, numbers) from None
+
+
+def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
     one = chunk.input
     system, path = open_uri(one.uri)
     try:
         if one.format == "jsonl":
             yield from _json_lines(system, path, chunk, table, skipped)
-        elif one.format == "csv":
+        elif one.format == "csv" and schema is not None:
             yield from _csv(system, path, one, schema)
         elif one.format == "parquet":
             with system.open_input_file(path) as file:
@@ -234,7 +252,7 @@ def _pieces(chunk: Chunk, schema: Schema, table: str, skipped: Skipped) -> Itera
 
 
 def _json_lines(
-    system: FileSystem, path: str, chunk: Chunk, table: str, skipped: Skipped
+    system: FileSystem, path: str, chunk: Chunk, table: str | None, skipped: Skipped
 ) -> Iterator[tuple[int, list[bytes]]]:
     lines: list[bytes] = []
     size = 0
@@ -251,7 +269,7 @@ def _json_lines(
                     f"a line of {path} is longer than {MAX_LINE_BYTES >> 20} MiB", hint="Is it one row a line?"
                 )
             at += len(line)
-            lines.append(_own_line(line, table, skipped))
+            lines.append(line if table is None else _own_line(line, table, skipped))
             size += len(line)
             if len(lines) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
                 yield len(lines), lines

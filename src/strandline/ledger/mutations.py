@@ -16,7 +16,8 @@ from sqlalchemy import bindparam, func, select
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
-from strandline.ledger.appends import Append, refusal, writing
+from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
+from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.tables import refuse_protected
@@ -51,6 +52,14 @@ class TableRead:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """The key under which a mutation is stored once, and what is kept there besides its commit and its seqs."""
+
+    key: IdempotencyKey
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Mutation:
     """A commit that is ready: what it writes, and on what it was judged.
 
@@ -68,6 +77,7 @@ class Mutation:
     changes: tuple[TableChange, ...]
     reads: tuple[TableRead, ...]
     shape: int | None = None
+    remember: Remember | None = None
     tip: str | None = None
     last_seqs: Mapping[str, int] = field(default_factory=dict)
 
@@ -148,13 +158,26 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
             or other_tip(mutation.branch, mutation.tip, tip)
             or _moved(mutation, iter(rows[1:]), written)
         )
-        answers.append(error if error is not None else _store(txn, mutation, tip, written))
+        earlier = error or _earlier(txn, mutation)
+        answers.append(earlier if earlier is not None else _store(txn, mutation, tip, written))
     return answers
 
 
 def find_mutation(txn: Txn, mutation: Mutation) -> Commit | None:
     """The commit of a mutation that is stored already; None when it is not."""
     return commits.find_commit(txn.conn, mutation.commit_id)
+
+
+def _earlier(txn: Txn, mutation: Mutation) -> Commit | StrandError | None:
+    """The commit that is stored under the same key, if there is one."""
+    if mutation.remember is None:
+        return None
+    key = mutation.remember.key
+    try:
+        answer = recall(txn, key.scope, key.key, key.digest)
+    except StrandError as error:
+        return error
+    return None if answer is None else commits.find_commit(txn.conn, answer["commit"])
 
 
 def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
@@ -253,6 +276,11 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         wrote = (*change.hashes, *change.claims)
         written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in wrote)
     txn.write_last([*steps, *commits.writing(commit, mutation.branch_id)])
+    if mutation.remember is not None:
+        key = mutation.remember.key
+        seqs = {"first_seq": commit.seq - mutation.rows, "last_seq": commit.seq - 1}
+        answer = {**mutation.remember.answer, **seqs, "commit": commit.commit_id}
+        remember(txn, key.scope, key.key, key.digest, answer, kept_s=key.kept_s)
     txn.allocate(commit.seq - txn.last_seq)
     written.tips[mutation.branch_id] = commit.commit_id
     return commit

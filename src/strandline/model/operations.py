@@ -163,7 +163,10 @@ class Flushed:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load did; `already_loaded` when an earlier run had done all of it."""
+    """What a load did; `already_loaded` when an earlier run had done all of it.
+
+    Of keyed tables `rows` are those that were put, of each table as in `tables`, and `deleted` those that went.
+    """
 
     table: str
     rows: int
@@ -175,3 +178,5 @@ class Loaded:
     skipped: int = 0
     operations: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    deleted: int = 0
+    tables: dict[str, int] = field(default_factory=dict)

@@ -31,7 +31,8 @@ from strandline.model.wire import decode, decode_columns, encode, jsonable, to_j
 
 __all__ = [
     "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
-    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "to_json_lines",
+    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "renumbered",
+    "to_json_lines",
 ]  # fmt: skip
 
 MAX_REPORTED = 20
@@ -92,6 +93,15 @@ class _Findings:
             rows=[asdict(row) for row in bad],
             bad=len(self.found),
         )
+
+
+def renumbered(error: InvalidRows, numbers: Sequence[int]) -> InvalidRows:
+    """The same error with other numbers for its rows: those of what they were given as."""
+    bad = [BadRow(**{**row, "index": numbers[row["index"]]}) for row in error.detail["rows"]]
+    more = f" (and {error.detail['bad'] - 1} more)" if error.detail["bad"] > 1 else ""
+    return InvalidRows(
+        bad[0].text() + more, hint=error.hint, rows=[asdict(row) for row in bad], bad=error.detail["bad"]
+    )
 
 
 def from_dicts(

@@ -22,7 +22,7 @@ from strandline.model.constraints import Cardinality, Constraint, Unique
 from strandline.model.declared import Declared, Link
 from strandline.model.keys import claim_hash, key_hash, shown_key
 from strandline.model.row_rules import ROW_RULES, passing
-from strandline.model.rows import MAX_REPORTED, BadRow
+from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.values import shown
 from strandline.views.looking import Found
@@ -66,7 +66,7 @@ Changes: TypeAlias = dict[tuple[str, bytes], RowChange]
 
 @dataclass(frozen=True)
 class Violation:
-    """A row that breaks a rule: which field, and with what value."""
+    """A row that breaks a rule: which field, and with what value. `index` is its statement's place, if it has one."""
 
     table: str
     key: str
@@ -74,6 +74,7 @@ class Violation:
     rule: str
     value: str
     reason: str
+    index: int | None = None
 
     def text(self) -> str:
         """As the error's message says it."""
@@ -118,7 +119,7 @@ def judge(declared: Declared, changes: Changes, look: LookUp) -> Judged:
     judging.restrict()
     judging.counts()
     if judging.violations:
-        raise _error(judging.violations, judging.places, only_rows=judging.only_rows)
+        raise _error(judging.violations, only_rows=judging.only_rows)
     return judging.judged
 
 
@@ -131,7 +132,6 @@ class _Judging:
         self.look = look
         self.judged = Judged()
         self.violations: list[Violation] = []
-        self.places: list[int] = []
         self.only_rows = True
 
     def cascade(self) -> None:
@@ -288,10 +288,9 @@ class _Judging:
 
     def _tell(self, state: TableState, key: Row, rule: Constraint, value: Values, reason: str, place: int) -> None:
         told = value[0] if len(value) == 1 else value
-        name = state.table.name
-        found = Violation(name, _shown(key), ", ".join(rule.columns), rule.text(), shown(told), reason)
-        self.violations.append(found)
-        self.places.append(place)
+        at = None if place < 0 else place
+        fields = ", ".join(rule.columns)
+        self.violations.append(Violation(state.table.name, _shown(key), fields, rule.text(), shown(told), reason, at))
         self.only_rows = self.only_rows and isinstance(rule, ROW_RULES)
 
 
@@ -319,20 +318,21 @@ def _shown(key: Row) -> str:
     return shown_key([value[0].as_py() for value in key.values()])
 
 
-def _error(violations: Sequence[Violation], places: Sequence[int], *, only_rows: bool) -> StrandError:
+def _error(violations: Sequence[Violation], *, only_rows: bool) -> StrandError:
+    first = violations[0]
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-    listed = [asdict(one) for one in violations[:MAX_REPORTED]]
     hint = "Nothing was changed. The detail lists what breaks which rule."
+    some = violations[:MAX_REPORTED]
+    listed = [asdict(one) for one in some]
     if only_rows:
-        told = zip(violations[:MAX_REPORTED], places, strict=False)
-        bad = [vars(BadRow(place, one.field, one.value, one.reason)) for one, place in told]
-        return InvalidRows(violations[0].text() + more, hint=hint, rows=bad, bad=len(violations), violations=listed)
+        bad = [{"index": one.index, "field": one.field, "value": one.value, "reason": one.reason} for one in some]
+        return InvalidRows(first.text() + more, hint=hint, rows=bad, bad=len(violations), violations=listed)
     return Conflict(
-        violations[0].text() + more,
+        first.text() + more,
         kind="constraint",
         hint=hint,
-        expected=violations[0].rule,
-        actual=violations[0].value,
+        expected=first.rule,
+        actual=first.value,
         violations=listed,
         count=len(violations),
     )

@@ -61,9 +61,9 @@ class LoadRequest:
     query_mark: tuple[str, int] | None = None
 
 
-def identity(table_id: str, branch: str, inputs: Sequence[Input]) -> str:
+def identity(table_id: str, branch: str, inputs: Sequence[Input], mode: str = "append") -> str:
     """A digest of what is loaded and into what: the key of a load whose user gave none."""
-    told = "\n".join([table_id, branch, "append", *sorted(one.identity for one in inputs)])
+    told = "\n".join([table_id, branch, mode, *sorted(one.identity for one in inputs)])
     return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
@@ -188,7 +188,7 @@ def _small(
                 chunk, state.schema, extra=state.table.extra, table=state.table.name, skipped=skipped
             ):
                 if isinstance(batch, InvalidRows):
-                    raise _in_file(batch, chunk.input.uri)
+                    raise in_file(batch, chunk.input.uri)
                 batches.extend(encoded := encode_batch(batch, state.table))
                 size_bytes += sum(len(one.payload) for one in encoded)
                 if size_bytes > SMALL_BYTES:
@@ -234,7 +234,8 @@ def _append_small(
     return answer
 
 
-def _in_file(error: InvalidRows, uri: str) -> InvalidRows:
+def in_file(error: InvalidRows, uri: str) -> InvalidRows:
+    """An error about rows that says in which file they are."""
     rows = [{"file": uri, **row} for row in error.detail["rows"]]
     return InvalidRows(f"{uri}: {error.message}", hint=error.hint, rows=rows, bad=error.detail["bad"])
 

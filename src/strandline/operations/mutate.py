@@ -19,14 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, Unsupported
+from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, TooLarge, Unsupported
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append
+from strandline.ledger.bases import read_base
 from strandline.ledger.commits import find_commit
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.mutations import Moved, Mutation, TableChange, TableRead, other_seq, other_tip
+from strandline.ledger.mutations import Moved, Mutation, Remember, TableChange, TableRead, other_seq, other_tip
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
 from strandline.model.commits import Commit
@@ -42,6 +43,8 @@ from strandline.views.looking import Looking, read_declared
 from strandline.views.versions import Row, Version, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
+MOST_ROWS = 500_000
+"""How many rows one commit of the ledger alone may change: they are in memory, one by one."""
 STRIPES = 256
 
 
@@ -84,13 +87,18 @@ class Change:
 
 @dataclass
 class Request:
-    """A mutation as it was asked for, with its statements validated."""
+    """A mutation as it was asked for, with its statements validated.
+
+    Of the tables in `whole` no other rows are left. `remember` is what tells it from another one when it is repeated.
+    """
 
     branch: str
     actor: str
     message: str
     kind: str
     changes: list[Change]
+    whole: list[TableState] = field(default_factory=list)
+    remember: Remember | None = None
     tip: str | None = None
     seqs: list[tuple[TableState, int]] = field(default_factory=list)
     rows: list[tuple[Change, int | None]] = field(default_factory=list)
@@ -107,7 +115,7 @@ class Request:
             _, hashes = found.setdefault(change.state.table.table_id, (change.state, {}))
             if change.reads or declared.depends(change.state.table.table_id):
                 hashes[change.hash] = None
-        for state, _ in self.seqs:
+        for state in (*self.whole, *(state for state, _ in self.seqs)):
             found.setdefault(state.table.table_id, (state, {}))
         return [(state, list(hashes)) for state, hashes in found.values()]
 
@@ -122,9 +130,13 @@ class Mutator:
         self._declared: dict[str, Declared] = {}
 
     def mutate(self, request: Request) -> Commit:
+        """Store it; one that changes nothing makes no commit, and the answer is the branch's newest."""
+        return self.store(request) or self._newest(request.branch)
+
+    def store(self, request: Request) -> Commit | None:
         """Store it as one commit, however often it has to be begun again; a condition that does not hold is an error.
 
-        A request that changes nothing makes no commit: the answer is the branch's newest one.
+        None where it changes nothing: then there is no commit.
         """
         deadline_s = time.monotonic() + PATIENCE_S
         with self._turns.take(change.hash for change in request.changes):
@@ -133,7 +145,7 @@ class Mutator:
                 mutation = _plan(request, look, declared)
                 fail("mutate.before_store")
                 try:
-                    return self._appender.mutate(mutation) if mutation.changes else self._newest(look)
+                    return self._appender.mutate(mutation) if mutation.changes else None
                 except Moved as moved:
                     if time.monotonic() > deadline_s:
                         raise Conflict(
@@ -157,9 +169,9 @@ class Mutator:
                 return declared, look
             declared = None
 
-    def _newest(self, look: Looking) -> Commit:
+    def _newest(self, branch: str) -> Commit:
         with self._ledger.read() as conn:
-            found = find_commit(conn, look.base.tip or "")
+            found = find_commit(conn, read_base(conn, branch, []).tip or "")
         assert found is not None, "a keyed table was made, and there is no commit of that"
         return found
 
@@ -186,12 +198,12 @@ def prepare(
             case HeadIs(commit=commit):
                 request.tip = commit
             case TableIs(table=table, seq=seq):
-                state = _keyed(state_of(table))
+                state = require_keyed(state_of(table))
                 if request.last_seqs.get(state.table.table_id, seq) != seq:
                     raise BadRequest(f"two different seqs are expected of {table!r}", hint="It has one newest version.")
                 request.seqs.append((state, seq))
             case RowIs(table=table, key=key, seq=seq):
-                request.rows.append((_by_key(0, _keyed(state_of(table)), key, None, "expect"), seq))
+                request.rows.append((_by_key(0, require_keyed(state_of(table)), key, None, "expect"), seq))
             case _:
                 raise BadRequest(f"{one!r} is no expectation", hint="Use sl.head, sl.table_head or sl.row.")
     return request
@@ -203,11 +215,11 @@ def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableSta
     for place, statement in enumerate(statements):
         match statement:
             case Put(table=table):
-                puts.setdefault(_keyed(state_of(table)).table.name, []).append((place, statement))
+                puts.setdefault(require_keyed(state_of(table)).table.name, []).append((place, statement))
             case Patch(table=table, key=key, fields=fields):
-                changes[place] = _by_key(place, _keyed(state_of(table)), key, fields, "patch")
+                changes[place] = _by_key(place, require_keyed(state_of(table)), key, fields, "patch")
             case Delete(table=table, key=key):
-                changes[place] = _by_key(place, _keyed(state_of(table)), key, None, "delete")
+                changes[place] = _by_key(place, require_keyed(state_of(table)), key, None, "delete")
             case _:
                 raise BadRequest(
                     f"statement {place} is {type(statement).__name__}",
@@ -218,7 +230,8 @@ def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableSta
     return [changes[place] for place in sorted(changes)]
 
 
-def _keyed(state: TableState) -> TableState:
+def require_keyed(state: TableState) -> TableState:
+    """The same; Unsupported where it is a log table's."""
     if not state.table.key:
         raise Unsupported(
             f"{state.table.name!r} is a log table: its rows don't change", hint="Append to it, or make a keyed table."
@@ -229,12 +242,17 @@ def _keyed(state: TableState) -> TableState:
 def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change]:
     """All rows of one table at once: validation costs little per row, and much per call."""
     rows = _valid([place for place, _ in puts], [put.row for _, put in puts], state.schema, extra=state.table.extra)
+    return changes_of(state, rows, [(place, put.strict) for place, put in puts])
+
+
+def changes_of(state: TableState, rows: pa.RecordBatch, puts: Sequence[tuple[int, bool]]) -> Iterator[Change]:
+    """Valid rows as what is to be put: each with its place, and whether nothing may be there."""
     columns = given_columns(state)
     keys = zip(*(rows.column(name).to_pylist() for name in state.table.key), strict=True)
-    for at, ((place, put), key) in enumerate(zip(puts, keys, strict=True)):
+    for at, ((place, strict), key) in enumerate(zip(puts, keys, strict=True)):
         fields = row_at(rows, at, columns)
         named = {name: fields[name] for name in state.table.key}
-        yield Change(place, state, key_hash(key), named, fields, "insert" if put.strict else "put")
+        yield Change(place, state, key_hash(key), named, fields, "insert" if strict else "put")
 
 
 def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] | None, kind: str) -> Change:
@@ -264,14 +282,7 @@ def _valid(
     try:
         return rules.from_dicts(rows, schema, extra=extra)
     except InvalidRows as error:
-        bad = [rules.BadRow(**{**row, "index": places[row["index"]]}) for row in error.detail["rows"]]
-        more = f" (and {error.detail['bad'] - 1} more)" if error.detail["bad"] > 1 else ""
-        raise InvalidRows(
-            bad[0].text() + more,
-            hint="Nothing was changed. Fix the rows listed in the detail and send all of them again.",
-            rows=[vars(row) for row in bad],
-            bad=error.detail["bad"],
-        ) from None
+        raise rules.renumbered(error, places) from None
 
 
 def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
@@ -282,6 +293,8 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
             raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
     _check_expectations(request, look, declared)
     changes = _applied_all(request, look)
+    for state in request.whole:
+        _delete_others(state, changes, look, declared)
     judged = judge(declared, changes, look)
     commit_id = new_id()
     written: dict[str, list[RowChange]] = {}
@@ -300,8 +313,9 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
             _table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
             for table_id, rows in written.items()
         ),
-        reads=tuple(_reads(look, declared, judged)),
+        reads=tuple(_reads(request, look, declared, judged)),
         shape=declared.shape,
+        remember=request.remember,
         tip=request.tip,
         last_seqs=request.last_seqs,
     )
@@ -310,6 +324,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
 def _applied_all(request: Request, look: Looking) -> Changes:
     """Every row that the statements change, as it was and as it is after the last of them."""
     changes: Changes = {}
+    taken: list[tuple[Change, Version | None]] = []
     for change in request.changes:
         at = change.state.table.table_id, change.hash
         known = look.get(*at)
@@ -317,32 +332,63 @@ def _applied_all(request: Request, look: Looking) -> Changes:
         if found is None:
             before = _row(known)
             found = changes[at] = RowChange(change.state, change.hash, change.key, before, before)
-        found.place, found.after = change.place, _applied(change, found.after, known)
+        if change.kind == "insert" and found.after is not None:
+            taken.append((change, known))
+        else:
+            found.place, found.after = change.place, _applied(change, found.after)
+    if taken:
+        raise _key_exists(taken)
     return changes
 
 
-def _reads(look: Looking, declared: Declared, judged: Judged) -> Iterator[TableRead]:
-    """What was asked for on the way: keys, and claims."""
+def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
+    """The error of inserts whose keys are there, before them or by them."""
+    first, known = taken[0]
+    more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+    return Conflict(
+        f"{first.name} can't be inserted: it is there already{more}",
+        kind="key_exists",
+        hint="Use put to replace a row, or patch to change some of its fields.",
+        expected=None,
+        actual=known.seq if known is not None else None,
+        rows=[{"index": change.place, "row": change.name} for change, _ in taken[: rules.MAX_REPORTED]],
+        count=len(taken),
+    )
+
+
+def _delete_others(state: TableState, changes: Changes, look: Looking, declared: Declared) -> None:
+    """Delete every row of a table that is not put."""
+    table_id = state.table.table_id
+    others = [one for one in look.having(state, state.table.key, None) if (table_id, one.hash) not in changes]
+    if len(others) > MOST_ROWS:
+        raise TooLarge(
+            f"{len(others)} rows of {state.table.name!r} would be deleted at once", hint=f"At most {MOST_ROWS} are."
+        )
+    if declared.depends(table_id):
+        look.ask(state, [one.hash for one in others])
+    for one in others:
+        before = _row(look.get(table_id, one.hash)) if declared.depends(table_id) else one.key
+        changes[table_id, one.hash] = RowChange(state, one.hash, one.key, before, None)
+
+
+def _reads(request: Request, look: Looking, declared: Declared, judged: Judged) -> Iterator[TableRead]:
+    """What was asked for on the way: keys and claims, or all of a table."""
+    whole = {state.table.table_id for state in request.whole}
     for table_id in {**look.asked, **judged.reads}:
-        keys, claims = look.asked.get(table_id, {}), judged.reads.get(table_id, {})
-        name = declared.states[table_id].table.name
-        yield TableRead(name, table_id, look.heads[table_id].barrier, list(keys), list(claims))
+        head = look.heads[table_id]
+        name, claims = declared.states[table_id].table.name, list(judged.reads.get(table_id, ()))
+        if table_id in whole:
+            yield TableRead(name, table_id, head.barrier, claims=claims, whole=head.last_seq)
+        else:
+            yield TableRead(name, table_id, head.barrier, list(look.asked.get(table_id, ())), claims)
 
 
 def _row(version: Version | None) -> Row | None:
     return version.row if version is not None else None
 
 
-def _applied(change: Change, before: Row | None, known: Version | None) -> Row | None:
+def _applied(change: Change, before: Row | None) -> Row | None:
     """A row after a statement; None where it is not there."""
-    if change.kind == "insert" and before is not None:
-        raise Conflict(
-            f"statement {change.place} inserts {change.name}, which is there already",
-            kind="key_exists",
-            hint="Use put to replace a row, or patch to change some of its fields.",
-            expected=None,
-            actual=known.seq if known is not None else None,
-        )
     if change.kind == "delete":
         return None
     assert change.fields is not None

@@ -38,7 +38,7 @@ def _tick(lake: Lake, asked: Mapping[str, Any], stop: threading.Event) -> Any:
 
 
 def _load(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    options = {"actor": asked["actor"], "branch": asked["branch"], "key": asked["key"]}
+    options = {name: asked[name] for name in ("actor", "branch", "key", "mode")}
     return asdict(lake.load(asked["table"], asked["files"], again=asked["again"], **options))
 
 
