@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -129,6 +129,14 @@ class Conflict(CallerError):
 
     def __init__(self, message: str, *, kind: str, hint: str | None = None, **detail: Any) -> None:
         super().__init__(message, hint=hint, kind=kind, **detail)
+
+
+class MergeConflict(Conflict):
+    """Two branches changed the same rows, each in its own way; `conflicts` lists them, and nothing was written."""
+
+    def __init__(self, message: str, *, conflicts: Sequence[Any] = (), hint: str | None = None, **detail: Any) -> None:
+        super().__init__(message, hint=hint, **{"kind": "merge_conflicts", **detail})
+        self.conflicts = tuple(conflicts)
 
 
 class PreconditionFailed(CallerError):
@@ -236,17 +244,17 @@ def known(error: Exception) -> StrandError:
 
 def from_dict(document: Mapping[str, Any]) -> StrandError:
     """The error that `as_dict` described, of the same class: how one comes back from another process."""
-    kinds = {kind.code: kind for kind in _leaves(StrandError)}
+    kinds = {kind.code: kind for kind in _kinds(StrandError)}
     detail = {key: value for key, value in document["detail"].items() if key not in ("message", "hint")}
     return kinds.get(document["code"], Internal)(document["message"], hint=document["hint"], **detail)
 
 
-def _leaves(kind: type[StrandError]) -> Iterator[type[StrandError]]:
-    children = kind.__subclasses__()
-    if not children:
-        yield kind
-    for child in children:
-        yield from _leaves(child)
+def _kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:
+    """All that have a code of their own; the most special ones last."""
+    for child in kind.__subclasses__():
+        if "code" in child.__dict__:
+            yield child
+        yield from _kinds(child)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, update
 
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
+from strandline.ledger.adoption import Adoption, adopt, can_adopt, is_merged_since, refork
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.ledger.tables import refuse_protected
+from strandline.ledger.tables import refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
 
 
@@ -60,6 +61,16 @@ class Remember:
 
 
 @dataclass(frozen=True)
+class Source:
+    """The branch that a merge takes changes from, at the commit that it was read at, and the tables it takes whole."""
+
+    branch_id: str
+    tip: str
+    adopted: tuple[Adoption, ...] = ()
+    schemas: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Mutation:
     """A commit that is ready: what it writes, and on what it was judged.
 
@@ -80,6 +91,7 @@ class Mutation:
     remember: Remember | None = None
     tip: str | None = None
     last_seqs: Mapping[str, int] = field(default_factory=dict)
+    source: Source | None = None
 
     @property
     def rows(self) -> int:
@@ -157,6 +169,7 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
             or _other_shape(mutation, rows[0])
             or other_tip(mutation.branch, mutation.tip, tip)
             or _moved(mutation, iter(rows[1:]), written)
+            or (_source_moved(txn, mutation, mutation.source) if mutation.source is not None else None)
         )
         earlier = error or _earlier(txn, mutation)
         answers.append(earlier if earlier is not None else _store(txn, mutation, tip, written))
@@ -249,7 +262,26 @@ def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written)
     return None
 
 
+def _source_moved(txn: Txn, mutation: Mutation, source: Source) -> Exception | None:
+    """Merges into a branch come one after another, and each takes its source as it was read."""
+    tip = txn.conn.execute(
+        select(db.branches.c.tip).where(
+            db.branches.c.branch_id == source.branch_id, db.branches.c.deleted_at_us.is_(None)
+        )
+    ).scalar()
+    if tip != source.tip or is_merged_since(txn.conn, mutation.branch_id, mutation.base):
+        return Moved("the branch")
+    for one in source.adopted:
+        known = one.last_seq
+        if known is not None and not can_adopt(
+            txn.conn, source.branch_id, mutation.branch_id, one.table_id, known
+        ):
+            return Moved(one.table)
+    return None
+
+
 def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> Commit:
+    source = mutation.source
     placed: list[tuple[Append, int]] = []
     noted: list[tuple[TableChange, int]] = []
     next_seq = txn.last_seq + 1
@@ -266,9 +298,14 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         message=mutation.message,
         seq=next_seq,
         at_us=txn.at_us,
-        parents=(tip,) if tip else (),
-        tables={change.append.table: change.append.rows for change in mutation.changes},
+        parents=tuple(one for one in (tip, source.tip if source is not None else None) if one),
+        tables={
+            **{change.append.table: change.append.rows for change in mutation.changes},
+            **({one.table: one.rows for one in source.adopted} if source is not None else {}),
+        },
     )
+    if source is not None:
+        _take_over(txn, mutation, source, commit.seq)
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
@@ -292,3 +329,31 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
         (one, first_seq + place, batch_id)
         for place, (one, batch_id) in enumerate(zip(change.hashes, batch_ids, strict=True))
     ]
+
+
+def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> None:
+    for one in source.adopted:
+        adopt(txn, source.branch_id, mutation.branch_id, one, number)
+    for table_id, version in source.schemas.items():
+        set_schema(txn, mutation.branch_id, table_id, version)
+
+
+def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
+    """Let a branch be at its source's commit, of which its own is an ancestor; an error when that has changed."""
+    source = mutation.source
+    assert source is not None and not mutation.changes, "a fast-forward writes no rows"
+    rows = txn.ask(_asks(mutation))
+    tip = rows[0][0][0] if rows[0] else None
+    error = (
+        _gone(mutation, rows[0])
+        or (Moved("the branch") if tip != mutation.tip else None)
+        or _moved(mutation, iter(rows[1:]), _Written())
+        or _source_moved(txn, mutation, source)
+    )
+    if error is None:
+        _take_over(txn, mutation, source, txn.allocate(1))
+        txn.conn.execute(
+            update(db.branches).where(db.branches.c.branch_id == mutation.branch_id).values(tip=source.tip)
+        )
+        refork(txn, source.branch_id, mutation.branch_id)
+    return error

@@ -168,6 +168,16 @@ def insert_schema(txn: Txn, on_branch: str, table_id: str, number: int, schema: 
     raise_shape(txn, on_branch)
 
 
+def set_schema(txn: Txn, on_branch: str, table_id: str, version: int) -> None:
+    """Let a table's rows be read and written under another version of its schema, and earlier changes start over."""
+    head = db.heads.c
+    txn.conn.execute(
+        update(db.heads)
+        .where(head.branch_id == on_branch, head.table_id == table_id)
+        .values(schema_version=version, barrier=head.barrier + 1)
+    )
+
+
 def find_table(conn: Connection, name: str) -> Table:
     """The table behind a name; an unknown one is an error that suggests the nearest."""
     row = conn.execute(select(db.tables).where(db.tables.c.folded_name == name.lower())).one_or_none()
@@ -263,6 +273,7 @@ def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
         schema_version=row.schema_version,
         refuses=row.refuses,
         books=Books(row.rows_acked, row.rows_log, row.rows_dropped, row.rows_pruned, row.rows_quarantined),
+        barrier=row.barrier,
     )
 
 

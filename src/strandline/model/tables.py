@@ -115,6 +115,7 @@ class Head:
     schema_version: int
     refuses: str | None
     books: Books
+    barrier: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,16 @@ What it names and can't find any more is `history_gone`, never missing rows.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import BadRequest, Damaged, HistoryGone, NotFound, nearest
+from strandline.ledger.bases import read_base
 from strandline.ledger.batches import GRACE_S
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
@@ -22,7 +24,7 @@ from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.refs import find_point
 from strandline.ledger.tables import read_states
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState
-from strandline.model.types import OURS, SEQ, Column
+from strandline.model.types import COMMIT, OURS, SEQ, Column
 from strandline.views.keeping import Keeper
 from strandline.views.past import Shown, read_past
 
@@ -32,10 +34,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.engines.spark.iceberg import Iceberg
+    from strandline.model.schema import Schema
 
 
 LOG = "$log"
 """Behind a keyed table's name: every version of its rows."""
+
+
+WANTED = "strand_wanted"
+"""What is looked for, where a read is told so by rows."""
 
 
 class UnreadableBatchWarning(UserWarning):
@@ -75,6 +82,7 @@ class View:
                 past = read_past(conn, find_point(conn, at, branch))
                 states = [state for state, _ in past]
                 self._shown = {state.table.table_id: shown for state, shown in past}
+            self.base = read_base(conn, branch, ())
             at_us = ledger.last_at_us(conn)
         self.branch = branch
         self._ledger = ledger
@@ -92,6 +100,15 @@ class View:
     def relations(self) -> list[str]:
         """What a query can name: the tables, and the versions of the keyed ones."""
         return [*self.tables, *(f"{state.table.name}{LOG}" for state in self._states.values() if state.table.key)]
+
+    def under(self, schemas: Mapping[str, Schema]) -> View:
+        """The same view, with the rows of some tables, by id, as another schema has them."""
+        other = copy.copy(self)
+        other._states = {
+            name: replace(state, schema=schemas.get(state.table.table_id, state.schema))
+            for name, state in self._states.items()
+        }
+        return other
 
     def state(self, name: str) -> TableState:
         """A table's head, schema and tail in this view."""
@@ -240,6 +257,33 @@ class View:
         """
         return self._keeper.held()
 
+    def changed(self, name: str, commits: Sequence[str], since: int) -> pa.Table:
+        """What these commits left of a keyed table's rows: the newest version of each, all columns.
+
+        All their rows have seqs above `since`, so older files are not opened.
+        """
+        import pyarrow as pa
+
+        state = self.state(name)
+        files = self.files(name, since)
+        with sandbox.connect() as connection, _typed():
+            if state.tail:
+                self._load_tail(connection, state, files)
+            connection.register(WANTED, pa.table({COMMIT: pa.array(commits, pa.string())}))
+            rows = relations.within(self._versions_sql(state, files), since)
+            found = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
+            return connection.sql(found).to_arrow_table()
+
+    def pick(self, name: str, keys: pa.Table) -> pa.Table:
+        """The rows of a keyed table with these keys, all columns; one that is not there is left out."""
+        state = self.state(name)
+        files = self.files(name)
+        with sandbox.connect() as connection, _typed():
+            if state.tail:
+                self._load_tail(connection, state, files)
+            connection.register(WANTED, keys)
+            return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
+
     def _attach(
         self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str], named: Set[str]
     ) -> list[str]:
@@ -272,20 +316,25 @@ class View:
         log = self._log_sql(state, files) if files else relations.empty(columns)
         return f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})" if state.tail else log
 
-    def _current_sql(self, state: TableState, files: list[DataFile]) -> str:
+    def _current_sql(self, state: TableState, files: list[DataFile], wanted: str | None = None) -> str:
         """The rows of a keyed table: its state, and what is later than that. Older files of its log are not opened.
 
-        Of the past there is no state: there they are found among all versions.
+        Of the past there is no state: there they are found among all versions. `wanted` is a relation with the keys of
+        those that matter.
         """
+
+        def some(rows: str) -> str:
+            return rows if wanted is None else relations.matched(rows, wanted, state.table.key)
+
         folded = self._folded(state)
         if folded is None:
-            return relations.newest(self._versions_sql(state, files), state.table.key)
+            return relations.newest(some(self._versions_sql(state, files)), state.table.key)
         later = [file for file in files if file.last_seq > state.folded_seq]
-        versions = relations.within(self._versions_sql(state, later), state.folded_seq)
+        versions = some(relations.within(self._versions_sql(state, later), state.folded_seq))
         held = self.files(folded.table.name)
         if not held:
             return relations.newest(versions, state.table.key)
-        rows = self._log_sql(folded, held)
+        rows = some(self._log_sql(folded, held))
         if not later and not state.tail:
             return rows
         return relations.current(rows, versions, state.table.key, [one.name for one in stored_columns(state)])

@@ -167,6 +167,11 @@ def within(rows: str, since: int, until: int | None = None) -> str:
     return f"SELECT * FROM ({rows}) WHERE {SEQ} > {since}{end}"
 
 
+def matched(rows: str, other: str, columns: Sequence[str]) -> str:
+    """Those rows whose columns are equal to those of a row of another relation."""
+    return f"SELECT * FROM ({rows}) SEMI JOIN {other} USING ({_names(columns)})"
+
+
 def everything(name: str) -> str:
     """A SELECT of all of one of our own tables."""
     return f"SELECT * FROM {internal(name)}"

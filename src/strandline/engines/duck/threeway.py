@@ -1,0 +1,117 @@
+"""The three-way merge of rows, as one query: what a side changed, against what the other has and what both began with.
+
+Values are compared by DuckDB, so a merge of many rows costs one scan of them and no Python for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text
+from strandline.model.types import REMOVED
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+VERDICT, FIELDS = "strand_verdict", "strand_fields"
+TAKEN = "taken"
+"""The verdict on a row that is written; any other one names a conflict."""
+
+CHANGED = "theirs"
+PRESENT = "ours"
+BEFORE = "base"
+"""The three relations: the rows that the source changed, the target's rows with these keys, and their rows at the base.
+
+A row that is not in one of them was not there; in the first, `_removed` says so.
+"""
+
+
+def merge_rows(
+    connection: duckdb.DuckDBPyConnection,
+    sides: Mapping[str, pa.Table],
+    both: pa.Table,
+    choices: pa.Table,
+    key: Sequence[str],
+    values: Sequence[str],
+) -> pa.Table:
+    """What becomes of each row that the source changed, but for those that stay as they are.
+
+    `both` are the keys that the target changed too, with a column `unsure` where there is more than one base and they
+    differ; of all others the base has what the target has. `choices` says whose side decides a conflict, where one
+    does: columns of the key, and `side`.
+    """
+    for name, rows in [*sides.items(), ("both", both), ("choices", choices)]:
+        connection.register(f"strand_{name}", rows)
+    with interruptible():
+        return connection.sql(_query(key, values)).to_arrow_table()
+
+
+def _query(key: Sequence[str], values: Sequence[str]) -> str:
+    on = f"USING ({', '.join(map(quote_name, key))})"
+    first = quote_name(key[0])
+    images = [
+        f"coalesce(NOT s.{REMOVED}, false) AS s_there",
+        f"p.{first} IS NOT NULL AS p_there",
+        f"CASE WHEN x.{first} IS NULL THEN p.{first} ELSE b.{first} END IS NOT NULL AS b_there",
+        f"x.{first} IS NOT NULL AND coalesce(x.unsure, false) AS unsure",
+        "c.side AS side",
+    ]
+    for place, name in enumerate(map(quote_name, values)):
+        base = f"CASE WHEN x.{first} IS NULL THEN p.{name} ELSE b.{name} END"
+        images += [f"s.{name} AS s_{place}", f"p.{name} AS p_{place}", f"{base} AS b_{place}"]
+    joined = (
+        f"SELECT {', '.join(f's.{quote_name(name)}' for name in key)}, {', '.join(images)} FROM strand_{CHANGED} s "
+        f"LEFT JOIN strand_{PRESENT} p {on} LEFT JOIN strand_both x {on} "
+        f"LEFT JOIN strand_{BEFORE} b {on} LEFT JOIN strand_choices c {on}"
+    )
+    places = range(len(values))
+    clashing = [_clash(place) for place in places]
+    fields = ", ".join(f"CASE WHEN {clashing[place]} THEN {quote_text(values[place])} END" for place in places)
+    judged = f"""
+        SELECT *, CASE
+            WHEN {_same("s", "p", places)} THEN 'same'
+            WHEN unsure THEN 'divergent_update'
+            WHEN {_same("s", "b", places)} THEN 'same'
+            WHEN {_same("p", "b", places)} THEN '{TAKEN}'
+            WHEN NOT b_there THEN 'divergent_insert'
+            WHEN NOT s_there OR NOT p_there THEN 'delete_vs_update'
+            WHEN {" OR ".join(clashing) or "false"} THEN 'divergent_update'
+            ELSE 'blended' END AS found
+        FROM ({joined})"""
+    whole = "(found IN ('divergent_insert', 'delete_vs_update') OR NOT s_there OR NOT p_there)"
+    decided = f"""
+        SELECT *, CASE
+            WHEN found = 'blended' OR (side IS NOT NULL AND found = 'divergent_update' AND s_there AND p_there)
+                THEN '{TAKEN}'
+            WHEN side = 'theirs' AND {whole} THEN '{TAKEN}'
+            WHEN side = 'ours' AND {whole} THEN 'same'
+            ELSE found END AS {VERDICT}
+        FROM ({judged}) WHERE found <> 'same'"""
+    listed = f"list_filter([{fields}], field -> field IS NOT NULL)" if values else "[]::VARCHAR[]"
+    columns = [quote_name(name) for name in key]
+    columns += [f"{_value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
+    return f"""
+        SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, {VERDICT},
+            CASE WHEN s_there AND p_there THEN {listed} ELSE [] END AS {FIELDS}
+        FROM ({decided}) WHERE {VERDICT} <> 'same'"""
+
+
+def _same(one: str, other: str, places: range) -> str:
+    equal = " AND ".join(f"{one}_{place} IS NOT DISTINCT FROM {other}_{place}" for place in places) or "true"
+    return f"({one}_there = {other}_there AND (NOT {one}_there OR ({equal})))"
+
+
+def _clash(place: int) -> str:
+    """Whether both sides changed a field, each to another value; without a base to go by, whether they differ."""
+    differ = f"s_{place} IS DISTINCT FROM p_{place}"
+    changed = f"s_{place} IS DISTINCT FROM b_{place} AND p_{place} IS DISTINCT FROM b_{place}"
+    return f"({differ} AND (unsure OR NOT b_there OR ({changed})))"
+
+
+def _value(place: int) -> str:
+    """A field of the row that is written: the source's, but where only the target changed it or its side decides."""
+    stays = f"s_{place} IS NOT DISTINCT FROM b_{place} AND b_there AND p_there AND NOT unsure"
+    ours = f"{_clash(place)} AND side = 'ours'"
+    return f"CASE WHEN ({stays}) OR ({ours}) THEN p_{place} ELSE s_{place} END"

@@ -1,0 +1,195 @@
+"""Adoption: a branch takes a table as another branch has it, by pointing at the same batches and files.
+
+It is right where the other's log is this one's log and more: it came from here, and nothing was committed here since.
+Then the rows that are gained have seqs above all that are here, and whoever follows this branch gets each of them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
+
+from strandline.ledger import batches, files, touches
+from strandline.ledger import schema as db
+from strandline.ledger.branches import lineage
+from strandline.ledger.ledger import Txn
+from strandline.ledger.tables import read_head
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A table that a branch takes over, with so many rows that are new to it; `last_seq` is None where it has none."""
+
+    table_id: str
+    table: str
+    rows: int
+    last_seq: int | None
+
+
+def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, last_seq: int) -> bool:
+    """Whether a branch has all that another one's table has, up to the last of its rows.
+
+    Not where a file would come back that was replaced: a version has a file from one moment to another, and no more.
+    """
+    came = any(one == target_id and upto is not None and upto >= last_seq for one, upto in lineage(conn, source_id))
+    return came and not _returning(conn, source_id, target_id, table_id)
+
+
+def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
+    ours, theirs = db.files.alias("ours"), db.files.alias("theirs")
+    found = (
+        select(func.count())
+        .select_from(ours.join(theirs, and_(ours.c.table_id == theirs.c.table_id, ours.c.path == theirs.c.path)))
+        .where(
+            ours.c.table_id == table_id,
+            ours.c.branch_id == target_id,
+            ours.c.removed_version.is_not(None),
+            theirs.c.branch_id == source_id,
+            theirs.c.removed_version.is_(None),
+        )
+    )
+    return bool(conn.execute(found).scalar_one())
+
+
+def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: int) -> None:
+    """Let the target's table be the source's. `number` tells when: changes that began before start over."""
+    table_id = adoption.table_id
+    if adoption.last_seq is None:
+        _copy_all(txn, source_id, target_id, table_id)
+        return
+    gained = _gained(txn.conn, source_id, table_id, adoption.last_seq)
+    _move_head(txn, source_id, target_id, table_id)
+    _replace_tail(txn, source_id, target_id, table_id)
+    streams = db.stream_heads.c
+    txn.conn.execute(delete(db.stream_heads).where(streams.branch_id == target_id, streams.table_id == table_id))
+    _copy(txn, db.stream_heads, source_id, target_id, table_id)
+    txn.write_last(touches.writing(target_id, table_id, number, gained))
+
+
+def refork(txn: Txn, source_id: str, target_id: str) -> None:
+    """After a fast-forward a branch and the one it came from are one again, as if it had just been made."""
+    branch = db.branches.c
+    txn.conn.execute(
+        update(db.branches)
+        .where(branch.branch_id == source_id, branch.parent_id == target_id)
+        .values(forked_at=txn.last_seq)
+    )
+
+
+def _copy_all(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
+    _copy(txn, db.heads, source_id, target_id, table_id)
+    _copy(txn, db.tail, source_id, target_id, table_id)
+    _copy(txn, db.stream_heads, source_id, target_id, table_id)
+    _copy(txn, db.files, source_id, target_id, table_id, db.files.c.removed_version.is_(None))
+    _copy(txn, db.snapshots, source_id, target_id, table_id, db.snapshots.c.superseded_at_us.is_(None))
+    gained = _gained(txn.conn, source_id, table_id, 0)
+    txn.write_last(touches.writing(target_id, table_id, txn.last_seq, gained))
+
+
+def _copy(txn: Txn, table: Any, source_id: str, target_id: str, table_id: str, *where: Any) -> None:
+    rows = txn.conn.execute(select(table).where(table.c.branch_id == source_id, table.c.table_id == table_id, *where))
+    copies = [{**row._mapping, "branch_id": target_id} for row in rows]
+    if copies:
+        txn.conn.execute(insert(table), copies)
+
+
+def _gained(conn: Connection, source_id: str, table_id: str, above: int) -> list[tuple[bytes, int, str]]:
+    """The newest version of each key that the source wrote above a seq, as far as it is known by hash."""
+    touch = db.touches.c
+    found: dict[bytes, tuple[int, str]] = {}
+    for branch_id, upto in lineage(conn, source_id):
+        rows = conn.execute(
+            select(touch.hash, touch.seq, touch.batch_id).where(
+                touch.table_id == table_id,
+                touch.branch_id == branch_id,
+                touch.seq > above,
+                *(() if upto is None else (touch.number <= upto,)),
+            )
+        )
+        for row in rows:
+            if row.hash not in found or row.seq > found[row.hash][0]:
+                found[row.hash] = row.seq, row.batch_id
+    return [(key, seq, batch_id) for key, (seq, batch_id) in found.items()]
+
+
+def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
+    """The target's head, files and snapshot become the source's, as its next version."""
+    theirs = read_head(txn.conn, source_id, table_id)
+    ours = read_head(txn.conn, target_id, table_id)
+    head = db.heads.c
+    columns = [one for one in db.heads.columns if one.name not in ("branch_id", "table_id", "version", "barrier")]
+    row = txn.conn.execute(select(*columns).where(head.branch_id == source_id, head.table_id == table_id)).one()
+    version = ours.version
+    if theirs.log_snapshot != ours.log_snapshot and theirs.log_snapshot is not None:
+        version += 1
+        _replace_files(txn, source_id, target_id, table_id, version)
+        taken = txn.conn.execute(
+            select(db.snapshots.c.op_id, db.snapshots.c.kind, db.snapshots.c.rows).where(
+                db.snapshots.c.branch_id == source_id,
+                db.snapshots.c.table_id == table_id,
+                db.snapshots.c.version == theirs.version,
+            )
+        ).one()
+        files.add_snapshot(
+            txn,
+            target_id,
+            table_id,
+            version,
+            snapshot_id=theirs.log_snapshot,
+            op_id=taken.op_id,
+            kind=taken.kind,
+            rows=taken.rows,
+        )
+    values = {**row._mapping, "version": version, "barrier": head.barrier + 1}
+    txn.conn.execute(
+        update(db.heads).where(head.branch_id == target_id, head.table_id == table_id).values(**values)
+    )
+
+
+def _replace_files(txn: Txn, source_id: str, target_id: str, table_id: str, version: int) -> None:
+    file = db.files.c
+
+    def current(branch_id: str) -> set[str]:
+        where = and_(file.branch_id == branch_id, file.table_id == table_id, file.removed_version.is_(None))
+        return set(txn.conn.execute(select(file.path).where(where)).scalars())
+
+    theirs, ours = current(source_id), current(target_id)
+    files.remove_files(txn, target_id, table_id, version, sorted(ours - theirs))
+    for some in _chunks(sorted(theirs - ours)):
+        rows = txn.conn.execute(
+            select(db.files).where(file.branch_id == source_id, file.table_id == table_id, file.path.in_(some))
+        )
+        copies = [{**row._mapping, "branch_id": target_id, "added_version": version} for row in rows]
+        txn.conn.execute(insert(db.files), copies)
+
+
+def _chunks(paths: list[str]) -> list[list[str]]:
+    return [paths[start : start + files.CHUNK] for start in range(0, len(paths), files.CHUNK)]
+
+
+def _replace_tail(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
+    """Refer to what the source refers to, before letting go of what it does not."""
+    tail = db.tail.c
+
+    def held(branch_id: str) -> dict[str, int]:
+        where = and_(tail.branch_id == branch_id, tail.table_id == table_id)
+        return {row.batch_id: row.first_seq for row in txn.conn.execute(select(tail.batch_id, tail.first_seq).where(where))}
+
+    theirs, ours = held(source_id), held(target_id)
+    new = [
+        {"branch_id": target_id, "table_id": table_id, "first_seq": first_seq, "batch_id": batch_id}
+        for batch_id, first_seq in theirs.items()
+        if batch_id not in ours
+    ]
+    if new:
+        txn.conn.execute(insert(db.tail), new)
+    batches.release(txn, target_id, table_id, [one for one in ours if one not in theirs])
+
+
+def is_merged_since(conn: Connection, branch_id: str, number: int) -> bool:
+    """Whether another merge came into a branch after a number was given."""
+    commit = db.commits.c
+    found = select(func.count()).where(commit.branch_id == branch_id, commit.seq > number, commit.kind == "merge")
+    return bool(conn.execute(found).scalar_one())

@@ -1,0 +1,138 @@
+"""Merges: what came of one, what two sides disagree on, and how a person decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from strandline.errors import BadRequest, nearest
+
+Outcome = Literal["up_to_date", "fast_forward", "merged", "conflicts"]
+Side = Literal["ours", "theirs"]
+SIDES: tuple[Side, ...] = ("ours", "theirs")
+KINDS = (
+    "divergent_insert",
+    "divergent_update",
+    "delete_vs_update",
+    "orphan_edge",
+    "unique_violation",
+    "cardinality_violation",
+    "value_violation",
+    "divergent_schema",
+)
+
+
+@dataclass(frozen=True)
+class RowConflict:
+    """A row on which the sides disagree: as it was, as the target has it (ours) and as the source has it (theirs).
+
+    None where it is not there. `fields` are those that differ; a table's schema has no key.
+    """
+
+    kind: str
+    table: str
+    key: Mapping[str, Any]
+    fields: tuple[str, ...]
+    base: Mapping[str, Any] | None
+    ours: Mapping[str, Any] | None
+    theirs: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did, or in a preview would do: rows written by table, and the commit that it made or moved to.
+
+    `rows_read` are those it looked at: what the two sides changed, and the rows that these meet.
+    """
+
+    outcome: Outcome
+    source: str
+    into: str
+    source_commit: str | None
+    target_commit: str | None
+    commit: str | None
+    tables: Mapping[str, int] = field(default_factory=dict)
+    conflicts: tuple[RowConflict, ...] = ()
+    rows_read: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` prints it, and as a resolution file begins."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Who decides where the sides disagree: one side for all, for a table, or for a row; or a row that was written.
+
+    A file's decisions hold for the two commits that it was made for.
+    """
+
+    side: Side | None = None
+    tables: Mapping[str, Side] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str], Side | Mapping[str, Any]] = field(default_factory=dict)
+    commits: tuple[str, str] | None = None
+
+    def side_of(self, table: str) -> Side | None:
+        """Who decides for a table's rows that nothing else is said of."""
+        return self.tables.get(table, self.side)
+
+
+def resolution_file(merged: Merged) -> dict[str, Any]:
+    """A preview's conflicts, for a person to write a decision to each."""
+    names = dict.fromkeys(one.table for one in merged.conflicts)
+    return {
+        "source": merged.source,
+        "into": merged.into,
+        "source_commit": merged.source_commit,
+        "target_commit": merged.target_commit,
+        "take": {name: None for name in names},
+        "conflicts": [{**asdict(one), "take": None} for one in merged.conflicts],
+    }
+
+
+def read_resolution(document: Any) -> Resolution:
+    """The decisions of a file that `resolution_file` wrote and a person edited."""
+    try:
+        commits = str(document["source_commit"]), str(document["target_commit"])
+        tables = {str(name): _side(side) for name, side in document["take"].items() if side is not None}
+        rows = {
+            (str(one["table"]), key_text(one["key"])): _decision(one["take"])
+            for one in document["conflicts"]
+            if one["take"] is not None
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRequest(
+            f"not a resolution file: {type(error).__name__} {error}",
+            hint="`strand merge SOURCE --dry-run --write FILE` writes one to edit.",
+        ) from None
+    return Resolution(tables=tables, rows=rows, commits=commits)
+
+
+def key_text(key: Mapping[str, Any]) -> str:
+    """A key as one text, for looking it up."""
+    import orjson
+
+    return orjson.dumps(dict(key), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _side(text: Any) -> Side:
+    for side in SIDES:
+        if text == side:
+            return side
+    raise BadRequest(f"nobody is called {text!r}", hint=nearest(str(text), SIDES))
+
+
+def _decision(take: Any) -> Side | Mapping[str, Any]:
+    """A side, or `{"row": …}` with the row as it is to be; null there: the row goes."""
+    if isinstance(take, Mapping) and set(take) == {"row"} and isinstance(take["row"], Mapping | None):
+        return take
+    return _side(take)
+
+
+def tables_of(conflicts: Sequence[RowConflict]) -> str:
+    """Where conflicts are, for a message."""
+    counts: dict[str, int] = {}
+    for one in conflicts:
+        counts[one.table] = counts.get(one.table, 0) + 1
+    return ", ".join(f"{count} in {table}" for table, count in counts.items())
