@@ -24,6 +24,7 @@ from strandline.errors import (
     Internal,
     InvalidRows,
     LeaseLost,
+    MergeConflict,
     NewerFormat,
     NoSpace,
     NotFound,
@@ -43,6 +44,7 @@ from strandline.model.mutations import delete, head, insert, patch, put, row, ta
 if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.model.commits import Commit
+    from strandline.model.merge import Merged
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.model.tables import Ack
@@ -51,10 +53,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ack", "BadRequest", "Busy", "CallerError", "Commit", "Conflict", "Damaged", "Environment", "Flushed", "Forbidden",
-    "HistoryGone", "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "NewerFormat", "NoSpace", "NotFound",
-    "PersonError", "PreconditionFailed", "Recovered", "RecoveryRequired", "RequestTimeout", "Result", "Rows", "Sink",
-    "StrandError", "Ticked", "TooLarge", "TooManyRequests", "TransientError", "Unauthorized", "Unsupported", "View",
-    "delete", "head", "init", "insert", "open", "patch", "put", "row", "table_head",
+    "HistoryGone", "Internal", "InvalidRows", "Lake", "LeaseLost", "Loaded", "MergeConflict", "Merged", "NewerFormat",
+    "NoSpace", "NotFound", "PersonError", "PreconditionFailed", "Recovered", "RecoveryRequired", "RequestTimeout",
+    "Result", "Rows", "Sink", "StrandError", "Ticked", "TooLarge", "TooManyRequests", "TransientError", "Unauthorized",
+    "Unsupported", "View", "delete", "head", "init", "insert", "open", "patch", "put", "row", "table_head",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -96,6 +98,10 @@ def __getattr__(name: str) -> Any:
         from strandline.model.commits import Commit
 
         return Commit
+    if name == "Merged":
+        from strandline.model.merge import Merged
+
+        return Merged
     if name == "Sink":
         from strandline.model.sinks import Sink
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.actors import checked_actor
 from strandline.errors import Conflict
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from strandline.ledger.branches import Branch, Tag
     from strandline.ledger.group_commit import Appender
     from strandline.model.commits import Commit
+    from strandline.model.merge import Merged, Side
     from strandline.model.mutations import Expectation, Statement
     from strandline.model.tables import TableState
     from strandline.operations.mutate import Mutator
+    from strandline.views.view import View
 
 SCHEMA_RETRIES = 5
 
@@ -30,6 +32,10 @@ class Versioned:
     ledger: Ledger
     _appender: Appender
     _states: dict[tuple[str, str], TableState]
+
+    def view(self, branch: str = MAIN, at: str | None = None) -> View:
+        """All tables of a branch."""
+        raise AssertionError("a lake has views")
 
     def _state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -104,6 +110,29 @@ class Versioned:
         from strandline.ledger.branches import create_branch
 
         return create_branch(self.ledger, name, from_)
+
+    def merge(
+        self,
+        source: str,
+        into: str = MAIN,
+        *,
+        actor: str = "",
+        message: str = "",
+        dry_run: bool = False,
+        resolve: Side | Mapping[str, Any] | None = None,
+    ) -> Merged:
+        """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same.
+
+        `resolve` decides those: a side ("ours" is the target's), or the document of a resolution file. A dry run only
+        tells what would come of it.
+        """
+        from strandline.model.merge import Resolution, read_resolution
+        from strandline.operations.merge import Merger, Request
+
+        decided = Resolution(side=resolve) if isinstance(resolve, str) else Resolution()
+        decided = read_resolution(resolve) if isinstance(resolve, Mapping) else decided
+        merger = Merger(self.ledger, self._appender, self.view)
+        return merger.merge(Request(source, into, checked_actor(actor, None), message, decided, dry_run))
 
     def branches(self) -> list[Branch]:
         """Every branch, by name."""

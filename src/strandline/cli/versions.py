@@ -1,18 +1,23 @@
-"""`strand branch`, `tag`, `log` and `show`: lines of commits, and what was committed, by whom."""
+"""`strand branch`, `tag`, `merge`, `log` and `show`: lines of commits, and what was committed, by whom."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Branch
+from strandline.cli.params import Actor, Branch
 from strandline.cli.session import Session, session_of
+from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
     from strandline.model.commits import Commit
+    from strandline.model.merge import Merged
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("log")(log)
     app.command("show")(show)
     app.command("tag")(tag)
+    app.command("merge")(merge)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]
@@ -235,3 +241,74 @@ def _document(commit: Commit) -> dict[str, Any]:
 
 def _tables(commit: dict[str, Any]) -> str:
     return ", ".join(f"{table} {rows:,}" for table, rows in commit["tables"].items())
+
+
+def merge(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch whose changes are taken.")],
+    into: Annotated[str, typer.Option(metavar="BRANCH", help="The branch that gets them.")] = "main",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    ours: Annotated[bool, typer.Option("--ours", help="In a conflict the target's side counts.")] = False,
+    theirs: Annotated[bool, typer.Option("--theirs", help="In a conflict the source's side counts.")] = False,
+    resolve: Annotated[str | None, typer.Option(metavar="FILE", help="Decisions, one for each conflict.")] = None,
+    write: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --dry-run: write the conflicts there, to be decided.")
+    ] = None,
+    message: Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why.")] = "",
+    actor: Actor = "",
+) -> None:
+    """Bring what a branch changed into another one: rows, and fields of rows. Nothing is written while both disagree.
+
+    \b
+    Example: strand merge try-out --into main
+    """
+    session = session_of(context)
+    if sum((ours, theirs, resolve is not None)) > 1:
+        raise BadRequest("more than one decides", hint="Give one of --ours, --theirs and --resolve.")
+    if write is not None and not dry_run:
+        raise BadRequest("--write goes with --dry-run", hint="Add --dry-run, decide in the file, then use --resolve.")
+    decision: Any = "ours" if ours else "theirs" if theirs else _read_json(resolve) if resolve is not None else None
+    with session.open(read_only=dry_run) as lake:
+        done = lake.merge(source, into, actor=actor, message=message, dry_run=dry_run, resolve=decision)
+    if write is not None:
+        from strandline.model.merge import resolution_file
+
+        Path(write).write_text(json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
+    session.emit(done.document(), lambda: _say_merged(done, write, dry_run=dry_run))
+
+
+def _read_json(name: str) -> Any:
+    import orjson
+
+    from strandline.cli.params import input_path
+
+    try:
+        return orjson.loads(input_path(name).read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"{name} is not JSON: {error}", hint="Mend it, or write it anew with --dry-run.") from None
+
+
+def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
+    from strandline.model.merge import tables_of
+
+    rows = ", ".join(f"{name} {output.counted(count, 'row')}" for name, count in done.tables.items()) or "no rows"
+    match done.outcome:
+        case "up_to_date":
+            output.say(f"{done.into} has all of {done.source} already.")
+        case "fast_forward":
+            said = "would move" if dry_run else "moved"
+            output.say(f"{done.into} {said} forward to {done.source_commit} ({rows}).")
+        case "merged":
+            said = "Would merge" if dry_run else "Merged"
+            output.say(f"{said} {done.source} into {done.into}: {rows}.")
+        case "conflicts":
+            output.say(f"{done.source} and {done.into} disagree: {tables_of(done.conflicts)}.")
+            heads = ["kind", "table", "key", "fields"]
+            shown = [[one.kind, one.table, _key(one.key), ", ".join(one.fields)] for one in done.conflicts[:50]]
+            output.table(heads, shown)
+            if write is not None:
+                output.say(f"Decide in {write}, by ours, theirs or a row, and then use --resolve {write}.")
+
+
+def _key(key: Mapping[str, Any]) -> str:
+    return ", ".join(str(value) for value in key.values())

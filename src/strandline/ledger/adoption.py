@@ -31,9 +31,11 @@ class Adoption:
 def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, last_seq: int) -> bool:
     """Whether a branch has all that another one's table has, up to the last of its rows.
 
+    It has if it came from there since that row, or if the other came from here and has written none of its own.
     Not where a file would come back that was replaced: a version has a file from one moment to another, and no more.
     """
-    came = any(one == target_id and upto is not None and upto >= last_seq for one, upto in lineage(conn, source_id))
+    line = [(target_id, lineage(conn, source_id)), (source_id, lineage(conn, target_id))]
+    came = any(one == other and upto is not None and upto >= last_seq for other, found in line for one, upto in found)
     return came and not _returning(conn, source_id, target_id, table_id)
 
 
@@ -71,11 +73,9 @@ def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: 
 def refork(txn: Txn, source_id: str, target_id: str) -> None:
     """After a fast-forward a branch and the one it came from are one again, as if it had just been made."""
     branch = db.branches.c
-    txn.conn.execute(
-        update(db.branches)
-        .where(branch.branch_id == source_id, branch.parent_id == target_id)
-        .values(forked_at=txn.last_seq)
-    )
+    for one, other in ((source_id, target_id), (target_id, source_id)):
+        child = and_(branch.branch_id == one, branch.parent_id == other)
+        txn.conn.execute(update(db.branches).where(child).values(forked_at=txn.last_seq))
 
 
 def _copy_all(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
@@ -143,9 +143,7 @@ def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
             rows=taken.rows,
         )
     values = {**row._mapping, "version": version, "barrier": head.barrier + 1}
-    txn.conn.execute(
-        update(db.heads).where(head.branch_id == target_id, head.table_id == table_id).values(**values)
-    )
+    txn.conn.execute(update(db.heads).where(head.branch_id == target_id, head.table_id == table_id).values(**values))
 
 
 def _replace_files(txn: Txn, source_id: str, target_id: str, table_id: str, version: int) -> None:
@@ -175,7 +173,9 @@ def _replace_tail(txn: Txn, source_id: str, target_id: str, table_id: str) -> No
 
     def held(branch_id: str) -> dict[str, int]:
         where = and_(tail.branch_id == branch_id, tail.table_id == table_id)
-        return {row.batch_id: row.first_seq for row in txn.conn.execute(select(tail.batch_id, tail.first_seq).where(where))}
+        return {
+            row.batch_id: row.first_seq for row in txn.conn.execute(select(tail.batch_id, tail.first_seq).where(where))
+        }
 
     theirs, ours = held(source_id), held(target_id)
     new = [

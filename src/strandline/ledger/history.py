@@ -85,6 +85,18 @@ class Graph:
                 return one.commit_id == commit.commit_id
         return False
 
+    def has_on_line(self, tip: str | None, commit: Commit) -> bool:
+        """Whether a commit is this one or was made before it on the same line: by first parents alone.
+
+        These are the commits whose rows are in a branch's logs under their own names; a merge writes others' anew.
+        """
+        while tip is not None:
+            one = self.commit(tip)
+            if one.seq <= commit.seq:
+                return one.commit_id == commit.commit_id
+            tip = one.parents[0] if one.parents else None
+        return False
+
     def bases(self, one: str, other: str) -> list[Commit]:
         """The best common ancestors of two commits: those that are not above another one. The newest first."""
         if one == other:

@@ -16,12 +16,12 @@ from sqlalchemy import bindparam, func, select, update
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
+from strandline.ledger.adoption import Adoption, adopt, can_adopt, is_merged_since, refork
 from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
-from strandline.ledger.adoption import Adoption, adopt, can_adopt, is_merged_since, refork
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.ledger.tables import refuse_protected, set_schema
+from strandline.ledger.tables import raise_shape, refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
 
 
@@ -273,9 +273,7 @@ def _source_moved(txn: Txn, mutation: Mutation, source: Source) -> Exception | N
         return Moved("the branch")
     for one in source.adopted:
         known = one.last_seq
-        if known is not None and not can_adopt(
-            txn.conn, source.branch_id, mutation.branch_id, one.table_id, known
-        ):
+        if known is not None and not can_adopt(txn.conn, source.branch_id, mutation.branch_id, one.table_id, known):
             return Moved(one.table)
     return None
 
@@ -336,6 +334,8 @@ def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> Non
         adopt(txn, source.branch_id, mutation.branch_id, one, number)
     for table_id, version in source.schemas.items():
         set_schema(txn, mutation.branch_id, table_id, version)
+    if source.schemas or any(one.last_seq is None for one in source.adopted):
+        raise_shape(txn, mutation.branch_id)
 
 
 def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:

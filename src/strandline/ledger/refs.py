@@ -82,14 +82,14 @@ def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: 
 
 
 def _holder(conn: Connection, graph: Graph, commit: Commit, branch: str) -> tuple[str, str]:
-    """A branch or tag that reaches a commit: this branch if it does, else any."""
+    """A branch or tag that has a commit's rows: this branch if it does, else any."""
     places = [(one.branch_id, one.tip) for one in sorted(list_branches(conn), key=lambda one: one.name != branch)]
     places += [(one.branch_id, one.covers) for one in list_tags(conn)]
     for found, tip in places:
-        if tip is not None and graph.reaches(tip, commit):
+        if tip is not None and graph.has_on_line(tip, commit):
             return found, tip
     raise HistoryGone(
-        f"commit {commit.commit_id} is on no branch and under no tag any more",
-        hint="Its branch was deleted; a tag would have kept it.",
+        f"the rows of commit {commit.commit_id} are on no branch and under no tag any more",
+        hint="Its branch was deleted; a tag would have kept them.",
         commit=commit.commit_id,
     )

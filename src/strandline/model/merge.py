@@ -86,7 +86,7 @@ def resolution_file(merged: Merged) -> dict[str, Any]:
         "into": merged.into,
         "source_commit": merged.source_commit,
         "target_commit": merged.target_commit,
-        "take": {name: None for name in names},
+        "take": dict.fromkeys(names),
         "conflicts": [{**asdict(one), "take": None} for one in merged.conflicts],
     }
 

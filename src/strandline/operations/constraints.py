@@ -104,7 +104,15 @@ def judge(declared: Declared, changes: Changes, look: LookUp) -> Judged:
 
     Rows that are deleted because they refer to deleted ones are added to `changes`.
     """
-    judging = _Judging(declared, changes, look)
+    judging = examine(declared, changes, look)
+    if judging.violations:
+        raise _error(judging.violations, only_rows=judging.only_rows)
+    return judging.judged
+
+
+def examine(declared: Declared, changes: Changes, look: LookUp) -> Judging:
+    """The same, with all that is broken listed."""
+    judging = Judging(declared, changes, look)
     judging.cascade()
     by_table: dict[str, list[RowChange]] = {}
     for change in changes.values():
@@ -118,13 +126,11 @@ def judge(declared: Declared, changes: Changes, look: LookUp) -> Judged:
             judging.references(link, rows)
     judging.restrict()
     judging.counts()
-    if judging.violations:
-        raise _error(judging.violations, only_rows=judging.only_rows)
-    return judging.judged
+    return judging
 
 
-class _Judging:
-    """One commit while it is judged."""
+class Judging:
+    """One commit while it is judged; each violation with its table and its row's key."""
 
     def __init__(self, declared: Declared, changes: Changes, look: LookUp) -> None:
         self.declared = declared
@@ -132,6 +138,8 @@ class _Judging:
         self.look = look
         self.judged = Judged()
         self.violations: list[Violation] = []
+        self.states: list[TableState] = []
+        self.keys: list[Row] = []
         self.only_rows = True
 
     def cascade(self) -> None:
@@ -291,6 +299,8 @@ class _Judging:
         at = None if place < 0 else place
         fields = ", ".join(rule.columns)
         self.violations.append(Violation(state.table.name, _shown(key), fields, rule.text(), shown(told), reason, at))
+        self.states.append(state)
+        self.keys.append(key)
         self.only_rows = self.only_rows and isinstance(rule, ROW_RULES)
 
 

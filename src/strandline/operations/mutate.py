@@ -310,7 +310,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
         actor=request.actor,
         message=request.message,
         changes=tuple(
-            _table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
+            table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
             for table_id, rows in written.items()
         ),
         reads=tuple(_reads(request, look, declared, judged)),
@@ -403,7 +403,7 @@ def _applied(change: Change, before: Row | None) -> Row | None:
     return {**before, **change.fields}
 
 
-def _table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
+def table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
     """The new versions of a table's rows, as a batch; a row that is gone leaves its key alone."""
     state = rows[0].state
     shape = batch_arrow(state.schema, state.table)

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-VERDICT, FIELDS = "strand_verdict", "strand_fields"
-TAKEN = "taken"
-"""The verdict on a row that is written; any other one names a conflict."""
+VERDICT, FOUND, FIELDS = "strand_verdict", "strand_found", "strand_fields"
+"""What becomes of a row; what it would be if nobody decided; the fields that differ."""
+
+BLENDED = "blended"
+TAKEN, STAYS = "taken", "stays"
+"""The verdicts on a row that is written and on one that stays as the target has it; any other one names a conflict."""
 
 CHANGED = "theirs"
 PRESENT = "ours"
@@ -36,7 +39,7 @@ def merge_rows(
     key: Sequence[str],
     values: Sequence[str],
 ) -> pa.Table:
-    """What becomes of each row that the source changed, but for those that stay as they are.
+    """What becomes of each row that the source changed, but for those that are the same on both sides.
 
     `both` are the keys that the target changed too, with a column `unsure` where there is more than one base and they
     differ; of all others the base has what the target has. `choices` says whose side decides a conflict, where one
@@ -70,7 +73,7 @@ def _query(key: Sequence[str], values: Sequence[str]) -> str:
     clashing = [_clash(place) for place in places]
     fields = ", ".join(f"CASE WHEN {clashing[place]} THEN {quote_text(values[place])} END" for place in places)
     judged = f"""
-        SELECT *, CASE
+        SELECT *, s_there AND p_there AS two_there, CASE
             WHEN {_same("s", "p", places)} THEN 'same'
             WHEN unsure THEN 'divergent_update'
             WHEN {_same("s", "b", places)} THEN 'same'
@@ -78,24 +81,25 @@ def _query(key: Sequence[str], values: Sequence[str]) -> str:
             WHEN NOT b_there THEN 'divergent_insert'
             WHEN NOT s_there OR NOT p_there THEN 'delete_vs_update'
             WHEN {" OR ".join(clashing) or "false"} THEN 'divergent_update'
-            ELSE 'blended' END AS found
+            ELSE '{BLENDED}' END AS found
         FROM ({joined})"""
-    whole = "(found IN ('divergent_insert', 'delete_vs_update') OR NOT s_there OR NOT p_there)"
+    whole = "(found IN ('divergent_insert', 'delete_vs_update') OR (found = 'divergent_update' AND NOT two_there))"
     decided = f"""
         SELECT *, CASE
-            WHEN found = 'blended' OR (side IS NOT NULL AND found = 'divergent_update' AND s_there AND p_there)
-                THEN '{TAKEN}'
+            WHEN found = '{BLENDED}' OR (side IS NOT NULL AND found = 'divergent_update' AND two_there) THEN '{TAKEN}'
             WHEN side = 'theirs' AND {whole} THEN '{TAKEN}'
-            WHEN side = 'ours' AND {whole} THEN 'same'
+            WHEN side = 'ours' AND {whole} THEN '{STAYS}'
             ELSE found END AS {VERDICT}
         FROM ({judged}) WHERE found <> 'same'"""
-    listed = f"list_filter([{fields}], field -> field IS NOT NULL)" if values else "[]::VARCHAR[]"
+    listed = f"list_filter([{fields}], lambda field: field IS NOT NULL)" if values else "[]::VARCHAR[]"
+    unchanged = " AND ".join(f"{_value(place)} IS NOT DISTINCT FROM p_{place}" for place in places) or "true"
     columns = [quote_name(name) for name in key]
     columns += [f"{_value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
     return f"""
-        SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, {VERDICT},
-            CASE WHEN s_there AND p_there THEN {listed} ELSE [] END AS {FIELDS}
-        FROM ({decided}) WHERE {VERDICT} <> 'same'"""
+        SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
+            CASE WHEN {VERDICT} = '{TAKEN}' AND two_there AND {unchanged} THEN '{STAYS}' ELSE {VERDICT} END AS {VERDICT},
+            CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
+        FROM ({decided})"""
 
 
 def _same(one: str, other: str, places: range) -> str:
@@ -113,5 +117,5 @@ def _clash(place: int) -> str:
 def _value(place: int) -> str:
     """A field of the row that is written: the source's, but where only the target changed it or its side decides."""
     stays = f"s_{place} IS NOT DISTINCT FROM b_{place} AND b_there AND p_there AND NOT unsure"
-    ours = f"{_clash(place)} AND side = 'ours'"
+    ours = f"two_there AND side = 'ours' AND {_clash(place)}"
     return f"CASE WHEN ({stays}) OR ({ours}) THEN p_{place} ELSE s_{place} END"

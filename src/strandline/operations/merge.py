@@ -1,0 +1,420 @@
+"""Merge: what one branch changed since it and another were one comes to the other, as one commit with two parents.
+
+A side's changes are the rows of its commits since the best common ancestor. Of each row that the source changed, the
+target's is looked up; where the target changed it too, so is the one that both began with. A table that the target has
+not changed is taken over whole where the source has all of its rows: then nothing is read. The cost follows the change.
+
+It is planned on a view of each branch and stored like a mutation: if what it met was changed meanwhile, it is planned
+again. Nothing is written while anything is in conflict.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.errors import BadRequest, Busy, Conflict, MergeConflict
+from strandline.failpoints import fail
+from strandline.ledger.adoption import Adoption, can_adopt
+from strandline.ledger.appends import Append
+from strandline.ledger.bases import Base, HeadNow
+from strandline.ledger.encode import encode_batch
+from strandline.ledger.group_commit import Appender
+from strandline.ledger.history import Graph
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
+from strandline.model import rows as rules
+from strandline.model.commits import MERGE, Commit
+from strandline.model.declared import Declared
+from strandline.model.ids import new_id
+from strandline.model.keys import key_hash
+from strandline.model.merge import Merged, Resolution, RowConflict, tables_of
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.types import REMOVED
+from strandline.model.wire import to_json_lines
+from strandline.operations.constraints import Changes, Judged, RowChange, examine
+from strandline.operations.merge_rows import Sides, TableMerge
+from strandline.operations.mutate import table_change
+from strandline.views.looking import Looking
+from strandline.views.versions import Versions, row_at
+from strandline.views.view import View
+
+PATIENCE_S = 60.0
+FEW_KEYS = 1000
+"""So many keys are compared one by one with what was committed meanwhile; of more, the whole table is."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A merge as it was asked for."""
+
+    source: str
+    into: str
+    actor: str
+    message: str
+    resolution: Resolution = field(default_factory=Resolution)
+    dry_run: bool = False
+
+
+@dataclass
+class _Plan:
+    """What a merge comes to, on two branches as they were looked at."""
+
+    base: Base
+    source_id: str
+    source_tip: str
+    declared: Declared
+    is_ahead: bool = False
+    tables: list[TableMerge] = field(default_factory=list)
+    adopted: list[Adoption] = field(default_factory=list)
+    schemas: dict[str, int] = field(default_factory=dict)
+    conflicts: list[RowConflict] = field(default_factory=list)
+
+
+class Merger:
+    """Merges branches of one lake."""
+
+    def __init__(self, ledger: Ledger, appender: Appender, view: Callable[[str, str | None], View]) -> None:
+        self._ledger = ledger
+        self._appender = appender
+        self._view = view
+
+    def merge(self, request: Request) -> Merged:
+        """Merge, or in a dry run say what would come of it; MergeConflict where the sides disagree."""
+        if request.source == request.into:
+            raise BadRequest(f"{request.into!r} can't be merged into itself", hint="Name another branch.")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._merge(request)
+            except Moved as moved:
+                if time.monotonic() > deadline_s:
+                    raise Busy(
+                        f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
+                    ) from moved
+                time.sleep(random.uniform(0, 0.02))
+
+    def _merge(self, request: Request) -> Merged:
+        source, target = self._view(request.source, None), self._view(request.into, None)
+        plan = self._plan(request, source, target)
+        if plan is None:
+            return self._told(request, source, target, "up_to_date", target.base.tip)
+        mutation = self._judged(request, plan)
+        if plan.conflicts:
+            told = self._told(request, source, target, "conflicts", None, plan)
+            if request.dry_run:
+                return told
+            raise MergeConflict(
+                f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
+                hint="Look at them with `strand merge --dry-run`, and decide with --ours, --theirs or --resolve FILE.",
+                conflicts=plan.conflicts,
+                expected=None,
+                actual=[_document(one) for one in plan.conflicts[: rules.MAX_REPORTED]],
+                count=len(plan.conflicts),
+            )
+        ahead = plan.is_ahead and not plan.tables
+        if request.dry_run:
+            return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan)
+        fail("merge.before_store")
+        commit = self._fast_forward(mutation) if ahead else self._appender.mutate(mutation).commit_id
+        fail("merge.after_store")
+        return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan)
+
+    def _fast_forward(self, mutation: Mutation) -> str:
+        def work(txn: Any) -> Exception | None:
+            error = fast_forward(txn, mutation)
+            fail("merge.before_commit")
+            return error
+
+        error = self._ledger.run(work)
+        if error is not None:
+            raise error
+        assert mutation.source is not None
+        return mutation.source.tip
+
+    def _told(
+        self, request: Request, source: View, target: View, outcome: Any, commit: str | None, plan: _Plan | None = None
+    ) -> Merged:
+        tables = {one.state.table.name: one.written.num_rows for one in plan.tables} if plan else {}
+        tables |= {one.table: one.rows for one in plan.adopted} if plan else {}
+        return Merged(
+            outcome=outcome,
+            source=request.source,
+            into=request.into,
+            source_commit=source.base.tip,
+            target_commit=target.base.tip,
+            commit=commit,
+            tables={name: rows for name, rows in tables.items() if rows},
+            conflicts=tuple(plan.conflicts) if plan else (),
+            rows_read=sum(one.looked_at for one in plan.tables) if plan else 0,
+        )
+
+    def _plan(self, request: Request, source: View, target: View) -> _Plan | None:
+        """What the merge comes to; None where the source has nothing new."""
+        theirs, ours = source.base.tip, target.base.tip
+        if theirs is None:
+            return None
+        with self._ledger.read() as conn:
+            graph = Graph(conn)
+            if ours is not None and graph.reaches(ours, graph.commit(theirs)):
+                return None
+            _refuse_stale(request.resolution, theirs, ours)
+            bases = graph.bases(theirs, ours) if ours is not None else []
+            base = bases[0].commit_id if bases else None
+            made, kept = graph.only(theirs, base), graph.only(ours, base)
+            plan = _started(source, target, theirs, is_ahead=base == ours)
+            names = _keyed(source, made)
+            wanted = _schemas(plan, graph, source, target, names, kept)
+            adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
+        plan.adopted = [one for one in adopted.values() if one is not None]
+        if plan.is_ahead and len(plan.adopted) < len(names):
+            plan.is_ahead = False
+            plan.adopted = [one for one in plan.adopted if one.last_seq is None]
+        taken = {one.table for one in plan.adopted}
+        source, target = source.under(wanted), target.under(wanted)
+        past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
+        for name in names:
+            if name not in taken and not any(one.table == name for one in plan.conflicts):
+                sides = Sides(source, target, past, name, made, kept)
+                plan.tables.append(sides.merge(request.resolution))
+        plan.conflicts += [one for table in plan.tables for one in table.conflicts]
+        _refuse_unknown(request.resolution, plan)
+        return plan
+
+    def _adoption(
+        self,
+        conn: Any,
+        plan: _Plan,
+        source: View,
+        target: View,
+        name: str,
+        made: Sequence[Commit],
+        kept: Sequence[Commit],
+    ) -> Adoption | None:
+        """A table that can be taken over whole, if it can."""
+        state = source.state(name)
+        table_id = state.table.table_id
+        rows = sum(one.tables.get(name, 0) for one in made)
+        if name not in target.tables:
+            return Adoption(table_id, name, rows, None)
+        here = target.state(name)
+        linked = plan.declared.links_from(table_id) or plan.declared.links_to(table_id)
+        if any(name in one.tables for one in kept) or (linked and not plan.is_ahead):
+            return None
+        last_seq = here.head.last_seq
+        found = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
+        return Adoption(table_id, name, rows, last_seq) if found else None
+
+    def _judged(self, request: Request, plan: _Plan) -> Mutation:
+        """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
+        commit_id = new_id()
+        look = Looking(self._ledger, request.into, Versions(plan.base))
+        judged, changes = _examined(plan, look)
+        kept = [one for one in plan.tables if one.written.num_rows]
+        if changes is None:
+            written = [_batch_change(one, request.actor, commit_id) for one in kept]
+        else:
+            by_table: dict[str, list[RowChange]] = {}
+            for change in changes.values():
+                by_table.setdefault(change.state.table.table_id, []).append(change)
+            written = [
+                table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
+                for table_id, rows in by_table.items()
+            ]
+        return Mutation(
+            commit_id=commit_id,
+            branch=request.into,
+            branch_id=plan.base.branch_id,
+            base=plan.base.number,
+            kind=MERGE,
+            actor=request.actor,
+            message=request.message or f"merge {request.source} into {request.into}",
+            changes=tuple(written),
+            reads=tuple(_reads(plan, look, judged)),
+            shape=plan.base.shape,
+            tip=plan.base.tip if plan.is_ahead else None,
+            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas),
+        )
+
+
+def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None:
+    if resolution.commits is not None and resolution.commits != (theirs, str(ours)):
+        raise Conflict(
+            "the resolution file was made for other commits: the branches have moved since",
+            kind="head_moved",
+            hint="Write it anew with `strand merge --dry-run --write FILE`, and decide again.",
+            expected=list(resolution.commits),
+            actual=[theirs, ours],
+        )
+
+
+def _refuse_unknown(resolution: Resolution, plan: _Plan) -> None:
+    """BadRequest where a file decides on what is no conflict."""
+    known = {(one.state.table.name, key) for one in plan.tables for key in one.decided()}
+    for table, key in resolution.rows:
+        if (table, key) not in known:
+            raise BadRequest(
+                f"the resolution file decides on {table} {key}, which is not in conflict",
+                hint="Write it anew with `strand merge --dry-run --write FILE`.",
+            )
+    names = {one.state.table.name for one in plan.tables}
+    for table in resolution.tables:
+        if table not in names:
+            raise BadRequest(f"the resolution file decides on table {table!r}, which is not in conflict")
+
+
+def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> _Plan:
+    states = [target.state(name) for name in target.tables if target.state(name).table.key]
+    heads = {
+        one.table.table_id: HeadNow(one.head.version, one.head.barrier, one.head.last_seq, one.head.schema_version)
+        for one in states
+    }
+    base = replace(target.base, heads=heads)
+    declared = Declared.of(base.branch_id, base.shape, states)
+    return _Plan(base, source.base.branch_id, tip, declared, is_ahead)
+
+
+def _keyed(source: View, made: Sequence[Commit]) -> list[str]:
+    """The keyed tables that some commits changed, in the order of their names."""
+    named = {name for one in made for name in one.tables}
+    return [name for name in source.tables if name in named and source.state(name).table.key]
+
+
+def _schemas(
+    plan: _Plan, graph: Graph, source: View, target: View, names: Sequence[str], kept: Sequence[Commit]
+) -> dict[str, Schema]:
+    """The schema that each table has after the merge: the one that a side changed. If both did, it is a conflict."""
+    wanted: dict[str, Schema] = {}
+    numbers = {one.seq for one in kept}
+    for name in names:
+        if name not in target.tables:
+            continue
+        theirs, ours = source.state(name), target.state(name)
+        wanted[ours.table.table_id] = ours.schema
+        if theirs.head.schema_version == ours.head.schema_version or theirs.schema == ours.schema:
+            continue
+        if graph.reaches(plan.base.tip, graph.at(theirs.head.schema_version)):
+            continue  # the source has an older one
+        if ours.head.schema_version in numbers:
+            plan.conflicts.append(
+                RowConflict(
+                    "divergent_schema",
+                    name,
+                    {},
+                    tuple(sorted(set(theirs.schema.names) ^ set(ours.schema.names))),
+                    None,
+                    ours.schema.to_json(),
+                    theirs.schema.to_json(),
+                )
+            )
+            continue
+        plan.schemas[ours.table.table_id] = theirs.head.schema_version
+        wanted[ours.table.table_id] = theirs.schema
+    return wanted
+
+
+def _examined(plan: _Plan, look: Looking) -> tuple[Judged, Changes | None]:
+    """Judge the merged rows, if any of the tables declares anything; what breaks a rule is a conflict."""
+    declared = plan.declared
+    if plan.schemas:
+        states = dict(declared.states) | {one.state.table.table_id: one.state for one in plan.tables}
+        declared = Declared(declared.branch_id, declared.shape, states)
+    ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
+    if not any(declared.depends(one) or declared.states[one].schema.constraints for one in ids):
+        return Judged(), None
+    changes: Changes = {}
+    for table in plan.tables:
+        for change in _row_changes(table):
+            changes[change.at] = change
+    found = examine(declared, changes, look)
+    for violation, state, key in zip(found.violations, found.states, found.keys, strict=True):
+        told = pa.Table.from_arrays(list(key.values()), names=list(key))
+        named = orjson.loads(next(iter(to_json_lines(told, state.schema))))
+        at = state.table.table_id, key_hash([one[0].as_py() for one in key.values()])
+        met = changes.get(at)
+        plan.conflicts.append(
+            RowConflict(
+                _kind(violation.rule),
+                violation.table,
+                named,
+                tuple(violation.field.split(", ")),
+                None,
+                _image(met.before if met else None, state),
+                _image(met.after if met else None, state),
+            )
+        )
+    return found.judged, changes
+
+
+_KINDS = {"reference": "orphan_edge", "unique": "unique_violation", "cardinality": "cardinality_violation"}
+
+
+def _kind(rule: str) -> str:
+    return _KINDS.get(rule.split("(", maxsplit=1)[0], "value_violation")
+
+
+def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    told = pa.Table.from_arrays(list(row.values()), names=list(row))
+    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(told, state.schema))))
+    return document
+
+
+def _row_changes(table: TableMerge) -> Iterator[RowChange]:
+    key = list(table.state.table.key)
+    columns = [name for name in table.written.schema.names if name != REMOVED]
+    before: dict[bytes, Mapping[str, Any]] = {}
+    for batch in table.present.to_batches():
+        for place, values in enumerate(batch.select(key).to_pylist()):
+            before[key_hash(list(values.values()))] = row_at(batch, place, columns)
+    for batch in table.written.to_batches():
+        for place, values in enumerate(batch.select(key).to_pylist()):
+            found = key_hash(list(values.values()))
+            gone = batch.column(REMOVED)[place].as_py()
+            after = None if gone else row_at(batch, place, columns)
+            yield RowChange(table.state, found, row_at(batch, place, key), before.get(found), after)
+
+
+def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
+    """The merged rows of a table as batches, without a look at each."""
+    key = list(table.state.table.key)
+    gone = table.written[REMOVED]
+    arrays = [
+        column if name in (*key, REMOVED) else pc.if_else(gone, pa.scalar(None, column.type), column)
+        for name, column in zip(table.written.schema.names, table.written.columns, strict=True)
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=table.written.schema).combine_chunks()
+    batches = [one for batch in rows.to_batches() for one in encode_batch(batch, table.state.table)]
+    hashes = [key_hash(list(row.values())) for row in rows.select(key).to_pylist()]
+    return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), hashes)
+
+
+def _reads(plan: _Plan, look: Looking, judged: Judged) -> Iterator[TableRead]:
+    """What the merge depends on: the rows it met, and of tables that it takes over that nothing was written."""
+    for one in plan.adopted:
+        if one.last_seq is not None:
+            yield TableRead(one.table, one.table_id, plan.base.heads[one.table_id].barrier, whole=one.last_seq)
+    keys: dict[str, dict[bytes, None]] = {key: dict(asked) for key, asked in look.asked.items()}
+    for table in plan.tables:
+        keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
+    for table_id in {**keys, **judged.reads}:
+        head = plan.base.heads[table_id]
+        name = plan.declared.states[table_id].table.name
+        asked, claims = list(keys.get(table_id, {})), list(judged.reads.get(table_id, {}))
+        if len(asked) > FEW_KEYS:
+            yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
+        else:
+            yield TableRead(name, table_id, head.barrier, asked, claims)
+
+
+def _document(conflict: RowConflict) -> dict[str, Any]:
+    return {"kind": conflict.kind, "table": conflict.table, "key": dict(conflict.key), "fields": list(conflict.fields)}

@@ -1,0 +1,199 @@
+"""The rows of one table in a merge: what is written, and what the two sides disagree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.engines.duck import sandbox, threeway
+from strandline.engines.duck.threeway import BEFORE, BLENDED, CHANGED, FIELDS, FOUND, PRESENT, STAYS, TAKEN, VERDICT
+from strandline.model import rows as rules
+from strandline.model.arrow import batch_arrow
+from strandline.model.commits import Commit
+from strandline.model.keys import key_hash
+from strandline.model.merge import Resolution, RowConflict, key_text
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.types import REMOVED
+from strandline.model.wire import to_json_lines
+from strandline.views.view import View
+
+
+@dataclass
+class TableMerge:
+    """What a merge does to one table: the rows it writes, as the target has them now and as they will be."""
+
+    state: TableState
+    written: pa.Table
+    present: pa.Table
+    looked_at: int
+    conflicts: list[RowConflict] = field(default_factory=list)
+    resolved: list[str] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+
+    def decided(self) -> list[str]:
+        """The keys of rows on which the sides disagreed, whether or not somebody has decided."""
+        return [*(key_text(one.key) for one in self.conflicts), *self.resolved]
+
+
+class Sides:
+    """One table of both branches, and as it was at the commits where they last were one."""
+
+    def __init__(
+        self,
+        source: View,
+        target: View,
+        past: Sequence[View],
+        name: str,
+        made: Sequence[Commit],
+        kept: Sequence[Commit],
+    ) -> None:
+        self._past = [one for one in past if name in one.tables]
+        self._target = target
+        self._name = name
+        self.state = target.state(name)
+        self.key = list(self.state.table.key)
+        self.shape = batch_arrow(self.state.schema, self.state.table)
+        self.changed = self._shaped(_changed(source, name, made))
+        self.present = self._shaped(target.pick(name, self.changed.select(self.key)))
+        self.both, self.past = self._met(_changed(target, name, kept))
+
+    def _shaped(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self.shape.names).cast(self.shape)
+
+    def _met(self, kept: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The keys that both sides changed, whether their bases disagree, and their rows at the newest base."""
+        theirs = self.changed.select(self.key)
+        both = _joined(theirs, kept.select(self.key), self.key)
+        olds = [self._shaped(view.pick(self._name, both)) for view in self._past] if both.num_rows else []
+        past = olds[0] if olds else self.changed.slice(0, 0)
+        unsure: set[str] = set()
+        for other in olds[1:]:
+            unsure |= _differing(past, other, self.key)
+        flags = [_row_text(row) in unsure for row in both.to_pylist()]
+        return both.append_column("unsure", pa.array(flags, pa.bool_())), past
+
+    def merge(self, resolution: Resolution) -> TableMerge:
+        """The rows that are written, and those that are in conflict."""
+        values = [name for name in self.shape.names if name not in (*self.key, REMOVED)]
+        with sandbox.connect() as connection:
+            judged = threeway.merge_rows(
+                connection,
+                {CHANGED: self.changed, PRESENT: self.present, BEFORE: self.past},
+                self.both,
+                self._choices(resolution),
+                self.key,
+                values,
+            )
+        looked_at = self.changed.num_rows + self.present.num_rows + self.both.num_rows + self.past.num_rows
+        table = TableMerge(self.state, self.present.slice(0, 0), self.present, looked_at)
+        judged = self._wanted(table, judged, resolution)
+        table.written = self._shaped(judged.filter(pc.equal(judged[VERDICT], TAKEN)))
+        open_ = pc.invert(pc.is_in(judged[VERDICT], value_set=pa.array([TAKEN, STAYS])))
+        self._decide(table, judged.filter(open_), resolution)
+        table.hashes = [key_hash(list(row.values())) for row in self.changed.select(self.key).to_pylist()]
+        return table
+
+    def _wanted(self, table: TableMerge, judged: pa.Table, resolution: Resolution) -> pa.Table:
+        """Without rows that would merge and that a person has decided to leave as the target has them."""
+        if not resolution.rows:
+            return judged
+        kept: list[bool] = []
+        for key, found in zip(self._said(judged.select(self.key)), judged[FOUND].to_pylist(), strict=True):
+            text = key_text(key)
+            decision = resolution.rows.get((self.state.table.name, text))
+            merges = found in (TAKEN, BLENDED)
+            kept.append(not (decision == "ours" and merges))
+            table.resolved += [text] if decision is not None and (not merges or decision == "ours") else []
+        return judged.filter(pa.array(kept, pa.bool_()))
+
+    def _choices(self, resolution: Resolution) -> pa.Table:
+        """Whose side decides, by key."""
+        keys = self.changed.select(self.key)
+        side = resolution.side_of(self.state.table.name)
+        sides: list[str | None] = [side] * keys.num_rows
+        if resolution.rows:
+            for place, key in enumerate(self._said(keys)):
+                decision = resolution.rows.get((self.state.table.name, key_text(key)))
+                if decision is not None:
+                    sides[place] = decision if isinstance(decision, str) else None
+        return keys.append_column("side", pa.array(sides, pa.string()))
+
+    def _said(self, rows: pa.Table) -> list[dict[str, Any]]:
+        """Rows as JSON can say them."""
+        return [orjson.loads(line) for line in to_json_lines(rows, self.state.schema)]
+
+    def _decide(self, table: TableMerge, rows: pa.Table, resolution: Resolution) -> None:
+        """List what is in conflict; what a person wrote instead is taken."""
+        if not rows.num_rows:
+            return
+        names = [name for name in self.shape.names if name != REMOVED]
+        known = self.past, self.present, self.changed.filter(pc.invert(self.changed[REMOVED]))
+        past, ours, theirs = (
+            {key_text({name: row[name] for name in self.key}): row for row in self._said(some.select(names))}
+            for some in known
+        )
+        met = {key_text(row) for row in self._said(self.both.select(self.key))}
+        for key, kind, fields in zip(
+            self._said(rows.select(self.key)), rows[VERDICT].to_pylist(), rows[FIELDS].to_pylist(), strict=True
+        ):
+            text = key_text(key)
+            decision = resolution.rows.get((self.state.table.name, text))
+            if isinstance(decision, Mapping):
+                table.written = pa.concat_tables([table.written, self._as_written(key, decision["row"])])
+                continue
+            before = past.get(text) if text in met else ours.get(text)
+            table.conflicts.append(
+                RowConflict(kind, self.state.table.name, key, tuple(fields), before, ours.get(text), theirs.get(text))
+            )
+
+    def _as_written(self, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> pa.Table:
+        """A row that a person decided on, validated like any other."""
+        if row is None:
+            named = Schema(tuple(self.state.schema.column(name) for name in self.key))
+            found = rules.from_dicts([key], named)
+        else:
+            found = rules.from_dicts([{**row, **key}], self.state.schema, extra=self.state.table.extra)
+        arrays = [
+            pa.array([row is None])
+            if one.name == REMOVED
+            else (found.column(one.name) if one.name in found.schema.names else pa.nulls(1, one.type))
+            for one in self.shape
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.shape)
+
+
+def _changed(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
+    """What commits left of a table's rows."""
+    some = [one for one in commits if name in one.tables]
+    since = min((one.seq - sum(one.tables.values()) for one in some), default=0) - 1
+    return view.changed(name, [one.commit_id for one in some], max(since, 0))
+
+
+def _joined(keys: pa.Table, others: pa.Table, names: Sequence[str]) -> pa.Table:
+    with sandbox.connect() as connection:
+        connection.register("strand_keys", keys)
+        connection.register("strand_others", others.cast(keys.schema))
+        using = ", ".join(map(sandbox.quote_name, names))
+        return connection.sql(f"SELECT * FROM strand_keys SEMI JOIN strand_others USING ({using})").to_arrow_table()
+
+
+def _differing(one: pa.Table, other: pa.Table, key: Sequence[str]) -> set[str]:
+    """The keys of rows that are not the same in both."""
+    with sandbox.connect() as connection:
+        connection.register("strand_one", one)
+        connection.register("strand_other", other)
+        columns = ", ".join(map(sandbox.quote_name, key))
+        query = f"""
+            SELECT {columns} FROM (SELECT * FROM strand_one EXCEPT SELECT * FROM strand_other)
+            UNION SELECT {columns} FROM (SELECT * FROM strand_other EXCEPT SELECT * FROM strand_one)"""
+        return {_row_text(row) for row in connection.sql(query).to_arrow_table().to_pylist()}
+
+
+def _row_text(row: Mapping[str, Any]) -> str:
+    return repr(list(row.values()))

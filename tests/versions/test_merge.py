@@ -1,0 +1,390 @@
+"""Merge: rows and fields of two branches, without losing a change of either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import strandline as sl
+from strandline import create
+from strandline.errors import BadRequest, Conflict, MergeConflict, NotFound
+from strandline.lake import Lake
+from strandline.model.merge import Merged, resolution_file
+from tests.kit import make_table, message, reopened, strand, strand_json
+from tests.versions import truth
+from tests.versions.kit import make_people
+
+SHAPE = {"id": "string", "name": "string?", "age": "long?", "city": "string?"}
+
+
+def on(lake: Lake, branch: str = "main", columns: str = "id, age", table: str = "person") -> list[tuple[Any, ...]]:
+    """The rows of a branch, by key."""
+    found: list[tuple[Any, ...]] = lake.view(branch).sql(f"select {columns} from {table} order by 1").rows()
+    return found
+
+
+def kinds(merged: Merged | MergeConflict) -> list[tuple[str, str, str]]:
+    """The conflicts, by table and key."""
+    return sorted((one.kind, one.table, str(next(iter(one.key.values()), ""))) for one in merged.conflicts)
+
+
+def changed(lake: Lake, branch: str, **ages: int | None) -> str:
+    """Set ages of people, or delete them; the commit."""
+    steps = [
+        sl.delete("person", key) if age is None else sl.put("person", {"id": key, "age": age})
+        for key, age in ages.items()
+    ]
+    return lake.mutate(steps, branch=branch).commit_id
+
+
+def forked(lake: Lake, **ages: int) -> None:
+    """A table with these people, and a branch x of main."""
+    make_people(lake)
+    changed(lake, "main", **(ages or {"a": 1, "b": 1}))
+    lake.branch("x")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Merged, dict[str, tuple[Any, ...]]]]:
+    """All cases of the truth table as rows of one table: the preview of their merge, and the rows after it."""
+    with create.create(tmp_path_factory.mktemp("truth") / "lake") as lake:
+        lake.create_table(truth.TABLE, SHAPE, key=["id"])
+        began = [sl.put(truth.TABLE, {"id": case.key, **case.base}) for case in truth.cases() if case.base]
+        lake.mutate(began)
+        lake.branch("theirs")
+        for side, branch in (("ours", "main"), ("theirs", "theirs")):
+            done = [truth.statements(case, side) for case in truth.cases()]
+            for place in range(max(map(len, done))):
+                lake.mutate([steps[place] for steps in done if len(steps) > place], branch=branch)
+        preview = lake.merge("theirs", dry_run=True)
+        lake.merge("theirs", resolve="ours")
+        rows = {row[0]: row[1:] for row in on(lake, columns="id, name, age, city")}
+        yield preview, rows
+
+
+@pytest.mark.parametrize("case", truth.cases(), ids=lambda case: case.key)
+def test_the_truth_table(case: truth.Case, table: tuple[Merged, dict[str, tuple[Any, ...]]]) -> None:
+    """What a merge makes of every pair of changes is what dictionaries say."""
+    preview, rows = table
+    kind, row = truth.verdict(case)
+    found = [one.kind for one in preview.conflicts if one.key == {"id": case.key}]
+    assert found == ([] if kind == "merged" else [kind])
+    if kind == "merged":
+        assert rows.get(case.key) == (tuple(row.values()) if row is not None else None)
+
+
+def test_a_merge_is_one_commit_with_two_parents_and_merging_again_is_up_to_date(lake: Lake) -> None:
+    forked(lake)
+    ours = changed(lake, "main", a=2)
+    theirs = changed(lake, "x", b=None, c=3)
+    done = lake.merge("x", actor="me", message="why")
+    assert (done.outcome, done.tables, done.conflicts) == ("merged", {"person": 2}, ())
+    commit = lake.log(limit=1)[0]
+    assert (commit.commit_id, commit.parents) == (done.commit, (ours, theirs))
+    assert (commit.kind, commit.actor, commit.message) == ("merge", "me", "why")
+    assert on(lake) == [("a", 2), ("c", 3)]
+    again = lake.merge("x")
+    assert (again.outcome, again.commit) == ("up_to_date", done.commit) and lake.log(limit=1)[0] == commit
+    assert lake.merge("main", into="x").outcome == "merged" and on(lake, "x") == on(lake)
+
+
+def test_a_branch_that_is_ahead_is_taken_by_pointer(lake: Lake) -> None:
+    """Flushed or not, several times, and back; no row is written again, and nobody has to be told anew."""
+    forked(lake)
+    for flush in (False, True, False):
+        commit = changed(lake, "x", c=1 + flush, d=4)
+        if flush:
+            lake.flush("person", branch="x")
+        versions = lake.view("x").sql('select _seq, _commit from "person$log" order by 1').rows()
+        done = lake.merge("x")
+        assert (done.outcome, done.commit) == ("fast_forward", commit)
+        assert lake.view().sql('select _seq, _commit from "person$log" order by 1').rows() == versions
+        assert lake.log(limit=1)[0].commit_id == commit
+        changed(lake, "main", e=5)
+        assert lake.merge("main", into="x").outcome == "fast_forward"
+        assert on(lake) == on(lake, "x")
+    lake.flush("person")
+    assert on(lake) == on(lake, "x") == [("a", 1), ("b", 1), ("c", 1), ("d", 4), ("e", 5)]
+
+
+def test_a_row_that_was_taken_by_pointer_is_found_by_the_next_change(lake: Lake) -> None:
+    """Its newest version is the one that came with the branch."""
+    forked(lake)
+    lake.mutate([sl.patch("person", "a", {"name": "from x"})], branch="x")
+    assert lake.merge("x").outcome == "fast_forward"
+    lake.mutate([sl.patch("person", "a", {"age": 9})])
+    assert on(lake, columns="id, name, age") == [("a", "from x", 9), ("b", None, 1)]
+    with pytest.raises(Conflict, match="there already"):
+        lake.mutate([sl.insert("person", {"id": "a"})])
+
+
+def test_conflicts_are_all_listed_and_nothing_is_written(lake: Lake) -> None:
+    forked(lake, a=1, b=1, c=1)
+    lake.mutate(
+        [sl.patch("person", "a", {"age": 2}), sl.delete("person", "b"), sl.put("person", {"id": "n", "age": 1})]
+    )
+    lake.mutate(
+        [
+            *(sl.patch("person", key, {"age": 3}) for key in ("a", "b")),
+            *(sl.put("person", {"id": key}) for key in ("n", "fine")),
+        ],
+        branch="x",
+    )
+    before = on(lake), lake.log()
+    with pytest.raises(MergeConflict) as error:
+        lake.merge("x")
+    expected = [("delete_vs_update", "person", "b"), ("divergent_insert", "person", "n"),
+                ("divergent_update", "person", "a")]  # fmt: skip
+    assert kinds(error.value) == expected and error.value.detail["kind"] == "merge_conflicts"
+    assert (on(lake), lake.log()) == before
+    preview = lake.merge("x", dry_run=True)
+    assert preview.outcome == "conflicts" and kinds(preview) == expected and (on(lake), lake.log()) == before
+    (one,) = (one for one in preview.conflicts if one.key == {"id": "a"})
+    assert one.fields == ("age",)
+    assert [image and image["age"] for image in (one.base, one.ours, one.theirs)] == [1, 2, 3]
+    (gone,) = (one for one in preview.conflicts if one.key == {"id": "b"})
+    assert gone.ours is None and gone.theirs is not None and gone.base is not None
+
+
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+def test_a_side_decides_the_fields_in_conflict_and_the_others_merge(lake: Lake, side: Any) -> None:
+    forked(lake, a=1, b=1, c=1)
+    lake.mutate([sl.patch("person", "a", {"age": 2, "name": "m"}), sl.delete("person", "b")])
+    lake.mutate([sl.patch("person", "a", {"age": 3, "tags": ["x"]}), sl.patch("person", "b", {"age": 3})], branch="x")
+    lake.mutate([sl.delete("person", "c")], branch="x")
+    lake.merge("x", resolve=side)
+    rows = on(lake, columns="id, age, name, tags")
+    assert rows == [("a", 2, "m", ["x"])] if side == "ours" else [("a", 3, "m", ["x"]), ("b", 3, None, None)]
+    assert lake.merge("x").outcome == "up_to_date"
+
+
+def test_a_file_decides_each_row_or_says_what_it_is(lake: Lake, tmp_path: Path) -> None:
+    forked(lake, a=1, b=1, c=1, d=1)
+    changed(lake, "main", a=2, b=2, c=2, d=2)
+    changed(lake, "x", a=3, b=3, c=3, d=3)
+    file = tmp_path / "decide.json"
+    told = strand(lake, "merge", "x", "--dry-run", "--write", str(file))
+    assert told.returncode == 0 and "4 in person" in told.stdout, told.stderr
+    document = json.loads(file.read_text())
+    decisions = {"a": "ours", "b": "theirs", "c": {"row": {"age": 9, "name": "both"}}, "d": {"row": None}}
+    for conflict in document["conflicts"]:
+        conflict["take"] = decisions[conflict["key"]["id"]]
+    file.write_text(json.dumps(document))
+    answer = strand_json(lake, "merge", "x", "--resolve", str(file))
+    assert answer["outcome"] == "merged" and answer["tables"] == {"person": 3}
+    assert on(lake, columns="id, age, name") == [("a", 2, None), ("b", 3, None), ("c", 9, "both")]
+
+
+def test_a_file_that_is_stale_or_decides_on_something_else_is_refused(lake: Lake) -> None:
+    forked(lake)
+    changed(lake, "main", a=2)
+    changed(lake, "x", a=3)
+    document = resolution_file(lake.merge("x", dry_run=True))
+    document["conflicts"][0]["take"] = "theirs"
+    unknown = json.loads(json.dumps(document))
+    unknown["conflicts"][0]["key"] = {"id": "b"}
+    with pytest.raises(BadRequest, match="not in conflict"):
+        lake.merge("x", resolve=unknown)
+    with pytest.raises(BadRequest, match="not a resolution file"):
+        lake.merge("x", resolve={"conflicts": []})
+    nobody = json.loads(json.dumps(document))
+    nobody["conflicts"][0]["take"] = "their"
+    with pytest.raises(BadRequest, match="nobody is called"):
+        lake.merge("x", resolve=nobody)
+    bad = json.loads(json.dumps(document))
+    bad["conflicts"][0]["take"] = {"row": {"age": "old"}}
+    with pytest.raises(sl.InvalidRows, match="age"):
+        lake.merge("x", resolve=bad)
+    changed(lake, "main", b=7)
+    with pytest.raises(Conflict, match="made for other commits"):
+        lake.merge("x", resolve=document)
+    assert on(lake) == [("a", 2), ("b", 7)]
+
+
+def test_f60_a_second_merge_takes_the_right_base(lake: Lake) -> None:
+    """Changes are found by their commits and not by seqs: what was merged before is not lost, and not taken twice."""
+    forked(lake, a=1, b=1)
+    changed(lake, "main", a=2)
+    changed(lake, "x", b=2)
+    assert lake.merge("x").outcome == "merged" and on(lake) == [("a", 2), ("b", 2)]
+    changed(lake, "x", a=3)
+    with pytest.raises(MergeConflict) as error:
+        lake.merge("x")
+    assert kinds(error.value) == [("divergent_update", "person", "a")]
+    assert lake.merge("x", resolve="theirs").outcome == "merged" and on(lake) == [("a", 3), ("b", 2)]
+    changed(lake, "x", a=4, b=5)
+    assert lake.merge("x").outcome == "merged" and on(lake) == [("a", 4), ("b", 5)]
+
+
+def test_criss_cross_merges(lake: Lake) -> None:
+    """Each side merged the other's earlier commit: two bases, and a row on which they differ is a conflict."""
+    forked(lake, a=1, b=1, c=1)
+    changed(lake, "main", a=2)
+    changed(lake, "x", b=2)
+    lake.branch("main-then", "main")
+    lake.branch("x-then", "x")
+    assert lake.merge("x-then").outcome == "merged"
+    assert lake.merge("main-then", into="x").outcome == "merged"
+    assert on(lake) == on(lake, "x") == [("a", 2), ("b", 2), ("c", 1)]
+    changed(lake, "x", c=7)
+    assert lake.merge("x").outcome == "merged" and on(lake) == [("a", 2), ("b", 2), ("c", 7)]
+    changed(lake, "main", a=8)
+    changed(lake, "x", a=9)
+    with pytest.raises(MergeConflict):
+        lake.merge("x")
+
+
+def test_a_net_change_of_nothing_writes_nothing(lake: Lake) -> None:
+    forked(lake)
+    changed(lake, "main", z=1)
+    changed(lake, "x", a=5, n=1)
+    changed(lake, "x", a=1, n=None)
+    done = lake.merge("x")
+    assert (done.outcome, done.tables) == ("merged", {}) and on(lake) == [("a", 1), ("b", 1), ("z", 1)]
+    assert lake.merge("x").outcome == "up_to_date"
+
+
+def test_a_table_that_was_made_on_a_branch_comes_with_it(lake: Lake) -> None:
+    forked(lake)
+    make_people(lake, "pet", branch="x")
+    lake.mutate([sl.put("pet", {"id": "rex"})], branch="x")
+    changed(lake, "main", c=3)
+    with pytest.raises(NotFound, match="no table"):
+        lake.mutate([sl.put("pet", {"id": "tom"})])
+    assert lake.merge("x").tables == {"pet": 1}
+    assert on(lake, columns="id", table="pet") == [("rex",)] and on(lake) == [("a", 1), ("b", 1), ("c", 3)]
+    lake.mutate([sl.patch("pet", "rex", {"age": 2})])
+    assert on(lake, table="pet") == [("rex", 2)] and on(lake, "x", table="pet") == [("rex", None)]
+
+
+def test_constraints_hold_after_a_merge(lake: Lake) -> None:
+    """Each side is right by itself, and together they are not."""
+    lake.create_table("team", {"id": "string"}, key=["id"])
+    lake.create_table(
+        "member",
+        {"id": "string", "team": "string?", "email": "string?"},
+        key=["id"],
+        constraints=["reference(team -> team, restrict)", "unique(email)", "cardinality(team: 0..2)"],
+    )
+    lake.mutate([sl.put("team", {"id": name}) for name in ("t", "u")])
+    lake.branch("x")
+    lake.mutate(
+        [sl.put("member", {"id": "m1", "team": "t", "email": "e"}), sl.put("member", {"id": "m2", "team": "u"})]
+    )
+    lake.mutate([sl.delete("team", "t"), sl.put("member", {"id": "x1", "email": "e"})], branch="x")
+    lake.mutate([sl.put("member", {"id": f"x{n}", "team": "u"}) for n in (2, 3)], branch="x")
+    preview = lake.merge("x", dry_run=True)
+    assert {one.kind for one in preview.conflicts} == {"orphan_edge", "unique_violation", "cardinality_violation"}
+    with pytest.raises(MergeConflict):
+        lake.merge("x")
+    lake.mutate([sl.put("team", {"id": "t"}), sl.delete("member", "x1"), sl.delete("member", "x3")], branch="x")
+    assert lake.merge("x").outcome == "merged"
+    assert on(lake, columns="id, team", table="member") == [("m1", "t"), ("m2", "u"), ("x2", "u")]
+
+
+def test_f67_a_commit_shows_the_same_rows_before_and_after_merges(lake: Lake) -> None:
+    """A branch's rows have lower seqs than main's later commits, and still were not there."""
+    forked(lake)
+    make_people(lake, "pet")
+    lake.branch("y")
+    on_y = lake.mutate([sl.put("pet", {"id": "rex"})], branch="y").commit_id
+    on_x = changed(lake, "x", a=5)
+    on_main = changed(lake, "main", b=7)
+    points = {
+        on_main: ([("a", 1), ("b", 7)], []),
+        on_x: ([("a", 5), ("b", 1)], None),
+        on_y: ([("a", 1), ("b", 1)], [("rex", None)]),
+    }
+
+    def check() -> None:
+        for commit, (person, pet) in points.items():
+            view = lake.view(at=commit)
+            assert view.sql("select id, age from person order by 1").rows() == person
+            assert ("pet" in view.tables) == (pet is not None)
+            if pet is not None:
+                assert view.sql("select id, age from pet order by 1").rows() == pet
+
+    check()
+    for branch in ("y", "x"):
+        lake.merge(branch)
+        check()
+    points[lake.log(limit=1)[0].commit_id] = ([("a", 5), ("b", 7)], [("rex", None)])
+    check()
+    lake.flush()
+    lake.compact("person")
+    check()
+    with reopened(lake) as again:
+        assert again.view(at=on_main).sql("select * from pet").rows() == []
+
+
+def test_f40_sinks_on_the_target_get_each_merged_row_once(lake: Lake, tmp_path: Path) -> None:
+    """In whatever order rows are written, delivered and merged, also back and forth."""
+    forked(lake)
+    lake.add_sink("out", "blob", {"uri": (tmp_path / "out").as_uri(), "format": "jsonl"})
+
+    def delivered() -> list[tuple[str, int | None]]:
+        lake.tick()
+        lines = [
+            line for path in sorted((tmp_path / "out").rglob("*.jsonl*")) for line in _lines(path) if "_removed" in line
+        ]
+        rows = sorted((row["_seq"], row["id"], row.get("age")) for row in map(json.loads, lines))
+        assert len({seq for seq, _, _ in rows}) == len(rows), "a row was delivered twice"
+        return [(key, age) for _, key, age in rows]
+
+    expected: list[tuple[str, int | None]] = [("a", 1), ("b", 1)]
+    assert delivered() == expected
+    changed(lake, "x", a=2)
+    changed(lake, "main", b=3)
+    assert delivered() == [*expected, ("b", 3)]
+    lake.merge("x")
+    expected = [*expected, ("b", 3), ("a", 2)]
+    assert delivered() == expected
+    lake.merge("main", into="x")
+    changed(lake, "x", c=4)
+    lake.flush("person", branch="x")
+    lake.merge("x")
+    expected.append(("c", 4))
+    assert delivered() == expected and delivered() == expected
+    changed(lake, "x", d=1)
+    changed(lake, "main", e=1)
+    lake.merge("main", into="x")
+    lake.merge("x")
+    assert sorted(delivered()) == sorted([*expected, ("d", 1), ("e", 1)])
+
+
+def _lines(path: Path) -> list[str]:
+    import zstandard
+
+    data = path.read_bytes()
+    if path.suffix == ".zst":
+        data = zstandard.ZstdDecompressor().stream_reader(data).read()
+    return data.decode().splitlines()
+
+
+def test_bad_requests_change_nothing(lake: Lake) -> None:
+    forked(lake)
+    make_table(lake)
+    lake.append("messages", [message(1)])
+    with pytest.raises(BadRequest, match="into itself"):
+        lake.merge("x", into="x")
+    with pytest.raises(NotFound, match="no branch 'nope'"):
+        lake.merge("nope")
+    assert lake.merge("x").outcome == "up_to_date"
+    answer = strand(lake, "merge", "main", "--into", "main")
+    assert answer.returncode == 3 and "can't be merged into itself" in answer.stderr
+
+
+def test_a_protected_branch_takes_merges(lake: Lake) -> None:
+    forked(lake)
+    lake.protect_branch("main")
+    changed(lake, "x", c=1)
+    assert lake.merge("x").outcome == "fast_forward"
+    lake.branch("y")
+    changed(lake, "x", d=1)
+    changed(lake, "y", e=1)
+    lake.merge("x")
+    assert lake.merge("y").outcome == "merged" and [key for key, _ in on(lake)] == ["a", "b", "c", "d", "e"]
