@@ -9,6 +9,7 @@
     │   ├── Unsupported        unsupported          a format or type we don't take
     │   ├── HistoryGone        history_gone         what a view names is no longer kept
     │   ├── Conflict           conflict             somebody else was first
+    │   │   └── MergeConflict  its kind is merge_conflicts: two branches changed the same rows
     │   └── PreconditionFailed precondition_failed  an `expect` did not hold
     ├── TransientError         the same call may work later
     │   ├── Busy               busy                 a lock or lease is held

@@ -29,7 +29,7 @@ NAMES: dict[str, str] = {
     "inbound.after_commit": "a chunk is durable, its sender not yet told",
     "merge.before_store": "a merge planned, nothing stored",
     "merge.before_commit": "a branch moved forward, transaction not yet committed",
-    "merge.after_store": "a merge is stored, the caller not yet told",
+    "merge.after_commit": "a merge is stored, the caller not yet told",
     "branch.before_commit": "a branch made or deleted, transaction not yet committed",
     "branch.after_commit": "a branch made or deleted, the caller not yet told",
     "table.before_commit": "a new table described, transaction not yet committed",

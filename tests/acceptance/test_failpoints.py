@@ -68,7 +68,7 @@ MUTATE_POINTS = [
     "branch.after_commit",
     "merge.before_store",
     "merge.before_commit",
-    "merge.after_store",
+    "merge.after_commit",
 ]  # died at in tests/versions
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
 DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import strandline as sl
-from strandline import create
+from strandline import create, failpoints
 from strandline.errors import BadRequest, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.model.merge import Merged, resolution_file
-from tests.kit import make_table, message, reopened, strand, strand_json
+from tests.kit import crash, make_table, message, reopened, strand, strand_json
 from tests.versions import truth
 from tests.versions.kit import make_people
 
@@ -75,6 +75,11 @@ def test_the_truth_table(case: truth.Case, table: tuple[Merged, dict[str, tuple[
     assert found == ([] if kind == "merged" else [kind])
     if kind == "merged":
         assert rows.get(case.key) == (tuple(row.values()) if row is not None else None)
+
+
+def test_the_document_shows_the_truth_table() -> None:
+    """It is made of the same cases; `truth.document()` is what belongs there."""
+    assert truth.document() in (Path(__file__).parents[2] / "docs" / "merge.md").read_text()
 
 
 def test_a_merge_is_one_commit_with_two_parents_and_merging_again_is_up_to_date(lake: Lake) -> None:
@@ -388,3 +393,29 @@ def test_a_protected_branch_takes_merges(lake: Lake) -> None:
     changed(lake, "y", e=1)
     lake.merge("x")
     assert lake.merge("y").outcome == "merged" and [key for key, _ in on(lake)] == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("point", ["merge.before_store", "mutate.before_commit", "mutate.after_commit",
+                                   "merge.before_commit", "merge.after_commit"])  # fmt: skip
+def test_f33_a_merge_that_dies_is_there_with_both_parents_or_not_at_all(lake: Lake, point: str) -> None:
+    """Of one that was stored, the next merge knows: it is up to date, and what comes later has the right base."""
+    forked(lake)
+    ahead = point == "merge.before_commit"
+    ours = lake.log(limit=1)[0].commit_id if ahead else changed(lake, "main", a=2)
+    theirs = changed(lake, "x", b=5)
+    failpoints.arm(f"{point}=raise")
+    with crash(lake):
+        lake.merge("x")
+    with reopened(lake) as again:
+        stored = point.endswith("after_commit")
+        tip = again.log(limit=1)[0]
+        assert tip.parents == (ours, theirs) if stored else tip.commit_id == ours
+        assert dict(on(again))["b"] == (5 if stored else 1)
+        done = again.merge("x")
+        assert done.outcome == ("up_to_date" if stored else "fast_forward" if ahead else "merged")
+        changed(again, "x", b=6, c=1)
+        assert again.merge("x").outcome == ("fast_forward" if ahead else "merged")
+        assert dict(on(again)) == {"a": 1 if ahead else 2, "b": 6, "c": 1}
+        assert [one.parents for one in again.log() if one.kind == "merge" and one.commit_id == tip.commit_id] in (
+            [], [(ours, theirs)]
+        )  # fmt: skip

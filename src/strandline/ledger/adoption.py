@@ -16,6 +16,7 @@ from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
 from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head
+from strandline.model.ids import state_id
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, l
     """
     line = [(target_id, lineage(conn, source_id)), (source_id, lineage(conn, target_id))]
     came = any(one == other and upto is not None and upto >= last_seq for other, found in line for one, upto in found)
-    return came and not _returning(conn, source_id, target_id, table_id)
+    return came and not any(_returning(conn, source_id, target_id, one) for one in (table_id, state_id(table_id)))
 
 
 def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
@@ -58,16 +59,34 @@ def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) 
 def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: int) -> None:
     """Let the target's table be the source's. `number` tells when: changes that began before start over."""
     table_id = adoption.table_id
+    gained = _gained(txn.conn, source_id, table_id, adoption.last_seq or 0)
     if adoption.last_seq is None:
         _copy_all(txn, source_id, target_id, table_id)
-        return
-    gained = _gained(txn.conn, source_id, table_id, adoption.last_seq)
-    _move_head(txn, source_id, target_id, table_id)
-    _replace_tail(txn, source_id, target_id, table_id)
-    streams = db.stream_heads.c
-    txn.conn.execute(delete(db.stream_heads).where(streams.branch_id == target_id, streams.table_id == table_id))
-    _copy(txn, db.stream_heads, source_id, target_id, table_id)
+    else:
+        _move_head(txn, source_id, target_id, table_id)
+        _replace_tail(txn, source_id, target_id, table_id)
+        streams = db.stream_heads.c
+        txn.conn.execute(delete(db.stream_heads).where(streams.branch_id == target_id, streams.table_id == table_id))
+        _copy(txn, db.stream_heads, source_id, target_id, table_id)
+    _adopt_state(txn, source_id, target_id, state_id(table_id))
     txn.write_last(touches.writing(target_id, table_id, number, gained))
+
+
+def _adopt_state(txn: Txn, source_id: str, target_id: str, state: str) -> None:
+    """Take over the source's state, unless the target's reaches further: each is one of the log that is adopted.
+
+    Versions that a state holds may be known by it alone.
+    """
+    theirs, ours = _folded_seq(txn.conn, source_id, state), _folded_seq(txn.conn, target_id, state)
+    if theirs is not None and ours is None:
+        _copy_all(txn, source_id, target_id, state)
+    elif theirs is not None and ours is not None and theirs > ours:
+        _move_head(txn, source_id, target_id, state)
+
+
+def _folded_seq(conn: Connection, branch_id: str, state: str) -> int | None:
+    head = db.heads.c
+    return conn.execute(select(head.last_seq).where(head.branch_id == branch_id, head.table_id == state)).scalar()
 
 
 def refork(txn: Txn, source_id: str, target_id: str) -> None:
@@ -84,8 +103,6 @@ def _copy_all(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
     _copy(txn, db.stream_heads, source_id, target_id, table_id)
     _copy(txn, db.files, source_id, target_id, table_id, db.files.c.removed_version.is_(None))
     _copy(txn, db.snapshots, source_id, target_id, table_id, db.snapshots.c.superseded_at_us.is_(None))
-    gained = _gained(txn.conn, source_id, table_id, 0)
-    txn.write_last(touches.writing(target_id, table_id, txn.last_seq, gained))
 
 
 def _copy(txn: Txn, table: Any, source_id: str, target_id: str, table_id: str, *where: Any) -> None:

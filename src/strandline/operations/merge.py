@@ -125,7 +125,7 @@ class Merger:
             return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan)
         fail("merge.before_store")
         commit = self._fast_forward(mutation) if ahead else self._appender.mutate(mutation).commit_id
-        fail("merge.after_store")
+        fail("merge.after_commit")
         return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan)
 
     def _fast_forward(self, mutation: Mutation) -> str:

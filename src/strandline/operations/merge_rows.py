@@ -69,12 +69,12 @@ class Sides:
     def _met(self, kept: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The keys that both sides changed, whether their bases disagree, and their rows at the newest base."""
         theirs = self.changed.select(self.key)
-        both = _joined(theirs, kept.select(self.key), self.key)
+        both = threeway.shared_keys(theirs, kept.select(self.key))
         olds = [self._shaped(view.pick(self._name, both)) for view in self._past] if both.num_rows else []
         past = olds[0] if olds else self.changed.slice(0, 0)
         unsure: set[str] = set()
         for other in olds[1:]:
-            unsure |= _differing(past, other, self.key)
+            unsure |= {_row_text(row) for row in threeway.differing_keys(past, other, self.key).to_pylist()}
         flags = [_row_text(row) in unsure for row in both.to_pylist()]
         return both.append_column("unsure", pa.array(flags, pa.bool_())), past
 
@@ -173,26 +173,6 @@ def _changed(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     some = [one for one in commits if name in one.tables]
     since = min((one.seq - sum(one.tables.values()) for one in some), default=0) - 1
     return view.changed(name, [one.commit_id for one in some], max(since, 0))
-
-
-def _joined(keys: pa.Table, others: pa.Table, names: Sequence[str]) -> pa.Table:
-    with sandbox.connect() as connection:
-        connection.register("strand_keys", keys)
-        connection.register("strand_others", others.cast(keys.schema))
-        using = ", ".join(map(sandbox.quote_name, names))
-        return connection.sql(f"SELECT * FROM strand_keys SEMI JOIN strand_others USING ({using})").to_arrow_table()
-
-
-def _differing(one: pa.Table, other: pa.Table, key: Sequence[str]) -> set[str]:
-    """The keys of rows that are not the same in both."""
-    with sandbox.connect() as connection:
-        connection.register("strand_one", one)
-        connection.register("strand_other", other)
-        columns = ", ".join(map(sandbox.quote_name, key))
-        query = f"""
-            SELECT {columns} FROM (SELECT * FROM strand_one EXCEPT SELECT * FROM strand_other)
-            UNION SELECT {columns} FROM (SELECT * FROM strand_other EXCEPT SELECT * FROM strand_one)"""
-        return {_row_text(row) for row in connection.sql(query).to_arrow_table().to_pylist()}
 
 
 def _row_text(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text
+from strandline.engines.duck.sandbox import connect, interruptible, quote_name, quote_text
 from strandline.model.types import REMOVED
 
 if TYPE_CHECKING:
@@ -51,8 +51,33 @@ def merge_rows(
         return connection.sql(_query(key, values)).to_arrow_table()
 
 
+def shared_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
+    """The keys that are in both; the tables have the key's columns alone."""
+    with connect() as connection:
+        connection.register("strand_keys", keys)
+        connection.register("strand_others", others.cast(keys.schema))
+        return connection.sql(
+            f"SELECT * FROM strand_keys SEMI JOIN strand_others {_using(keys.schema.names)}"
+        ).to_arrow_table()
+
+
+def differing_keys(one: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The keys of rows that are not the same in both."""
+    columns = ", ".join(map(quote_name, key))
+    only = "SELECT * FROM strand_{} EXCEPT SELECT * FROM strand_{}"
+    with connect() as connection:
+        connection.register("strand_one", one)
+        connection.register("strand_other", other)
+        parts = [f"SELECT {columns} FROM ({only.format(*pair)})" for pair in (("one", "other"), ("other", "one"))]
+        return connection.sql(" UNION ".join(parts)).to_arrow_table()
+
+
+def _using(names: Sequence[str]) -> str:
+    return f"USING ({', '.join(map(quote_name, names))})"
+
+
 def _query(key: Sequence[str], values: Sequence[str]) -> str:
-    on = f"USING ({', '.join(map(quote_name, key))})"
+    on = _using(key)
     first = quote_name(key[0])
     images = [
         f"coalesce(NOT s.{REMOVED}, false) AS s_there",
@@ -93,11 +118,12 @@ def _query(key: Sequence[str], values: Sequence[str]) -> str:
         FROM ({judged}) WHERE found <> 'same'"""
     listed = f"list_filter([{fields}], lambda field: field IS NOT NULL)" if values else "[]::VARCHAR[]"
     unchanged = " AND ".join(f"{_value(place)} IS NOT DISTINCT FROM p_{place}" for place in places) or "true"
+    stays = f"CASE WHEN {VERDICT} = '{TAKEN}' AND two_there AND {unchanged} THEN '{STAYS}' ELSE {VERDICT} END"
     columns = [quote_name(name) for name in key]
     columns += [f"{_value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
     return f"""
         SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
-            CASE WHEN {VERDICT} = '{TAKEN}' AND two_there AND {unchanged} THEN '{STAYS}' ELSE {VERDICT} END AS {VERDICT},
+            {stays} AS {VERDICT},
             CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
         FROM ({decided})"""
 
