@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from strandline import config as configuration
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
-from strandline.errors import BadRequest, Conflict
+from strandline.errors import BadRequest, Conflict, InvalidRows
 from strandline.ledger import owner as owners
 from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
         SettingChanges,
         Sweeping,
     )
+    from strandline.model.migration import Applied, Plan
+    from strandline.model.mutations import HeadIs
     from strandline.model.operations import Flushed, Loaded, Recovered
-    from strandline.model.schema import Schema
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
     from strandline.operations.load_keyed import Mode
@@ -112,51 +113,57 @@ class Lake(Versioned):
         the rows of a keyed table keep ("unique(email)", "reference(team_id -> team, restrict)").
         """
         from strandline.model.constraints import parse_constraints
-        from strandline.model.keys import check_key
-        from strandline.model.partitions import check_partition_columns
+        from strandline.model.row_rules import Target
         from strandline.model.schema import Schema, parse_mapping
+        from strandline.operations.declare import check_new
+
+        def target(table: str) -> Target:
+            state = self._state(table, branch)
+            return Target(state.table.name, state.table.key, state.schema)
 
         schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
         schema = Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
-        tables.check_name(name)
-        for column in row_key:
-            schema.column(column)
-        check_partition_columns(schema, partition_by)
-        if key:
-            check_key(schema, key, partition_by)
-            if row_key:
-                raise BadRequest("a table has a key or a row key, not both", hint="A keyed table has no duplicates.")
-        if schema.constraints:
-            self._check_constraints(name, key, schema, branch)
-        if dedupe not in ("table", "partition"):
-            raise BadRequest(f"dedupe is {dedupe!r}", hint="It is 'table' or 'partition'.")
-        if dedupe == "partition" and not partition_by:
-            raise BadRequest(
-                "dedupe='partition' needs partition_by", hint="Name the partition columns, or use 'table'."
-            )
+        how = {"key": key, "row_key": row_key, "partition_by": partition_by}
+        check_new(name, schema, **how, dedupe=dedupe, target_of=target)
         return tables.create_table(
             self.ledger,
             name,
             schema,
             branch=branch if key else MAIN,
             actor=actor or default_actor(),
-            row_key=row_key,
-            key=key,
-            partition_by=partition_by,
+            **how,
             dedupe=dedupe,
             extra=unknown_fields == "json",
         )
 
-    def _check_constraints(self, name: str, key: Sequence[str], schema: Schema, branch: str) -> None:
-        from strandline.model.row_rules import Target, check_constraints
+    def schema(self, branch: str = MAIN) -> dict[str, Any]:
+        """The schemas of a branch's tables, as a document that can be changed and applied."""
+        from strandline.operations.schema_apply import describe
 
-        def target(table: str) -> Target:
-            if table.lower() == name.lower():
-                return Target(name, tuple(key), schema)
-            state = self._state(table, branch)
-            return Target(state.table.name, state.table.key, state.schema)
+        return describe(self.view(branch))
 
-        check_constraints(schema, key, target)
+    def schema_plan(self, doc: Any, *, branch: str = MAIN) -> Plan:
+        """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed.
+
+        Where no step is refused the rows are looked at, and a conflict lists those that forbid it.
+        """
+        from strandline.operations.schema_apply import look_at, make_plan
+
+        view = self.view(branch)
+        planned = make_plan(view, doc)
+        if not planned.refused:
+            look_at(view, planned)
+        return planned
+
+    def schema_apply(
+        self, doc: Any, *, branch: str = MAIN, actor: str = "", message: str = "", expect: HeadIs | None = None
+    ) -> Applied:
+        """Make the schemas of a branch what a document says: all steps as one commit, or none of them."""
+        from strandline.operations.schema_apply import apply
+
+        tip = expect.commit if expect is not None else None
+        actor = checked_actor(actor, None)
+        return apply(self.ledger, lambda: self.view(branch), doc, actor=actor, message=message, tip=tip)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -202,13 +209,11 @@ class Lake(Versioned):
         for _ in range(SCHEMA_RETRIES):
             state = self._state(table, branch)
             state.table.require_log("takes no appends")
-            call = call_for(state)
             try:
-                return self._appender.append(call)
-            except Conflict as error:
-                if error.detail["kind"] != "schema_moved" or not again:
+                return self._appender.append(call_for(state))
+            except (Conflict, InvalidRows, BadRequest) as error:
+                if not again or not self._forgets(error, branch):
                     raise
-                self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
 
     def receive(self, table: str, chunk: Chunk, rows: ChunkRows, *, gateway: str, branch: str = MAIN) -> Received:
@@ -220,10 +225,9 @@ class Lake(Versioned):
             state.table.require_log("takes no forwarded rows")
             try:
                 return receive(self.ledger, state, chunk, rows, gateway)
-            except Conflict as error:
-                if error.detail["kind"] != "schema_moved":
+            except (Conflict, InvalidRows, BadRequest) as error:
+                if not self._forgets(error, branch):
                     raise
-                self._states.pop((branch, table.lower()), None)
         raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
 
     def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
@@ -309,7 +313,7 @@ class Lake(Versioned):
             digest=digest,
             again=again,
         )
-        return self._retried(lambda: load_keyed(self.context, self._mutator, wanted))
+        return self._retried(lambda: load_keyed(self.context, self._mutator, wanted), branch)
 
     @staticmethod
     def load_needs_spark(files: Sequence[str]) -> bool:

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.actors import checked_actor
-from strandline.errors import Conflict
+from strandline.errors import BadRequest, Conflict, InvalidRows, StrandError
 from strandline.ledger.ledger import MAIN, Ledger
-from strandline.ledger.tables import branch_id, read_states
+from strandline.ledger.tables import branch_id, read_head, read_states
 
 if TYPE_CHECKING:
     from strandline.ledger.branches import Branch, Tag
@@ -46,6 +46,21 @@ class Versioned:
                 known = self._states[key] = read_states(conn, branch, [table])[0]
         return known
 
+    def _forgets(self, error: StrandError, branch: str) -> bool:
+        """Whether an error may be due to schemas that we remember and that have moved; then they are forgotten.
+
+        Rows that don't fit the schema that we know may fit the one that there is by now.
+        """
+        moved = isinstance(error, Conflict) and error.detail["kind"] == "schema_moved"
+        if not isinstance(error, Conflict):
+            known = [state.head for (on, _), state in list(self._states.items()) if on == branch]
+            with self.ledger.read() as conn:
+                now = [read_head(conn, head.branch_id, head.table_id) for head in known]
+            moved = [head.schema_version for head in known] != [head.schema_version for head in now]
+        if moved:
+            self._states.clear()
+        return moved
+
     def mutate(
         self,
         statements: Sequence[Statement],
@@ -72,17 +87,16 @@ class Versioned:
             )
             return self._mutator.mutate(request)
 
-        return self._retried(work)
+        return self._retried(work, branch)
 
-    def _retried(self, work: Callable[[], T]) -> T:
+    def _retried(self, work: Callable[[], T], branch: str) -> T:
         """Do it, and again with what the tables are then if they have changed meanwhile."""
         for _ in range(SCHEMA_RETRIES):
             try:
                 return work()
-            except Conflict as error:
-                if error.detail["kind"] != "schema_moved":
+            except (Conflict, InvalidRows, BadRequest) as error:
+                if not self._forgets(error, branch):
                     raise
-                self._states.clear()
         raise Conflict("the schemas keep changing", kind="schema_moved")
 
     @cached_property

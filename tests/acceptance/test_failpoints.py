@@ -69,6 +69,8 @@ MUTATE_POINTS = [
     "merge.before_store",
     "merge.before_commit",
     "merge.after_commit",
+    "schema.before_commit",
+    "schema.after_commit",
 ]  # died at in tests/versions
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
 DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",

@@ -21,11 +21,12 @@ from strandline.ledger.ledger import Txn
 
 @dataclass(frozen=True)
 class Part:
-    """A Parquet file of a load, in the table's shape: where it is and how many rows it has."""
+    """A Parquet file of a load: where it is, how many rows it has, and the schema that they were validated by."""
 
     path: str
     rows: int
     size_bytes: int
+    schema_version: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ def set_parts(txn: Txn, load_id: str, parts: Sequence[Part], *, skipped: int) ->
         update(db.loads)
         .where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None), db.loads.c.finished == 0)
         .values(
-            parts=orjson.dumps([[part.path, part.rows, part.size_bytes] for part in parts]).decode(), skipped=skipped
+            parts=orjson.dumps(
+                [[part.path, part.rows, part.size_bytes, part.schema_version] for part in parts]
+            ).decode(),
+            skipped=skipped,
         )
     )
 

@@ -64,24 +64,11 @@ def create_table(
 
     Its Iceberg table is made by the first operation that writes it.
     """
-    kind: Kind = "keyed" if key else "log"
     with ledger.write() as txn:
-        _refuse_existing(txn.conn, name)
-        table = Table(
-            table_id=new_id(),
-            name=name,
-            kind=kind,
-            iceberg_name=f"{NAMESPACE}.{name.lower()}",
-            row_key=tuple(row_key),
-            key=tuple(key),
-            partition_by=tuple(partition_by),
-            dedupe=dedupe,
-            extra=extra,
-            created_at_us=txn.at_us,
-        )
+        table = new_table(txn, name, row_key=row_key, key=key, partition_by=partition_by, dedupe=dedupe, extra=extra)
         on_branch = branch_id(txn.conn, branch)
         if key:
-            refuse_protected(branch, protected=_is_protected(txn.conn, on_branch))
+            refuse_protected(branch, protected=is_protected(txn.conn, on_branch))
         commit = write_commit(
             txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0}
         )
@@ -91,7 +78,8 @@ def create_table(
     return table
 
 
-def _is_protected(conn: Connection, on_branch: str) -> bool:
+def is_protected(conn: Connection, on_branch: str) -> bool:
+    """Whether a branch changes by merges alone."""
     return bool(conn.execute(select(db.branches.c.protected).where(db.branches.c.branch_id == on_branch)).scalar_one())
 
 
@@ -99,6 +87,33 @@ def raise_shape(txn: Txn, on_branch: str) -> None:
     """Every change of a branch's tables or schemas does this: mutations that were judged by others start over."""
     branch = db.branches.c
     txn.conn.execute(update(db.branches).where(branch.branch_id == on_branch).values(shape=branch.shape + 1))
+
+
+def new_table(
+    txn: Txn,
+    name: str,
+    *,
+    row_key: Sequence[str] = (),
+    key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    dedupe: Dedupe = "table",
+    extra: bool = False,
+) -> Table:
+    """A table that nobody has written down yet; a conflict if there is one of its name."""
+    _refuse_existing(txn.conn, name)
+    kind: Kind = "keyed" if key else "log"
+    return Table(
+        table_id=new_id(),
+        name=name,
+        kind=kind,
+        iceberg_name=f"{NAMESPACE}.{name.lower()}",
+        row_key=tuple(row_key),
+        key=tuple(key),
+        partition_by=tuple(partition_by),
+        dedupe=dedupe,
+        extra=extra,
+        created_at_us=txn.at_us,
+    )
 
 
 def _refuse_existing(conn: Connection, name: str) -> None:

@@ -32,8 +32,23 @@ def reshaped(rows: pa.RecordBatch, written: Schema, columns: Sequence[Column], s
 
 def _column(rows: pa.RecordBatch, written: Schema, column: Column, field: pa.Field, seqs: pa.Array) -> pa.Array:
     name = name_in(written, column)
-    values = pa.nulls(rows.num_rows, field.type) if name is None else rows.column(name).cast(field.type)
+    values = pa.nulls(rows.num_rows, field.type) if name is None else _cast(rows.column(name), field.type)
     for fill in column.fills:
         older = pc.and_(pc.is_null(values), pc.less(seqs, fill.below))
         values = pc.if_else(older, pa.scalar(fill.value).cast(field.type), values)
     return values
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values in another type; null where one does not fit, which is in rows that who looks back does not see."""
+    try:
+        return values.cast(type_)
+    except pa.ArrowInvalid:
+        return pa.concat_arrays([_cast_one(values.slice(place, 1), type_) for place in range(len(values))])
+
+
+def _cast_one(value: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return value.cast(type_)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, type_)

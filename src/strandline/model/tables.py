@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from strandline.errors import Unsupported
 from strandline.model.ids import state_id
 from strandline.model.schema import Schema
-from strandline.model.shapes import Shape, shape_of
+from strandline.model.shapes import Shape, file_columns, shape_of
 from strandline.model.types import AT, COMMIT, EXTRA, ORIGIN, OURS, REMOVED, Column
 
 Dedupe = Literal["table", "partition"]
@@ -104,7 +105,8 @@ class Head:
     """The end of a (branch, table)'s log: the pins that every read starts from.
 
     `version` counts the log snapshots published here; the ledger's files are recorded against it, so a view that
-    remembers a version can be planned later. `refuses` is why writes are refused, when they are.
+    remembers a version can be planned later. `barrier` is raised by what changes rows, or what they have to keep,
+    otherwise than by appending some. `refuses` is why writes are refused, when they are.
     """
 
     branch_id: str
@@ -147,7 +149,7 @@ class DataFile:
     """A data file of a log snapshot: enough to plan a read without Iceberg's metadata.
 
     `origin` says whether it has the columns of forwarded rows: one that was written before the first of them has not.
-    `schema_version` is the schema whose columns it has, whatever else it has.
+    `schema_version` is the newest version of the schema, on whatever branch, when it was written.
     `oldest_us` and `newest_us` are the range of the table's time column, as far as it is known and no row lacks it.
     """
 
@@ -184,6 +186,11 @@ class TableState:
         """Every version up to this seq is in the state, or was replaced by a later one up to it."""
         return self.folded.head.last_seq if self.folded is not None else 0
 
+    def under(self, schema: Schema) -> TableState:
+        """The same rows under another schema."""
+        folded = self.folded.under(schema) if self.folded is not None else None
+        return replace(self, schema=schema, folded=folded)
+
     @property
     def columns(self) -> list[Column]:
         """The columns of the table's log: the user's, then ours."""
@@ -196,10 +203,18 @@ class TableState:
         for file in files:
             kind = file.schema_version, file.origin
             if kind not in known:
-                written, versions = self.schemas[file.schema_version], self.schemas.values()
-                known[kind] = shape_of(self.columns, written, versions, origin=file.origin)
+                known[kind] = shape_of(self.columns, self.schemas, file.schema_version, origin=file.origin)
             found[file.path] = known[kind]
         return found
+
+    @cached_property
+    def stored(self) -> TableState:
+        """The table as its data files hold it: all columns that it ever had, by their names there, without defaults."""
+        if len(self.schemas) == 1:
+            return self
+        times = next(one.stored for one in self.columns if one.name == self.table.settings.time_column)
+        table = replace(self.table, settings=replace(self.table.settings, time_column=times))
+        return replace(self, table=table, schema=Schema(file_columns(self.schemas)))
 
     @property
     def stable_seq(self) -> int:

@@ -25,6 +25,7 @@ from strandline.model.row_rules import ROW_RULES, passing
 from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.values import shown
+from strandline.model.violations import Violation
 from strandline.views.looking import Found
 from strandline.views.versions import Row, Version
 
@@ -62,23 +63,6 @@ class RowChange:
 
 
 Changes: TypeAlias = dict[tuple[str, bytes], RowChange]
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A row that breaks a rule: which field, and with what value. `index` is its statement's place, if it has one."""
-
-    table: str
-    key: str
-    field: str
-    rule: str
-    value: str
-    reason: str
-    index: int | None = None
-
-    def text(self) -> str:
-        """As the error's message says it."""
-        return f"{self.table} {self.key}, field {self.field!r}: {self.value} {self.reason}"
 
 
 @dataclass

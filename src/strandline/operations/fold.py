@@ -106,9 +106,9 @@ class Fold:
         count = -(-(size_of(plan.gone) + log_bytes) // FILE_BYTES)
 
         def rows(held: DataFrame | None) -> DataFrame:
-            name, pin = state.table.iceberg_name, state.head.log_snapshot
-            changed = read_view(ctx.iceberg().session, name, pin, None, state.columns, state.folded_seq, self.upto)
-            return fold_rows(changed, held, state.columns, state.table.key, key_order(state), max(1, count))
+            name, pin, columns = state.table.iceberg_name, state.head.log_snapshot, state.stored.columns
+            changed = read_view(ctx.iceberg().session, name, pin, None, columns, state.folded_seq, self.upto)
+            return fold_rows(changed, held, columns, state.table.key, key_order(state), max(1, count))
 
         place = maintain.Place(folded.table.iceberg_name, folded.head.log_snapshot, private_branch(op_id), op_id)
         fail("stage.before_append")

@@ -261,7 +261,8 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
     _refuse_bad(done)
     unchanged(inputs)
     fail("load.after_convert")
-    parts = [Part(one.path, one.rows, one.size_bytes) for one in done if one.rows]
+    version = state.head.schema_version
+    parts = [Part(one.path, one.rows, one.size_bytes, version) for one in done if one.rows]
     with ctx.ledger.write() as txn:
         loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
         converted = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)

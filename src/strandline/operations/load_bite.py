@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
-from strandline.engines.spark.stage import NumberedFile, read_numbered
+from strandline.engines.spark.stage import NumberedFile, read_numbered, stored_frame
 from strandline.engines.storage import open_uri
 from strandline.errors import Damaged
 from strandline.failpoints import fail
@@ -34,7 +34,7 @@ from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running
-from strandline.views.view import key_scope, stored_columns
+from strandline.views.view import key_scope
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,12 @@ class LoadPlan:
     digest: str
     kind: str
     query_mark: tuple[str, int] | None
+
+    @property
+    def schema_version(self) -> int:
+        """The schema that the rows of all parts were validated by."""
+        (version,) = {part.schema_version for part in self.parts}
+        return version
 
     @property
     def rows(self) -> int:
@@ -114,9 +120,8 @@ class LoadBite:
         rows = self.plan.rows - dropped
         if rows == 0:
             return StagedRows(None, dropped=dropped, stale=stale)
-        columns = [
-            column for column in stored_columns(state) if not column.name.startswith("_") or column.name == EXTRA
-        ]
+        written = state.schemas[self.plan.schema_version]
+        columns = [*written.columns, *(one for one in state.table.added_columns if one.name == EXTRA)]
         frame = read_numbered(
             ctx.iceberg().session,
             ", ".join(column_ddl(column) for column in columns),
@@ -125,6 +130,7 @@ class LoadBite:
             actor=self.actor,
             without=without,
         )
+        frame = stored_frame(frame, written, state.schema, self.plan.schema_version)
         snapshot, added = append(ctx, state, frame, op_id)
         stored = sum(file.rows for file in added)
         if stored != rows:
@@ -144,7 +150,8 @@ class LoadBite:
         cutoff_us = settings.cutoff_us(time.time_ns() // 1000) if settings.time_column != AT else None
         if not scope.row_key and cutoff_us is None:
             return None, 0, 0
-        times = [] if cutoff_us is None else [settings.time_column]
+        written = state.schemas[self.plan.schema_version]
+        times = [settings.time_column] if cutoff_us is not None and settings.time_column in written.names else []
         keys = list(dict.fromkeys([*scope.within, *scope.row_key]))
         names = list(dict.fromkeys([*keys, *times]))
         with ctx.ledger.read() as conn:

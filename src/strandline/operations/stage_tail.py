@@ -66,11 +66,11 @@ class StagedRows:
 
 def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     """Make sure of the Iceberg table and of the operation's private branch at the pin."""
+    state = state.stored
     iceberg = ctx.iceberg()
     fail("stage.before_table")
     is_state = state.table.kind == "state"
-    made = ", ".join(column_ddl(replace(column, name=column.stored)) for column in state.columns)
-    iceberg.ensure_table(state.table.iceberg_name, made, state.table.partition_by, is_state=is_state)
+    iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by, is_state=is_state)
     if state.table.inbound or len(state.schemas) > 1:
         iceberg.ensure_columns(state.table.iceberg_name, state.columns)
     fail("stage.before_branch")
@@ -82,6 +82,7 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
 
 def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
     """Append these batches to the operation's branch, and set aside those that can't be read."""
+    state = state.stored
     ctx.staging.create(op_id)
     unreadable = _Unreadable(ctx, state)
     cutoff_us = state.table.settings.cutoff_us(time.time_ns() // 1000)
@@ -129,7 +130,11 @@ class _Unreadable:
 
 
 def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
-    """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added."""
+    """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added.
+
+    Its columns have their names in data files; those that it lacks are null.
+    """
+    state = state.stored
     iceberg = ctx.iceberg()
     name = state.table.iceberg_name
     fail("stage.before_append")
@@ -144,10 +149,9 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
 
 def added_files(ctx: Context, state: TableState, snapshot: int) -> tuple[DataFile, ...]:
     """The files that a staged snapshot added, as the ledger will record them."""
-    table = state.table
-    times = next(one.stored for one in state.columns if one.name == table.settings.time_column)
-    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, times)
-    return tuple(replace(file, origin=table.inbound, schema_version=state.head.schema_version) for file in found)
+    table = state.stored.table
+    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
+    return tuple(replace(file, origin=table.inbound, schema_version=max(state.schemas)) for file in found)
 
 
 def columns_ddl(state: TableState) -> str:

@@ -11,7 +11,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.engines.duck import relations, sandbox
@@ -23,6 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.refs import find_point
 from strandline.ledger.tables import read_states
+from strandline.model.schema import Schema
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState
 from strandline.model.types import COMMIT, OURS, SEQ, Column
 from strandline.views.keeping import Keeper
@@ -89,7 +90,7 @@ class View:
         self._at_us = at_us
         self._keeper = Keeper(ledger, at_us, grace_s)
         self._iceberg = iceberg
-        self._states: Mapping[str, TableState] = {state.table.name.lower(): state for state in states}
+        self._states = {state.table.name.lower(): state for state in states}
 
     @property
     def tables(self) -> list[str]:
@@ -105,8 +106,7 @@ class View:
         """The same view, with the rows of some tables, by id, as another schema has them."""
         other = copy.copy(self)
         other._states = {
-            name: replace(state, schema=schemas.get(state.table.table_id, state.schema))
-            for name, state in self._states.items()
+            name: state.under(schemas.get(state.table.table_id, state.schema)) for name, state in self._states.items()
         }
         return other
 

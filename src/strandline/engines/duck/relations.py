@@ -53,9 +53,7 @@ def files(
     asked = {column.stored for column in columns}
     groups: dict[Shape, list[str]] = {}
     for location in locations:
-        shape = shapes.get(location, ENTIRE)
-        seen = Shape(shape.lacks & asked, shape.retyped & asked)
-        groups.setdefault(seen, []).append(local_path(location))
+        groups.setdefault(shapes.get(location, ENTIRE).of(asked), []).append(local_path(location))
     return together([_under(paths, columns, shape) for shape, paths in groups.items()])
 
 
@@ -71,8 +69,8 @@ def _value(column: Column, shape: Shape) -> str:
     value = f"f.{quote_name(column.stored)}"
     if column.stored in shape.lacks:
         value = f"NULL::{type_}"
-    elif column.stored in shape.retyped:
-        value = f"{value}::{type_}"
+    elif any(column.stored == name for name, _ in shape.retyped):
+        value = f"TRY_CAST({value} AS {type_})"  # what does not fit is of rows that who looks back does not see
     if not column.fills:
         return value
     defaults = " ".join(f"WHEN f.{SEQ} < {one.below} THEN {quote_text(one.value)}::{type_}" for one in column.fills)

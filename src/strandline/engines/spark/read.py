@@ -52,7 +52,7 @@ def _column(column: Column, known: Set[str]) -> SparkColumn:
     from pyspark.sql import functions as sf
 
     type_ = spark_ddl(column.type)
-    values = (sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None)).cast(type_)
+    values = (sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None)).try_cast(type_)
     if column.fills:
         first, *others = column.fills
         default = sf.when(sf.col(SEQ) < first.below, sf.lit(first.value))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
 from strandline.model.foreign import spark_ddl
-from strandline.model.types import ACTOR, AT, ORIGIN, SEQ, Column
+from strandline.model.schema import Schema
+from strandline.model.types import ACTOR, AT, SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -51,6 +52,26 @@ def read_numbered(
     return rows.withColumns({AT: sf.timestamp_micros(sf.lit(at_us)), ACTOR: sf.lit(actor)})
 
 
+def stored_frame(rows: DataFrame, written: Schema, schema: Schema, version: int) -> DataFrame:
+    """Rows that were validated by one schema, under their columns' names in data files.
+
+    Where the table's schema has moved on since that `version`, they get the defaults of rows that were there before:
+    their seqs are above it, so nobody would give them these when they are read.
+    """
+    from pyspark.sql import functions as sf
+
+    names = {column.name: column.stored for column in written.columns}
+    rows = rows.select(*[sf.col(f"`{name}`").alias(names.get(name, name)) for name in rows.columns])
+    known = set(rows.columns)
+    for column in schema.columns:
+        default = next((fill.value for fill in column.fills if fill.below > version), None)
+        if default is not None:
+            type_ = spark_ddl(column.type)
+            values = sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None).cast(type_)
+            rows = rows.withColumn(column.stored, sf.coalesce(values, sf.lit(default).cast(type_)))
+    return rows
+
+
 def _files(session: SparkSession, ddl: str) -> DataFrameReader:
     """Files by their names as they are: a bracket or a star in a name is no pattern."""
     return session.read.schema(ddl).option("__globPaths__", "false")
@@ -61,18 +82,19 @@ def append_to_branch(
 ) -> None:
     """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside.
 
-    Rows that nobody forwarded come without the columns that say from where, and get nulls there. Rows of a partitioned
-    table are sorted within their task, which spills to disk: a task then has one file open at a time. With one open for
-    every partition it met, a thousand partitions are more than a heap of 2 GiB holds.
+    Columns that the rows lack are null: they came to the table later, or say from where rows were forwarded. Rows of a
+    partitioned table are sorted within their task, which spills to disk: a task then has one file open at a time. With
+    one open for every partition it met, a thousand partitions are more than a heap of 2 GiB holds.
     """
     from pyspark.sql import functions as sf
 
     known = set(rows.columns)
-    absent = {one.name for one in columns if one.name in ORIGIN and one.name not in known}
-    values = [
-        sf.lit(None).cast(spark_ddl(one.type)) if one.name in absent else sf.col(f"`{one.name}`") for one in columns
-    ]
-    chosen = rows.select(*[value.alias(one.stored) for value, one in zip(values, columns, strict=True)])
+    chosen = rows.select(
+        *[
+            f"`{one.name}`" if one.name in known else sf.lit(None).cast(spark_ddl(one.type)).alias(one.name)
+            for one in columns
+        ]
+    )
     if partition_by:
         chosen = chosen.sortWithinPartitions(*[f"`{one}`" for one in (*partition_by, SEQ)])
     (

@@ -1,0 +1,126 @@
+"""Changes of schemas: one transaction and one commit over several tables, if all is as it was planned on.
+
+No row is written. A new version of a table's schema is a row, and the head names it. Whoever validated rows by the
+older one is told by the head's version (`schema_moved`) and by its barrier, and validates again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+
+from strandline.errors import Conflict
+from strandline.failpoints import fail
+from strandline.ledger import schema as db
+from strandline.ledger.commits import write_commit
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.mutations import other_tip
+from strandline.ledger.tables import (
+    branch_id,
+    insert_schema,
+    insert_table,
+    is_protected,
+    new_table,
+    raise_shape,
+    read_head,
+    read_schemas,
+    refuse_protected,
+)
+from strandline.model.commits import Commit
+from strandline.model.migration import Plan, TablePlan, numbered
+from strandline.model.tables import TableState
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """A plan that is ready, and what it depends on: `seen` are the tables whose rows it was judged by."""
+
+    plan: Plan
+    actor: str
+    message: str
+    seen: Sequence[TableState] = ()
+    tip: str | None = None
+
+
+def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
+    """Make it one commit; Conflict when something is not as it was planned on, and nothing was changed."""
+
+    def work(txn: Txn) -> Commit:
+        on_branch = branch_id(txn.conn, change.plan.branch)
+        tip = txn.conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == on_branch)).scalar()
+        if any(table.state is None or table.state.table.key for table in change.plan.tables):
+            refuse_protected(change.plan.branch, protected=is_protected(txn.conn, on_branch))
+        moved = other_tip(change.plan.branch, change.tip, tip)
+        if moved is not None:
+            raise moved
+        _refuse_moved(txn, change)
+        commit = write_commit(
+            txn,
+            change.plan.branch,
+            kind="schema",
+            actor=change.actor,
+            message=change.message,
+            tables={table.name: 0 for table in change.plan.tables},
+        )
+        for table in change.plan.tables:
+            _change(txn, on_branch, table, commit.seq)
+        raise_shape(txn, on_branch)
+        fail("schema.before_commit")
+        return commit
+
+    commit = ledger.run(work)
+    fail("schema.after_commit")
+    return commit
+
+
+def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
+    assert planned.schema is not None, f"{planned.name} is dropped by nobody here"
+    schema, wanted = numbered(planned.schema, number), planned.wanted
+    if planned.state is None:
+        table = new_table(
+            txn,
+            planned.name,
+            key=wanted.key or (),
+            row_key=wanted.row_key or (),
+            partition_by=wanted.partition_by or (),
+        )
+        insert_table(txn, table, schema, on_branch, number)
+        return
+    head, at = planned.state.head, db.heads.c
+    insert_schema(txn, head.branch_id, head.table_id, number, schema)
+    txn.conn.execute(
+        update(db.heads)
+        .where(at.branch_id == head.branch_id, at.table_id == head.table_id)
+        .values(schema_version=number, barrier=at.barrier + 1)
+    )
+
+
+def _refuse_moved(txn: Txn, change: SchemaChange) -> None:
+    for planned in change.plan.tables:
+        if planned.state is not None:
+            _refuse_other_schema(txn, planned.state)
+    for state in change.seen:
+        now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
+        if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
+            raise Conflict(
+                f"rows of {state.table.name!r} were changed while they were looked at",
+                kind="table_moved",
+                hint="Nothing was changed. Apply it again, at a quieter moment.",
+                expected=state.head.last_seq,
+                actual=now.last_seq,
+            )
+
+
+def _refuse_other_schema(txn: Txn, state: TableState) -> None:
+    """Neither may the table's schema have moved here, nor any branch have given a name to a column of it since."""
+    now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
+    if now.schema_version != state.head.schema_version or read_schemas(txn.conn, now.table_id) != state.schemas:
+        raise Conflict(
+            f"the schema of {state.table.name!r} was changed meanwhile",
+            kind="schema_moved",
+            hint="Nothing was changed. Plan it again.",
+            expected=state.head.schema_version,
+            actual=now.schema_version,
+        )

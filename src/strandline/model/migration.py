@@ -1,0 +1,362 @@
+"""From the schemas that are to the ones that are wanted: the steps, and what each of them means for the data.
+
+Nothing is written here, and nothing is read: who applies a plan looks at the rows that it depends on. No step rewrites
+rows. A column that is added is null, or its default, in the rows that were there; one that is renamed keeps its name in
+the files; one that is dropped stays in them, unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from strandline.errors import BadRequest, nearest
+from strandline.model.commits import Commit
+from strandline.model.constraints import Constraint, OneOf, Reference
+from strandline.model.rows import from_dicts
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.types import Column, Decimal, Fill, Primitive, Type, type_text
+from strandline.model.wanted import WantedColumn, WantedTable
+
+Verdict = Literal["safe", "needs validation", "loses data", "refused"]
+
+PENDING = 0
+"""A default's seq until its commit has one."""
+
+WIDER = {("int", "long"), ("float", "double")}
+FILLED = frozenset({"string", "long", "int", "double", "float", "boolean", "date", "timestamp", "json"})
+"""The types that can have a default, besides decimals."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change: what, of which table and column, and whether it can be done."""
+
+    what: str
+    table: str
+    column: str | None
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done: the steps, and the commit that made them; none where there was nothing to do."""
+
+    steps: tuple[Step, ...]
+    commit: Commit | None
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What becomes of one table: a new schema, or none where it is dropped; without a state it is made.
+
+    `required` are columns that must have a value in every row, and `constraints` those that every row must keep, which
+    nobody has looked at before.
+    """
+
+    name: str
+    state: TableState | None
+    schema: Schema | None
+    wanted: WantedTable
+    required: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether it depends on what rows there are."""
+        return bool(self.required or self.constraints)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps from the schemas of a branch to the ones that are wanted, and what they come to."""
+
+    branch: str
+    steps: tuple[Step, ...] = ()
+    tables: tuple[TablePlan, ...] = ()
+
+    @property
+    def refused(self) -> list[Step]:
+        """The steps that can't be done."""
+        return [step for step in self.steps if step.verdict == "refused"]
+
+    @property
+    def loses(self) -> list[Step]:
+        """The steps after which values are shown no more."""
+        return [step for step in self.steps if step.verdict == "loses data"]
+
+
+def plan(branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, main: str) -> Plan:
+    """What has to be done; `current` are the branch's tables by folded name. Steps that can't be done are among it."""
+    steps: list[Step] = []
+    tables: list[TablePlan] = []
+    for table in wanted:
+        state = current.get(table.name.lower())
+        if state is None:
+            found, planned = _made(table, branch == main)
+        else:
+            found, planned = _changed(state, table, branch == main)
+        steps += found
+        tables += [planned] if found and planned is not None else []
+    return Plan(branch, tuple(steps), tuple(tables))
+
+
+def numbered(schema: Schema, number: int) -> Schema:
+    """The schema with its new defaults, for rows below this seq."""
+    columns = tuple(replace(one, fills=tuple(_numbered(fill, number) for fill in one.fills)) for one in schema.columns)
+    return Schema(columns, schema.constraints)
+
+
+def _numbered(fill: Fill, number: int) -> Fill:
+    return Fill(number, fill.value) if fill.below == PENDING else fill
+
+
+def _made(table: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+    if table.drop:
+        return [], None
+    schema = Schema(tuple(one.column for one in table.columns), table.constraints or ())
+    what, why = "add table", ""
+    if not table.key and not on_main:
+        why = "a log table has one history, the same on every branch: make it on main"
+    verdict: Verdict = "refused" if why else "safe"
+    return [Step(what, table.name, None, verdict, why)], TablePlan(table.name, None, schema, table)
+
+
+def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+    name = state.table.name
+    if wanted.drop:
+        steps = [Step("remove table", name, None, "loses data", "its rows are shown no more")]
+        return _on_main(state, steps, on_main), TablePlan(name, state, None, wanted)
+    change = _Change(state, wanted)
+    change.fixed()
+    change.match()
+    change.constrain()
+    planned = TablePlan(name, state, change.schema(), wanted, tuple(change.required), change.judged())
+    return _on_main(state, change.steps, on_main), planned
+
+
+def _on_main(state: TableState, steps: list[Step], on_main: bool) -> list[Step]:
+    if state.table.key or on_main:
+        return steps
+    why = "a log table has one schema, the same on every branch: change it on main"
+    return [replace(step, verdict="refused", why=why) for step in steps]
+
+
+@dataclass
+class _Change:
+    """The change of one table while it is planned."""
+
+    state: TableState
+    wanted: WantedTable
+    steps: list[Step] = field(default_factory=list)
+    columns: dict[str, Column] = field(default_factory=dict)
+    """The columns as they will be, by stored name, in the order they have now."""
+    added: list[Column] = field(default_factory=list)
+    required: list[str] = field(default_factory=list)
+    constraints: tuple[Constraint, ...] = ()
+    new: list[Constraint] = field(default_factory=list)
+
+    def say(self, what: str, column: str | None, verdict: Verdict, why: str = "") -> None:
+        """Add a step."""
+        self.steps.append(Step(what, self.state.table.name, column, verdict, why))
+
+    def fixed(self) -> None:
+        """What a table was made with and keeps."""
+        for what in ("key", "row_key", "partition_by"):
+            asked, has = getattr(self.wanted, what), getattr(self.state.table, what)
+            if asked is not None and asked != has:
+                said = f"it is ({', '.join(has)}) for good: make another table" if has else "it has none, and gets none"
+                self.say(f"change {what}", None, "refused", said)
+
+    def match(self) -> None:
+        """Find what each wanted column is now; what nobody wants is dropped."""
+        now = {column.name: column for column in self.state.schema.columns}
+        found: dict[str, WantedColumn] = {}
+        new: list[WantedColumn] = []
+        for want in self.wanted.columns:
+            known = self._known(want, now)
+            if known is None:
+                new.append(want)
+            elif known.stored in found:
+                raise BadRequest(f"two columns of {self.state.table.name!r} are wanted from {known.name!r}")
+            else:
+                found[known.stored] = want
+        for column in self.state.schema.columns:
+            if column.stored in found:
+                self.columns[column.stored] = self._kept(column, found[column.stored])
+            else:
+                self._drop(column)
+        for want in new:
+            self._add(want)
+
+    def _known(self, want: WantedColumn, now: Mapping[str, Column]) -> Column | None:
+        name, before = want.column.name, want.rename_from
+        if name in now or before is None:
+            return now.get(name)  # a document that was applied already still says what it renamed
+        if before not in now:
+            raise BadRequest(
+                f"column {name!r} of {self.state.table.name!r} is renamed from {before!r}, which is not there",
+                hint=nearest(before, now),
+            )
+        return now[before]
+
+    def _kept(self, column: Column, want: WantedColumn) -> Column:
+        wanted, after = want.column, column
+        if wanted.name != column.name:
+            why = self._fixed(column)
+            self.say(f"rename {column.name} to", wanted.name, "refused" if why else "safe", why)
+            after = replace(after, name=wanted.name)
+        if wanted.type != column.type:
+            why = self._fixed(column, times=False) or _narrows(column.type, wanted.type)
+            self.say(f"widen {type_text(column.type)} to {type_text(wanted.type)}", wanted.name,
+                     "refused" if why else "safe", why)  # fmt: skip
+            after = replace(after, type=wanted.type)
+        if wanted.nullable and not column.nullable:
+            why = "a key is never null" if column.name in self.state.table.key else ""
+            self.say("make nullable", wanted.name, "refused" if why else "safe", why)
+            after = replace(after, nullable=True)
+        if column.nullable and not wanted.nullable:
+            after = self._require(after, want)
+        return after
+
+    def _require(self, column: Column, want: WantedColumn) -> Column:
+        if not self.state.table.key:
+            self.say("make required", column.name, "refused", "rows of a log table are not looked at again")
+            return column
+        fills = self._default(column, want)
+        self.required += [] if fills else [column.name]
+        why = f"rows without one get {fills[0].value}" if fills else "every row must have a value; or give a default"
+        self.say("make required", column.name, self._filling(column.name) if fills else "needs validation", why)
+        return replace(column, nullable=False, fills=(*column.fills, *fills))
+
+    def _add(self, want: WantedColumn) -> None:
+        fills = self._default(want.column, want)
+        column = replace(want.column, stored=self._unused(want.column.name), fills=fills)
+        why = f"the rows that are there get {fills[0].value}" if fills else "it is null in the rows that are there"
+        verdict: Verdict = self._filling(column.name) if fills else "safe"
+        if not column.nullable and not fills:
+            self.required.append(column.name)
+            verdict, why = "needs validation", "it is required and has no default, so there can be no rows yet"
+        self.say("add column", column.name, verdict, why)
+        self.added.append(column)
+
+    def _default(self, column: Column, want: WantedColumn) -> tuple[Fill, ...]:
+        if want.default is None:
+            return ()
+        if column.name == self.state.table.settings.time_column:
+            raise BadRequest(f"column {column.name!r} says how old rows are, and can't have a default")
+        return (Fill(PENDING, default_text(column, want.default)),)
+
+    def _filling(self, name: str) -> Verdict:
+        """Whether older rows may have a default here: not without a look where something is declared of the column."""
+        declared = self.state.schema.constraints if self.wanted.constraints is None else self.wanted.constraints
+        return "needs validation" if any(name in one.columns for one in declared) else "safe"
+
+    def _drop(self, column: Column) -> None:
+        why = self._fixed(column)
+        kept = "its values are shown no more; they stay in the files, and in what was before"
+        self.say("drop column", column.name, "refused" if why else "loses data", why or kept)
+        if why:
+            self.columns[column.stored] = column
+
+    def _fixed(self, column: Column, *, times: bool = True) -> str:
+        """Why a column can be neither dropped nor renamed; empty where it can."""
+        table = self.state.table
+        for what, names in (("key", table.key), ("row key", table.row_key), ("partition", table.partition_by)):
+            if column.name in names:
+                return f"it is part of the table's {what}"
+        if times and column.name == table.settings.time_column:
+            return "it says how old rows are: set another time_column first"
+        return ""
+
+    def _unused(self, name: str) -> str:
+        """A name in data files that no column of the table has had, on whatever branch."""
+        versions = self.state.schemas.values()
+        taken = {column.stored.lower() for schema in versions for column in schema.columns}
+        taken |= {column.stored.lower() for column in self.added}
+        at, unused = 1, name
+        while unused.lower() in taken:
+            at, unused = at + 1, f"{name}_{at + 1}"
+        return unused
+
+    def constrain(self) -> None:
+        """What is declared of the rows: what goes, what comes."""
+        renamed = {column.name: self.columns[column.stored].name for column in self.state.schema.columns
+                   if column.stored in self.columns}  # fmt: skip
+        has = [_renamed(one, renamed) for one in self.state.schema.constraints]
+        self.constraints = tuple(has) if self.wanted.constraints is None else self.wanted.constraints
+        names = {column.name for column in [*self.columns.values(), *self.added]}
+        for constraint in self.constraints:
+            for name in constraint.columns:
+                if name not in names:
+                    raise BadRequest(f"{constraint.text()} names {name!r}, which is no column any more",
+                                     hint="Leave the constraint out too.")  # fmt: skip
+        for one in [one for one in has if one not in self.constraints and not _enum_of(one, self.constraints)]:
+            self.say(f"drop {one.text()}", None, "safe")
+        for one in [one for one in self.constraints if one not in has]:
+            self._constrain(one, _enum_of(one, has))
+
+    def _constrain(self, constraint: Constraint, before: OneOf | None) -> None:
+        column = constraint.columns[0] if len(constraint.columns) == 1 else None
+        if before is not None and isinstance(constraint, OneOf):
+            if set(before.values) <= set(constraint.values):
+                self.say(f"extend to {constraint.text()}", column, "safe")
+                return
+            self.say(f"narrow to {constraint.text()}", column, "needs validation", "every row must have one of them")
+        else:
+            self.say(f"add {constraint.text()}", column, "needs validation", "every row must keep it")
+        self.new.append(constraint)
+
+    def judged(self) -> tuple[Constraint, ...]:
+        """What rows may break after this: new constraints, and those about columns that rows get a default in."""
+        filled = {one.name for one in [*self.columns.values(), *self.added] if _is_filled(one)}
+        return tuple(one for one in self.constraints if one in self.new or filled & set(one.columns))
+
+    def schema(self) -> Schema:
+        """The table's schema after this."""
+        return Schema((*self.columns.values(), *self.added), self.constraints)
+
+
+def _is_filled(column: Column) -> bool:
+    return any(fill.below == PENDING for fill in column.fills)
+
+
+def _renamed(constraint: Constraint, names: Mapping[str, str]) -> Constraint:
+    columns: Any = tuple(names.get(name, name) for name in constraint.columns)
+    return replace(constraint, columns=columns)
+
+
+def _enum_of(constraint: Constraint, others: Sequence[Constraint]) -> OneOf | None:
+    """The other list of values for the same column, if both are one."""
+    if not isinstance(constraint, OneOf):
+        return None
+    return next((one for one in others if isinstance(one, OneOf) and one.columns == constraint.columns), None)
+
+
+def _narrows(before: Type, after: Type) -> str:
+    """Why a column can't have another type; empty where every value that it has fits."""
+    match before, after:
+        case Primitive(name=old), Primitive(name=new) if (old, new) in WIDER:
+            return ""
+        case Decimal(), Decimal() if before.scale == after.scale and before.precision < after.precision:
+            return ""
+    return "only int to long, float to double and a decimal's precision can grow: add another column, and fill that"
+
+
+def default_text(column: Column, value: Any) -> str:
+    """A default as it is kept: text, in one way for each value. BadRequest where it does not fit the column."""
+    fits = isinstance(column.type, Decimal) or (isinstance(column.type, Primitive) and column.type.name in FILLED)
+    if not fits:
+        raise BadRequest(
+            f"column {column.text()!r} can't have a default", hint=f"One of {', '.join(sorted(FILLED))}, decimal can."
+        )
+    array = from_dicts([{column.name: value}], Schema((Column(column.name, column.type),))).column(0)
+    return str(array.cast("string")[0].as_py())
+
+
+def refers(constraints: Sequence[Constraint]) -> set[str]:
+    """The tables that constraints are about besides their own."""
+    return {one.table.lower() for one in constraints if isinstance(one, Reference)}

@@ -1,0 +1,22 @@
+"""Rows that break what their table declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A row that breaks a rule: which field, and with what value. `index` is its statement's place, if it has one."""
+
+    table: str
+    key: str
+    field: str
+    rule: str
+    value: str
+    reason: str
+    index: int | None = None
+
+    def text(self) -> str:
+        """As the error's message says it."""
+        return f"{self.table} {self.key}, field {self.field!r}: {self.value} {self.reason}"

@@ -1,0 +1,125 @@
+"""A schema as somebody wants it: the document that `strand schema apply` takes, read into nouns.
+
+    {"tables": {"person": {"key": ["id"],
+                           "columns": {"id": "string", "name": "string?",
+                                       "age": {"type": "long", "default": 0, "rename_from": "years"}},
+                           "constraints": ["range(age: 0..150)"]},
+                "gone": {"drop": true}}}
+
+A table that is not named stays as it is; of one that is named, all columns are. What `strand schema show --json` prints
+is such a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.errors import BadRequest, nearest
+from strandline.model.constraints import Constraint, parse_constraints
+from strandline.model.tables import TableState
+from strandline.model.types import Column, parse_nullable, type_text
+
+_TABLE = ("columns", "key", "row_key", "partition_by", "constraints", "drop")
+_COLUMN = ("type", "default", "rename_from")
+_ABSENT: Any = object()
+
+
+@dataclass(frozen=True)
+class WantedColumn:
+    """A column as it should be; `default` is what rows get that lack it, `rename_from` what it is called now."""
+
+    column: Column
+    default: Any = None
+    rename_from: str | None = None
+
+
+@dataclass(frozen=True)
+class WantedTable:
+    """A table as it should be. What is None was not said, and stays as it is."""
+
+    name: str
+    columns: tuple[WantedColumn, ...] = ()
+    key: tuple[str, ...] | None = None
+    row_key: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] | None = None
+    constraints: tuple[Constraint, ...] | None = None
+    drop: bool = False
+
+
+def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
+    """The tables of a document; BadRequest that says where it is none."""
+    tables = doc.get("tables") if isinstance(doc, Mapping) else None
+    if not isinstance(tables, Mapping) or not tables:
+        raise BadRequest("the document has no tables", hint='It looks like {"tables": {"person": {"columns": {…}}}}.')
+    _known(doc, ("tables",), "the document")
+    found: dict[str, str] = {}
+    for name in tables:
+        if found.setdefault(str(name).lower(), str(name)) != name:
+            raise BadRequest(f"the document has both {found[name.lower()]!r} and {name!r}")
+    return tuple(_table(str(name), table) for name, table in tables.items())
+
+
+def to_document(state: TableState) -> dict[str, Any]:
+    """A table as a document has it."""
+    table = state.table
+    said: dict[str, Any] = {
+        "columns": {one.name: f"{type_text(one.type)}{'?' * one.nullable}" for one in state.schema.columns}
+    }
+    said.update(
+        {name: list(getattr(table, name)) for name in ("key", "row_key", "partition_by") if getattr(table, name)}
+    )
+    if table.key:
+        said["constraints"] = [one.text() for one in state.schema.constraints]
+    return said
+
+
+def _table(name: str, doc: Any) -> WantedTable:
+    where = f"table {name!r}"
+    if not isinstance(doc, Mapping):
+        raise BadRequest(f"{where} is {doc!r}", hint='It is an object, such as {"columns": {…}} or {"drop": true}.')
+    _known(doc, _TABLE, where)
+    if doc.get("drop", False) is True and len(doc) == 1:
+        return WantedTable(name, drop=True)
+    columns = doc.get("columns")
+    if "drop" in doc or not isinstance(columns, Mapping) or not columns:
+        raise BadRequest(f"{where} has no columns", hint='Give "columns", or {"drop": true} and nothing else.')
+    constraints = doc.get("constraints", _ABSENT)
+    if constraints is not _ABSENT and not isinstance(constraints, list):
+        raise BadRequest(f"the constraints of {where} are {constraints!r}", hint='A list, as ["unique(email)"].')
+    return WantedTable(
+        name,
+        tuple(_column(column, said, where) for column, said in columns.items()),
+        key=_names(doc, "key", where),
+        row_key=_names(doc, "row_key", where),
+        partition_by=_names(doc, "partition_by", where),
+        constraints=None if constraints is _ABSENT else parse_constraints(constraints),
+    )
+
+
+def _column(name: Any, doc: Any, where: str) -> WantedColumn:
+    said = {"type": doc} if isinstance(doc, str) else doc
+    if not isinstance(said, Mapping) or not isinstance(said.get("type"), str) or not isinstance(name, str):
+        raise BadRequest(f"column {name!r} of {where} is {doc!r}", hint='A type, or {"type": "long", "default": 0}.')
+    _known(said, _COLUMN, f"column {name!r} of {where}")
+    type_, nullable = parse_nullable(said["type"])
+    rename = said.get("rename_from")
+    if rename is not None and not isinstance(rename, str):
+        raise BadRequest(f"column {name!r} of {where} is renamed from {rename!r}", hint="Give the column's name.")
+    return WantedColumn(Column(name, type_, nullable), said.get("default"), rename)
+
+
+def _names(doc: Mapping[str, Any], what: str, where: str) -> tuple[str, ...] | None:
+    names = doc.get(what)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise BadRequest(f"the {what} of {where} is {names!r}", hint='A list of columns, as ["id"].')
+    return tuple(names)
+
+
+def _known(doc: Mapping[Any, Any], names: tuple[str, ...], where: str) -> None:
+    for name in doc:
+        if name not in names:
+            raise BadRequest(f"{where} has {name!r}, which means nothing", hint=nearest(str(name), names))

@@ -1,0 +1,144 @@
+"""Schema changes: planned on a view, looked at with the data, made by one transaction if nothing has moved since.
+
+There is nothing to stage. Rows and files stay as they are, and are read under the new schema from the commit on; what
+Iceberg lacks is added by the next operation that writes the table. So a change costs the same whatever a table holds,
+except for a look at the rows that could forbid it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from strandline.errors import BadRequest, Conflict
+from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
+from strandline.ledger.schema_changes import SchemaChange, change_schemas
+from strandline.model.migration import Applied, Plan, TablePlan, numbered, plan, refers
+from strandline.model.row_rules import Target, check_constraints
+from strandline.model.rows import MAX_REPORTED
+from strandline.model.tables import TableState
+from strandline.model.violations import Violation
+from strandline.model.wanted import parse_wanted, to_document
+from strandline.operations.declare import check_new
+from strandline.views.breaking import breaking, lacking
+from strandline.views.view import View
+
+ATTEMPTS = 10
+
+
+def make_plan(view: View, doc: Any) -> Plan:
+    """The steps from a branch's schemas to those of a document."""
+    states = {name.lower(): view.state(name) for name in view.tables}
+    found = plan(view.branch, states, parse_wanted(doc), main=MAIN)
+    for table in found.tables:
+        _check(view, found, table)
+    return found
+
+
+def describe(view: View) -> dict[str, Any]:
+    """The schemas of a branch, as a document that can be changed and applied."""
+    return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
+
+
+def apply(
+    ledger: Ledger, take_view: Callable[[], View], doc: Any, *, actor: str, message: str, tip: str | None
+) -> Applied:
+    """Make a branch's schemas what a document says, as one commit; an error says what stands against it."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        view = take_view()
+        planned = make_plan(view, doc)
+        refuse(planned)
+        if not planned.tables:
+            return Applied((), None)
+        seen = look_at(view, planned)
+        change = SchemaChange(planned, actor, message or _message(planned), seen, tip)
+        try:
+            return Applied(planned.steps, change_schemas(ledger, change))
+        except Conflict as error:
+            if error.detail["kind"] not in ("schema_moved", "table_moved") or attempts_left == 0:
+                raise
+    raise AssertionError("unreachable")
+
+
+def refuse(planned: Plan) -> None:
+    """BadRequest that lists the steps which can't be done."""
+    if not planned.refused:
+        return
+    first, *others = planned.refused
+    more = f" (and {len(others)} more)" if others else ""
+    raise BadRequest(
+        f"{' '.join(filter(None, (first.table + ':', first.what, first.column)))}: {first.why}{more}",
+        hint="Nothing was changed. `strand schema plan` shows all steps.",
+        steps=[vars(step) for step in planned.refused],
+    )
+
+
+def look_at(view: View, planned: Plan) -> list[TableState]:
+    """Look for rows that forbid a plan, a conflict if there are any; returns the tables that were looked at."""
+    after = preview(view, planned)
+    found: list[Violation] = []
+    seen: set[str] = set()
+    for table in planned.tables:
+        if table.state is None or not table.is_validated:
+            continue
+        state = after.state(table.name)
+        seen |= {table.name.lower(), *refers(state.schema.constraints)}
+        for column in table.required:
+            found += lacking(after, state, column)
+        for constraint in table.constraints:
+            found += breaking(after, state, constraint)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Conflict(
+            found[0].text() + more,
+            kind="constraint",
+            hint="Nothing was changed. Change these rows first, or give a default.",
+            expected=found[0].rule,
+            actual=found[0].value,
+            violations=[asdict(one) for one in found[:MAX_REPORTED]],
+            count=len(found),
+        )
+    return [view.state(name) for name in seen]
+
+
+def preview(view: View, planned: Plan) -> View:
+    """The branch as it would be after a plan: its rows, under the schemas that are wanted."""
+    schemas = {
+        table.state.table.table_id: numbered(table.schema, MAX_SEQ)
+        for table in planned.tables
+        if table.state is not None and table.schema is not None
+    }
+    return view.under(schemas)
+
+
+def _check(view: View, planned: Plan, table: TablePlan) -> None:
+    """BadRequest where a table can't be so, by what it and others will be."""
+    new = {one.name.lower(): one for one in planned.tables}
+    schema, wanted = table.schema, table.wanted
+    if schema is None:
+        return
+
+    def target(name: str) -> Target:
+        one = new.get(name.lower())
+        if one is None or one.schema is None:
+            state = view.state(name)
+            return Target(state.table.name, state.table.key, state.schema)
+        key = one.state.table.key if one.state is not None else one.wanted.key or ()
+        return Target(one.name, key, one.schema)
+
+    if table.state is not None:
+        check_constraints(schema, table.state.table.key, target)
+        return
+    check_new(
+        table.name,
+        schema,
+        key=wanted.key or (),
+        row_key=wanted.row_key or (),
+        partition_by=wanted.partition_by or (),
+        target_of=target,
+    )
+
+
+def _message(planned: Plan) -> str:
+    return "; ".join(" ".join(filter(None, (f"{step.table}:", step.what, step.column))) for step in planned.steps)

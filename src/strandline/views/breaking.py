@@ -1,0 +1,122 @@
+"""Which rows of a view break a rule: all rows are looked at, for a rule that nobody has looked at before.
+
+Sets (what is unique, what refers to what) are DuckDB's work; what a row keeps or breaks by itself is judged as it is in
+a mutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from strandline.engines.duck.sandbox import quote_name
+from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
+from strandline.model.keys import shown_key
+from strandline.model.row_rules import passing
+from strandline.model.rows import MAX_REPORTED
+from strandline.model.tables import TableState
+from strandline.model.types import SEQ
+from strandline.model.values import shown
+from strandline.model.violations import Violation
+from strandline.views.view import View
+
+
+def lacking(view: View, state: TableState, column: str) -> list[Violation]:
+    """Rows without a value in a column. A log table has no key: there a row is named by its seq."""
+    query = f"SELECT {_names(_key(state))} FROM {_table(state)} WHERE {quote_name(column)} IS NULL LIMIT {MAX_REPORTED}"
+    name = state.table.name
+    return [
+        Violation(name, shown_key(key), column, "required", shown(None), "has no value")
+        for key in view.sql(query).rows()
+    ]
+
+
+def breaking(view: View, state: TableState, constraint: Constraint) -> list[Violation]:
+    """The first rows that break a constraint of their table."""
+    match constraint:
+        case Unique():
+            found = _repeated(view, state, constraint)
+        case Reference():
+            found = _dangling(view, state, constraint)
+        case Cardinality():
+            found = _miscounted(view, state, constraint)
+        case _:
+            found = _refused(view, state, constraint)
+    return list(islice(found, MAX_REPORTED))
+
+
+def _repeated(view: View, state: TableState, rule: Unique) -> Iterator[Violation]:
+    by = _names(rule.columns)
+    query = (
+        f"SELECT {_names(_key(state))}, {by} FROM {_table(state)} WHERE {_all_there(rule.columns)} "
+        f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by} LIMIT {MAX_REPORTED}"
+    )
+    for row in view.sql(query).rows():
+        yield _violation(state, rule, row, "is taken by another row too")
+
+
+def _dangling(view: View, state: TableState, rule: Reference) -> Iterator[Violation]:
+    target = view.state(rule.table)
+    names = ", ".join(f"t.{quote_name(name)}" for name in [*_key(state), *rule.columns])
+    there = " AND ".join(f"t.{quote_name(name)} IS NOT NULL" for name in rule.columns)
+    query = (
+        f"SELECT {names} FROM {_table(state)} t ANTI JOIN {_table(target)} x ON {_joined(rule.columns, target)} "
+        f"WHERE {there} LIMIT {MAX_REPORTED}"
+    )
+    for row in view.sql(query).rows():
+        yield _violation(state, rule, row, f"names no row of {target.table.name!r}")
+
+
+def _miscounted(view: View, state: TableState, rule: Cardinality) -> Iterator[Violation]:
+    reference = next(
+        one for one in state.schema.constraints if isinstance(one, Reference) and one.columns == rule.columns
+    )
+    target = view.state(reference.table)
+    key = ", ".join(f"x.{quote_name(name)}" for name in target.table.key)
+    counted = f"count(t.{quote_name(state.table.key[0])})"
+    wrong = f"{counted} < {rule.low}" + ("" if rule.high is None else f" OR {counted} > {rule.high}")
+    query = (
+        f"SELECT {key}, {counted} FROM {_table(target)} x LEFT JOIN {_table(state)} t "
+        f"ON {_joined(rule.columns, target)} GROUP BY {key} HAVING {wrong} LIMIT {MAX_REPORTED}"
+    )
+    for *values, number in view.sql(query).rows():
+        named = shown_key(values)
+        yield Violation(
+            target.table.name, named, ", ".join(rule.columns), rule.text(), named, f"is referred to by {number} rows"
+        )
+
+
+def _refused(view: View, state: TableState, rule: OneOf | Range | Check) -> Iterator[Violation]:
+    key = _key(state)
+    for batch in view.sql(f"SELECT {_names([*key, *rule.columns])} FROM {_table(state)}").reader():
+        for row, keeps in zip(batch.to_pylist(), passing(rule, batch.column(len(key))).to_pylist(), strict=True):
+            if not keeps:
+                yield _violation(state, rule, list(row.values()), f"is not allowed by {rule.text()}")
+
+
+def _violation(state: TableState, rule: Constraint, row: Sequence[Any], reason: str) -> Violation:
+    key, values = row[: len(_key(state))], row[len(_key(state)) :]
+    told = values[0] if len(values) == 1 else tuple(values)
+    return Violation(state.table.name, shown_key(key), ", ".join(rule.columns), rule.text(), shown(told), reason)
+
+
+def _key(state: TableState) -> tuple[str, ...]:
+    return state.table.key or (SEQ,)
+
+
+def _table(state: TableState) -> str:
+    return quote_name(state.table.name)
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(map(quote_name, columns))
+
+
+def _all_there(columns: Sequence[str]) -> str:
+    return " AND ".join(f"{quote_name(name)} IS NOT NULL" for name in columns)
+
+
+def _joined(columns: Sequence[str], target: TableState) -> str:
+    pairs = zip(columns, target.table.key, strict=True)
+    return " AND ".join(f"t.{quote_name(name)} = x.{quote_name(key)}" for name, key in pairs)

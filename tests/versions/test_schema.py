@@ -1,0 +1,287 @@
+"""Schema changes: rows that were there are read under the new schema, wherever they are; nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import strandline as sl
+from strandline import failpoints
+from strandline.errors import BadRequest, Conflict, InvalidRows
+from strandline.lake import Lake
+from strandline.views.spark_sql import spark_sql
+from tests.kit import crash, make_table, messages, reopened
+from tests.versions.kit import make_people
+
+Document = dict[str, Any]
+
+
+def edited(lake: Lake, change: Callable[[Document], None], table: str = "person", branch: str = "main") -> Document:
+    """A table's schema as it is, changed."""
+    doc = {"tables": {table: copy.deepcopy(lake.schema(branch)["tables"][table])}}
+    change(doc["tables"][table])
+    return doc
+
+
+def apply(lake: Lake, change: Callable[[Document], None], table: str = "person", branch: str = "main") -> Any:
+    """Change a table's schema."""
+    return lake.schema_apply(edited(lake, change, table, branch), branch=branch)
+
+
+def column(name: str, said: Any) -> Callable[[Document], None]:
+    """Add a column, or say something else of one."""
+    return lambda table: table["columns"].update({name: said})
+
+
+def renamed(before: str, after: str) -> Callable[[Document], None]:
+    """Give a column another name."""
+
+    def change(table: Document) -> None:
+        table["columns"][after] = {"type": table["columns"].pop(before), "rename_from": before}
+
+    return change
+
+
+def without(name: str) -> Callable[[Document], None]:
+    """Drop a column."""
+
+    def change(table: Document) -> None:
+        del table["columns"][name]
+
+    return change
+
+
+def rows(lake: Lake, query: str, branch: str = "main") -> list[tuple[Any, ...]]:
+    """What DuckDB answers."""
+    found: list[tuple[Any, ...]] = lake.view(branch).sql(query).rows()
+    return found
+
+
+def on_both(lake: Lake, query: str, branch: str = "main") -> list[tuple[Any, ...]]:
+    """What both engines answer, which is the same."""
+    found = rows(lake, query, branch)
+    assert spark_sql(lake.view(branch), lake.spark, query)[1] == found
+    return found
+
+
+def told(answer: Any) -> list[tuple[str, str | None, str]]:
+    """The steps, with their verdicts."""
+    return [(step.what, step.column, step.verdict) for step in answer.steps]
+
+
+def two_people(lake: Lake) -> None:
+    """Ann, who has an age, and Bob, who has none."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "name": "Ann", "age": 30}), sl.put("person", {"id": "b", "name": "Bob"})])
+
+
+@pytest.mark.both_ledgers
+def test_a_column_that_is_added_is_its_default_in_the_rows_that_were_there(lake: Lake) -> None:
+    """And what is said of it, null included, in those that come after."""
+    two_people(lake)
+    done = apply(lake, column("city", {"type": "string?", "default": "Rome"}))
+    assert told(done) == [("add column", "city", "safe")]
+    lake.mutate([sl.put("person", {"id": "c", "city": None}), sl.patch("person", "a", {"age": 31})])
+    assert rows(lake, "select id, city, age from person order by id") == [
+        ("a", "Rome", 31),
+        ("b", "Rome", None),
+        ("c", None, None),
+    ]
+    assert lake.log()[0].kind == "mutate" and lake.log()[1].commit_id == done.commit.commit_id
+    assert (done.commit.kind, dict(done.commit.tables)) == ("schema", {"person": 0})
+
+
+@pytest.mark.both_ledgers
+def test_a_column_that_is_renamed_keeps_its_values(lake: Lake) -> None:
+    two_people(lake)
+    assert told(apply(lake, renamed("name", "called"))) == [("rename name to", "called", "safe")]
+    lake.mutate([sl.patch("person", "a", {"called": "Anna"})])
+    assert rows(lake, "select id, called from person order by id") == [("a", "Anna"), ("b", "Bob")]
+    with pytest.raises(BadRequest, match="name"):
+        lake.mutate([sl.patch("person", "a", {"name": "x"})])
+
+
+@pytest.mark.both_ledgers
+def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> None:
+    """Its old values don't come back, in whatever case its name is."""
+    two_people(lake)
+    assert told(apply(lake, without("age"))) == [("drop column", "age", "loses data")]
+    assert lake.view().table("person").column_names == ["id", "name", "tags", "note"]
+    apply(lake, column("Age", "string?"))
+    assert rows(lake, 'select id, "Age" from person order by id') == [("a", None), ("b", None)]
+    lake.mutate([sl.patch("person", "a", {"Age": "old"})])
+    assert rows(lake, 'select id, name, "Age" from person order by id') == [("a", "Ann", "old"), ("b", "Bob", None)]
+
+
+def test_the_same_document_again_changes_nothing(lake: Lake) -> None:
+    two_people(lake)
+    doc = edited(lake, renamed("name", "called"))
+    assert lake.schema_apply(doc).commit is not None
+    assert lake.schema_apply(doc) == lake.schema_apply(lake.schema())
+    assert lake.schema_apply(doc).commit is None and lake.log()[0].kind == "schema"
+
+
+def test_requirements_come_and_go(lake: Lake) -> None:
+    """Without a default every row must have a value; the rows that have none are listed."""
+    two_people(lake)
+    with pytest.raises(Conflict, match="person 'b', field 'age'") as refused:
+        apply(lake, column("age", "long"))
+    assert [one["key"] for one in refused.value.detail["violations"]] == ["'b'"]
+    done = apply(lake, column("age", {"type": "long", "default": 7}))
+    assert told(done) == [("make required", "age", "safe")]
+    assert rows(lake, "select id, age from person order by id") == [("a", 30), ("b", 7)]
+    with pytest.raises(InvalidRows):
+        lake.mutate([sl.put("person", {"id": "c"})])
+    assert told(apply(lake, column("age", "long?"))) == [("make nullable", "age", "safe")]
+    lake.mutate([sl.put("person", {"id": "c"})])
+    assert told(apply(lake, column("age", {"type": "long", "default": 9}))) == [("make required", "age", "safe")]
+    assert rows(lake, "select id, age from person order by id") == [("a", 30), ("b", 7), ("c", 9)]
+
+
+def test_a_type_grows_and_nothing_else(lake: Lake) -> None:
+    """Old values are read in the wider type, and new ones fill it."""
+    lake.create_table("t", {"id": "int", "n": "int?", "x": "float?", "d": "decimal(4,2)?"}, key=["id"])
+    lake.mutate([sl.put("t", {"id": 1, "n": 5, "x": 0.5, "d": "12.34"})])
+
+    def wider(table: Document) -> None:
+        table["columns"].update(n="long?", x="double?", d="decimal(10,2)?")
+
+    assert [step.verdict for step in apply(lake, wider, "t").steps] == ["safe"] * 3
+    lake.mutate([sl.put("t", {"id": 2, "n": 2**40, "x": 0.1, "d": "12345678.90"})])
+    found = rows(lake, "select n, x, d::varchar from t order by id")
+    assert found == [(5, 0.5, "12.34"), (2**40, 0.1, "12345678.90")]
+    for name, type_ in (("n", "int?"), ("x", "string?"), ("id", "long"), ("d", "decimal(12,3)?")):
+        with pytest.raises(BadRequest, match="widen"):
+            apply(lake, column(name, type_), "t")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("id"), "key"),
+        (renamed("id", "key"), "key"),
+        (column("id", "string?"), "never null"),
+        (column("age", "string?"), "only int to long"),
+        (column("tags", "list<long>?"), "only int to long"),
+        (lambda table: table.update(key=["name"]), "for good"),
+        (column("raw", {"type": "binary?", "default": "x"}), "can't have a default"),
+        (column("more", {"type": "long?", "default": "x"}), "long"),
+        (column("other", {"type": "long?", "rename_from": "nothing"}), "not there"),
+        (column("other", {"type": "long?", "defualt": 1}), "default"),
+    ],
+)  # fmt: skip
+def test_what_can_t_be_done_is_refused_and_changes_nothing(
+    lake: Lake, change: Callable[[Document], None], why: str
+) -> None:
+    two_people(lake)
+    before = lake.schema(), lake.log()
+    with pytest.raises((BadRequest, InvalidRows)) as refused:
+        apply(lake, change)
+    assert why in f"{refused.value} {refused.value.hint}"
+    assert (lake.schema(), lake.log()) == before
+
+
+def test_a_branch_has_its_own_schema(lake: Lake) -> None:
+    """What one adds, drops and renames, the others don't see; and two may add the same name."""
+    two_people(lake)
+    lake.branch("x")
+    apply(lake, column("city", {"type": "string?", "default": "Rome"}), branch="x")
+    apply(lake, column("city", {"type": "long?", "default": 1}))
+    lake.branch("y", from_="x")
+    apply(lake, without("name"), branch="y")
+    lake.mutate([sl.put("person", {"id": "c", "city": "Paris"})], branch="y")
+    assert rows(lake, "select id, city from person order by id") == [("a", 1), ("b", 1)]
+    assert rows(lake, "select id, name, city from person order by id", "x") == [
+        ("a", "Ann", "Rome"),
+        ("b", "Bob", "Rome"),
+    ]
+    assert rows(lake, "select id, city from person order by id", "y") == [("a", "Rome"), ("b", "Rome"), ("c", "Paris")]
+    assert lake.view("y").table("person").column_names == ["id", "age", "tags", "note", "city"]
+
+
+def test_a_log_table_changes_on_main_alone(lake: Lake) -> None:
+    """And every branch shows it so."""
+    make_table(lake)
+    lake.append("messages", messages(1, 3))
+    lake.branch("x")
+    change = column("size", {"type": "long", "default": 4})
+    with pytest.raises(BadRequest, match="on main"):
+        apply(lake, change, "messages", "x")
+    apply(lake, change, "messages")
+    for branch in ("main", "x"):
+        assert rows(lake, "select size from messages", branch) == [(4,), (4,)]
+    with pytest.raises(InvalidRows):
+        lake.append("messages", messages(3, 4))
+    lake.append("messages", [row | {"size": 9} for row in messages(3, 4)])
+    assert rows(lake, "select size from messages order by _seq") == [(4,), (4,), (9,)]
+
+
+@pytest.mark.both_ledgers
+@pytest.mark.parametrize("name", ["schema.before_commit", "schema.after_commit"])
+def test_a_change_that_dies_is_there_whole_or_not_at_all(lake: Lake, name: str) -> None:
+    """Over several tables; and applied again it is what it should be, once."""
+    two_people(lake)
+    make_people(lake, "other")
+    doc = {
+        "tables": {**edited(lake, without("age"))["tables"], **edited(lake, column("x", "long?"), "other")["tables"]}
+    }
+    failpoints.arm(f"{name}=raise")
+    with crash(lake):
+        lake.schema_apply(doc)
+    with reopened(lake) as again:
+        kinds = [commit.kind for commit in again.log()]
+        done = name == "schema.after_commit"
+        assert kinds.count("schema") == done
+        assert ("x" in again.schema()["tables"]["other"]["columns"]) == done
+        assert ("age" in again.schema()["tables"]["person"]["columns"]) != done
+        assert (again.schema_apply(doc).commit is None) == done
+        assert [commit.kind for commit in again.log()].count("schema") == 1
+
+
+@pytest.mark.both_ledgers
+def test_f66_a_mutation_that_was_judged_by_an_older_schema_starts_over(lake: Lake) -> None:
+    """Whether its row may be stored is decided by the new one."""
+    two_people(lake)
+    failpoints.arm("mutate.before_store=sleep(4000)@1")
+    with Lake(lake.root) as other, ThreadPoolExecutor(1) as pool:
+        late = pool.submit(other.mutate, [sl.put("person", {"id": "c"})])
+        while failpoints.passages("mutate.before_store") == 0:
+            assert not late.done(), late.result()
+            time.sleep(0.01)
+        apply(lake, column("name", "string"))
+        with pytest.raises(InvalidRows):
+            late.result(60)
+        other.mutate([sl.put("person", {"id": "c", "name": "Cy"})])
+    assert rows(lake, "select id, name from person order by id") == [("a", "Ann"), ("b", "Bob"), ("c", "Cy")]
+
+
+def test_another_process_that_knows_the_older_schema_takes_rows_of_the_newer(lake: Lake) -> None:
+    """What it remembers is looked at again before it refuses a row."""
+    two_people(lake)
+    make_table(lake)
+    with reopened(lake) as other:
+        other.append("messages", messages(1, 2))
+        other.mutate([sl.patch("person", "a", {"age": 1})])
+        apply(lake, column("city", "string?"))
+        apply(lake, column("size", "long?"), "messages")
+        other.mutate([sl.patch("person", "a", {"city": "Rome"})])
+        other.append("messages", [row | {"size": 3} for row in messages(2, 3)])
+    assert rows(lake, "select city from person where id = 'a'") == [("Rome",)]
+    assert rows(lake, "select size from messages order by _seq") == [(None,), (3,)]
+
+
+def test_a_change_can_expect_a_commit_and_a_protected_branch_takes_none(lake: Lake) -> None:
+    two_people(lake)
+    doc = edited(lake, column("city", "string?"))
+    with pytest.raises(Conflict, match="is at commit"):
+        lake.schema_apply(doc, expect=sl.head("nothing"))
+    lake.protect_branch("main")
+    with pytest.raises(Conflict, match="protected"):
+        lake.schema_apply(doc)
+    lake.protect_branch("main", protected=False)
+    assert lake.schema_apply(doc, expect=sl.head(lake.log()[0].commit_id), message="why").commit.message == "why"
