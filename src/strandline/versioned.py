@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +14,7 @@ from strandline.ledger.tables import branch_id, read_head, read_states
 if TYPE_CHECKING:
     from strandline.ledger.branches import Branch, Tag
     from strandline.ledger.group_commit import Appender
+    from strandline.model.changes import Changes, RowDiff
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged, Side
     from strandline.model.mutations import Expectation, Statement
@@ -147,6 +148,18 @@ class Versioned:
         decided = read_resolution(resolve) if isinstance(resolve, Mapping) else decided
         merger = Merger(self.ledger, self._appender, self.view)
         return merger.merge(Request(source, into, checked_actor(actor, None), message, decided, dry_run))
+
+    def diff(self, before: str, after: str, *, table: str | None = None, branch: str = MAIN) -> Iterator[RowDiff]:
+        """The rows of keyed tables that differ between two points: branches, tags, commits or times of a branch."""
+        from strandline.views.diff import diff
+
+        return diff(self.ledger, self.view, before, after, branch=branch, table=table)
+
+    def changes(self, table: str, since: int = 0, *, branch: str = MAIN, limit: int = 1000) -> Changes:
+        """What commits changed in a keyed table behind a seq: each row before and after, in order, page by page."""
+        from strandline.views.diff import changes
+
+        return changes(self.ledger, self.view(branch), table, since, limit)
 
     def branches(self) -> list[Branch]:
         """Every branch, by name."""

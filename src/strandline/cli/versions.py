@@ -1,4 +1,4 @@
-"""`strand branch`, `tag`, `merge`, `log` and `show`: lines of commits, and what was committed, by whom."""
+"""`strand branch`, `tag`, `merge`, `diff`, `log` and `show`: lines of commits, and what was committed, by whom."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
+    from strandline.model.changes import RowDiff
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged
+
+VALUE_CHARS = 40
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command("show")(show)
     app.command("tag")(tag)
     app.command("merge")(merge)
+    app.command("diff")(diff)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]
@@ -275,6 +279,53 @@ def merge(
 
         Path(write).write_text(json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
     session.emit(done.document(), lambda: _say_merged(done, write, dry_run=dry_run))
+
+
+def diff(
+    context: typer.Context,
+    before: Annotated[str, typer.Argument(metavar="A", help="A branch, tag, commit or time.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only this table.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many rows.")] = 100,
+    skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first so many: the next page.")] = 0,
+    branch: Branch = "main",
+) -> None:
+    """The rows of keyed tables that are not the same at two points of the history, as they are at each.
+
+    \b
+    Example: strand diff main try-out
+    """
+    from itertools import islice
+
+    session = session_of(context)
+    with session.without_pandas(), session.open(read_only=True) as lake:
+        found = list(islice(lake.diff(before, after, table=table, branch=branch), skip, skip + limit + 1))
+    more, found = len(found) > limit, found[:limit]
+
+    def human() -> None:
+        if not found:
+            output.say("There is no difference.")
+            return
+        shown = [[one.table, one.kind, _key(one.key), _said_change(one)] for one in found]
+        output.table(["table", "what", "key", "change"], shown)
+        if more:
+            output.say(f"More: --skip {skip + limit}")
+
+    session.emit({"rows": [asdict(one) for one in found], "more": more}, human)
+
+
+def _said_change(one: RowDiff) -> str:
+    """What a row became, by field."""
+    if one.before is None or one.after is None:
+        row = one.after or one.before or {}
+        return ", ".join(f"{name}: {_value(value)}" for name, value in row.items() if name not in one.key)
+    pairs = ((name, one.before[name], one.after[name]) for name in one.fields)
+    return ", ".join(f"{name}: {_value(was)} → {_value(now)}" for name, was, now in pairs)
+
+
+def _value(value: Any) -> str:
+    text = output.json_bytes(value).decode()
+    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 1] + "…"
 
 
 def _read_json(name: str) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +19,7 @@ from strandline.model.merge import Resolution, RowConflict, key_text
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
-from strandline.model.wire import to_json_lines
+from strandline.views.diff import changed_rows, said
 from strandline.views.view import View
 
 
@@ -59,9 +58,9 @@ class Sides:
         self.state = target.state(name)
         self.key = list(self.state.table.key)
         self.shape = batch_arrow(self.state.schema, self.state.table)
-        self.changed = self._shaped(_changed(source, name, made))
+        self.changed = self._shaped(changed_rows(source, name, made))
         self.present = self._shaped(target.pick(name, self.changed.select(self.key)))
-        self.both, self.past = self._met(_changed(target, name, kept))
+        self.both, self.past = self._met(changed_rows(target, name, kept))
 
     def _shaped(self, rows: pa.Table) -> pa.Table:
         return rows.select(self.shape.names).cast(self.shape)
@@ -104,7 +103,7 @@ class Sides:
         if not resolution.rows:
             return judged
         kept: list[bool] = []
-        for key, found in zip(self._said(judged.select(self.key)), judged[FOUND].to_pylist(), strict=True):
+        for key, found in zip(said(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))
             merges = found in (TAKEN, BLENDED)
@@ -118,15 +117,11 @@ class Sides:
         side = resolution.side_of(self.state.table.name)
         sides: list[str | None] = [side] * keys.num_rows
         if resolution.rows:
-            for place, key in enumerate(self._said(keys)):
+            for place, key in enumerate(said(keys, self.state)):
                 decision = resolution.rows.get((self.state.table.name, key_text(key)))
                 if decision is not None:
                     sides[place] = decision if isinstance(decision, str) else None
         return keys.append_column("side", pa.array(sides, pa.string()))
-
-    def _said(self, rows: pa.Table) -> list[dict[str, Any]]:
-        """Rows as JSON can say them."""
-        return [orjson.loads(line) for line in to_json_lines(rows, self.state.schema)]
 
     def _decide(self, table: TableMerge, rows: pa.Table, resolution: Resolution) -> None:
         """List what is in conflict; what a person wrote instead is taken."""
@@ -135,12 +130,12 @@ class Sides:
         names = [name for name in self.shape.names if name != REMOVED]
         known = self.past, self.present, self.changed.filter(pc.invert(self.changed[REMOVED]))
         past, ours, theirs = (
-            {key_text({name: row[name] for name in self.key}): row for row in self._said(some.select(names))}
+            {key_text({name: row[name] for name in self.key}): row for row in said(some.select(names), self.state)}
             for some in known
         )
-        met = {key_text(row) for row in self._said(self.both.select(self.key))}
+        met = {key_text(row) for row in said(self.both.select(self.key), self.state)}
         for key, kind, fields in zip(
-            self._said(rows.select(self.key)), rows[VERDICT].to_pylist(), rows[FIELDS].to_pylist(), strict=True
+            said(rows.select(self.key), self.state), rows[VERDICT].to_pylist(), rows[FIELDS].to_pylist(), strict=True
         ):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))
@@ -166,13 +161,6 @@ class Sides:
             for one in self.shape
         ]
         return pa.Table.from_arrays(arrays, schema=self.shape)
-
-
-def _changed(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
-    """What commits left of a table's rows."""
-    some = [one for one in commits if name in one.tables]
-    since = min((one.seq - sum(one.tables.values()) for one in some), default=0) - 1
-    return view.changed(name, [one.commit_id for one in some], max(since, 0))
 
 
 def _row_text(row: Mapping[str, Any]) -> str:

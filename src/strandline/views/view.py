@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.engines.duck import relations, sandbox
+from strandline.engines.duck import compare, relations, sandbox
 from strandline.errors import BadRequest, Damaged, HistoryGone, NotFound, nearest
 from strandline.ledger.bases import read_base
 from strandline.ledger.batches import GRACE_S
@@ -273,6 +273,25 @@ class View:
             rows = relations.within(self._versions_sql(state, files), since)
             found = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
             return connection.sql(found).to_arrow_table()
+
+    def page(self, name: str, since: int, rows: int) -> pa.Table:
+        """The next versions of a keyed table behind a seq, each with the columns of the one before it of its row."""
+        state = self.state(name)
+        files = self.files(name)
+        key, names = list(state.table.key), [one.name for one in stored_columns(state)]
+        with sandbox.connect() as connection, _typed():
+            if state.tail:
+                self._load_tail(connection, state, files)
+            later = [file for file in files if file.last_seq > since]
+            end = _end(state, None, resumable=True)
+            some = relations.within(self._versions_sql(state, later), since, end)
+            wanted = connection.sql(f"SELECT {_list([*key, SEQ])} FROM ({some}) ORDER BY {SEQ} LIMIT {rows}")
+            found = wanted.to_arrow_table()
+            until = found[SEQ][-1].as_py() if found.num_rows else since
+            connection.register(WANTED, found.select(key).group_by(key).aggregate([]))
+            upto = relations.within(self._versions_sql(state, files), 0, until)
+            every = relations.matched(upto, WANTED, key)
+            return connection.sql(compare.with_earlier(every, key, names, since, until)).to_arrow_table()
 
     def pick(self, name: str, keys: pa.Table) -> pa.Table:
         """The rows of a keyed table with these keys, all columns; one that is not there is left out."""

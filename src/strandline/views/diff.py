@@ -1,0 +1,140 @@
+"""What differs between two points of the history, and what changed on a branch, commit by commit.
+
+Both read what the commits in between wrote, and the rows that these meet; not the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from strandline.engines.duck import compare
+from strandline.errors import HistoryGone, Unsupported
+from strandline.ledger.heads import read_pruned
+from strandline.ledger.history import Graph
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.refs import find_commit_at
+from strandline.model.arrow import batch_arrow
+from strandline.model.changes import Changes, RowChange, RowDiff, kind_of
+from strandline.model.commits import Commit
+from strandline.model.merge import key_text
+from strandline.model.tables import TableState
+from strandline.model.types import ACTOR, AT, COMMIT, REMOVED, SEQ
+from strandline.model.wire import to_json_lines
+from strandline.views.view import View
+
+Take = Callable[[str, str | None], View]
+"""A view of a branch, at a point of its past or now."""
+
+
+def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, table: str | None) -> Iterator[RowDiff]:
+    """The rows that are not the same at two points, by table and key. Each point is a branch, tag, commit or time."""
+    with ledger.read() as conn:
+        graph = Graph(conn)
+        one, _ = find_commit_at(conn, before, branch)
+        other, _ = find_commit_at(conn, after, branch)
+        base = graph.bases(one.commit_id, other.commit_id)[0].commit_id
+        left, right = graph.only(one.commit_id, base), graph.only(other.commit_id, base)
+    views = take(branch, one.commit_id), take(branch, other.commit_id)
+    for name in _tables(views, [*left, *right], table):
+        yield from _differing(views, name, left, right)
+
+
+def _tables(views: tuple[View, View], commits: Sequence[Commit], table: str | None) -> list[str]:
+    """The keyed tables that some commits wrote, or the one that is asked for."""
+    known = {name: view for view in views for name in view.tables if view.state(name).table.key}
+    if table is not None:
+        named = next((view for view in views if table.lower() in map(str.lower, view.tables)), views[1])
+        return [named.state(table).table.name]
+    return [name for name in sorted(known) if any(name in one.tables for one in commits)]
+
+
+def _differing(
+    views: tuple[View, View], name: str, left: Sequence[Commit], right: Sequence[Commit]
+) -> Iterator[RowDiff]:
+    here = [view for view in views if name in view.tables]
+    state = here[-1].state(name)
+    shape = pa.schema([one for one in batch_arrow(state.schema, state.table) if one.name != REMOVED])
+    key = list(state.table.key)
+    schemas = {state.table.table_id: state.schema}
+    sides = [view.under(schemas) if name in view.tables else None for view in views]
+    touched = [
+        changed_rows(view, name, commits).select(key)
+        for view, commits in zip(sides, (left, right), strict=True)
+        if view is not None
+    ]
+    keys = pa.concat_tables(touched).group_by(key).aggregate([])
+    rows = [
+        (shape.empty_table() if view is None else view.pick(name, keys)).select(shape.names).cast(shape)
+        for view in sides
+    ]
+    found = compare.differences(rows[0], rows[1], key, [one for one in shape.names if one not in key])
+    images = [{key_text({one: row[one] for one in key}): row for row in said(some, state)} for some in rows]
+    for named, fields in zip(said(found.select(key), state), found[compare.FIELDS].to_pylist(), strict=True):
+        was, is_ = (image.get(key_text(named)) for image in images)
+        changed = tuple(fields) if was is not None and is_ is not None else ()
+        yield RowDiff(name, kind_of(was, is_), named, changed, was, is_)
+
+
+def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
+    """What commits left of a table's rows: the newest version of each."""
+    some = [one for one in commits if name in one.tables]
+    since = min((one.seq - sum(one.tables.values()) for one in some), default=0) - 1
+    return view.changed(name, [one.commit_id for one in some], max(since, 0))
+
+
+def said(rows: pa.Table, state: TableState) -> list[dict[str, Any]]:
+    """Rows as JSON can say them."""
+    return [orjson.loads(line) for line in to_json_lines(rows, state.schema)]
+
+
+def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> Changes:
+    """The next changes of a keyed table behind a seq, each with the row before and after it.
+
+    Where to go on is never above the last row: a merge may bring rows that are older than others of the lake.
+    """
+    state = view.state(table)
+    if not state.table.key:
+        raise Unsupported(f"{table!r} is a log table: its rows don't change", hint="Read it with `lake.view().read`.")
+    _refuse_gap(ledger, state, since)
+    found = tuple(_changes(view, state, since, limit))
+    return Changes(found, found[-1].seq if found else since)
+
+
+def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
+    with ledger.read() as conn:
+        pruned = read_pruned(conn, state.head.branch_id, state.table.table_id)
+    gone = max(pruned.values(), default=0)
+    if gone > since:
+        raise HistoryGone(
+            f"versions of table {state.table.name!r} up to seq {gone} are no longer kept",
+            hint=f"Read the table as it is, and go on from seq {gone}.",
+            table=state.table.name,
+            since=since,
+            first=gone,
+        )
+
+
+def _changes(view: View, state: TableState, since: int, limit: int) -> Iterator[RowChange]:
+    rows = view.page(state.table.name, since, limit)
+    key, columns = list(state.table.key), list(state.schema.names)
+    earlier = rows.select([compare.EARLIER + one for one in columns]).rename_columns(columns)
+    was, is_ = rows[compare.WAS].to_pylist(), rows[compare.IS].to_pylist()
+    parts = (rows.select(columns), earlier, rows.select(key), rows.select([SEQ, COMMIT, ACTOR, AT]))
+    told = zip(*(said(part, state) for part in parts), strict=True)
+    for place, (now, then, named, facts) in enumerate(told):
+        before, after = then if was[place] else None, now if is_[place] else None
+        yield RowChange(
+            table=state.table.name,
+            kind=kind_of(before, after),
+            key=named,
+            before=before,
+            after=after,
+            seq=facts[SEQ],
+            commit=facts[COMMIT],
+            actor=facts[ACTOR],
+            at=facts[AT],
+        )
