@@ -13,6 +13,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound
 from strandline.lake import Lake
+from strandline.ledger import touches
 from strandline.model.mutations import Statement
 from tests.kit import in_ledger, python_process, strand_json
 from tests.versions.racing import Work, outcome, racing
@@ -307,6 +308,23 @@ def test_f34_a_table_that_refers_to_another_from_now_on(lake: Lake) -> None:
         lake.create_table("member", MEMBER, key=["id"], constraints=["reference(team -> team)"])
         lake.mutate([member("a", team="red")])
         assert outcome(other, mutating([sl.delete("team", "red")])) == "constraint"
+
+
+def test_f34_a_claim_that_was_swept_is_not_missed(lake: Lake) -> None:
+    """Old claims go. Who was judged before one of them starts over, though it can't be seen any more."""
+    make_teams(lake)
+
+    def take_and_sweep(other: Lake) -> None:
+        other.mutate([member("b", email="same@x")])
+        assert touches.sweep_claims(other.ledger, grace_s=0) == 1
+
+    assert sorted(racing(lake, mutating([member("a", email="same@x")]), take_and_sweep)) == ["constraint", "stored"]
+    assert in_ledger(lake, "select count(*) from claims")[0][0] == 0
+    assert_constraints(lake)
+    lake.mutate([*team("red"), member("c", email="c@x", team="red")])
+    assert touches.sweep_claims(lake.ledger, grace_s=3600) == 0
+    assert touches.sweep_claims(lake.ledger, grace_s=0, limit=1) == 1
+    assert touches.sweep_claims(lake.ledger, grace_s=0) == 1
 
 
 def assert_constraints(lake: Lake) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from strandline.ledger import schema as db
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.prepared import Prepared, Step, together
 
 CHUNK = 500
@@ -88,6 +89,40 @@ def claiming(branch_id: str, table_id: str, number: int, claims: Sequence[bytes]
     """What notes that a commit wrote these claims; only the last one to do so is kept."""
     place = {"b_table_id": table_id, "b_branch_id": branch_id, "b_number": number}
     return [Step(statement, {**place, "b_hash": claim}) for claim in claims for statement in (_FORGET_CLAIM, _CLAIM)]
+
+
+def count_claims(conn: Connection, *, now_us: int, grace_s: float) -> int:
+    """How many claims can go."""
+    return conn.execute(select(func.count()).select_from(_old_claims(now_us, grace_s).subquery())).scalar_one()
+
+
+def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
+    """Forget claims that are older than a grace period; returns how many, and is bounded.
+
+    A change that was judged before one of them, and is still on its way, could not see it any more. So the barrier of
+    the table is raised, and such a change starts over.
+    """
+    with ledger.write() as txn:
+        found = txn.conn.execute(_old_claims(txn.at_us, grace_s).limit(limit)).all()
+        steps = [
+            Step(_FORGET_CLAIM, {"b_table_id": row.table_id, "b_branch_id": row.branch_id, "b_hash": row.hash})
+            for row in found
+        ]
+        together(txn.conn, steps)
+        head = db.heads.c
+        for table_id, branch_id in {(row.table_id, row.branch_id) for row in found}:
+            txn.conn.execute(
+                update(db.heads)
+                .where(head.branch_id == branch_id, head.table_id == table_id)
+                .values(barrier=head.barrier + 1)
+            )
+        return len(found)
+
+
+def _old_claims(now_us: int, grace_s: float) -> Select[tuple[str, str, bytes]]:
+    commit = db.commits.c
+    last = select(func.max(commit.seq)).where(commit.at_us <= now_us - int(grace_s * 1_000_000)).scalar_subquery()
+    return select(_claim.table_id, _claim.branch_id, _claim.hash).where(_claim.number <= last)
 
 
 def _chunks(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

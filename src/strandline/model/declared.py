@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from strandline.errors import NotFound
 from strandline.model.constraints import Cardinality, Reference, Unique
 from strandline.model.tables import TableState
 
@@ -64,7 +65,13 @@ class Declared:
             counts = [one for one in constraints if isinstance(one, Cardinality)]
             for reference in constraints:
                 if isinstance(reference, Reference):
-                    target = by_name[reference.table.lower()]
+                    target = by_name.get(reference.table.lower())
+                    if target is None:
+                        raise NotFound(
+                            f"{source.table.name!r} refers to a table {reference.table!r} that the branch has not",
+                            hint="Make that table there too, or drop the reference.",
+                            table=reference.table,
+                        )
                     counted = tuple(one for one in counts if one.columns == reference.columns)
                     link = Link(source, target, reference, counted)
                     from_, to = source.table.table_id, target.table.table_id

@@ -1,9 +1,10 @@
 """Sweeping: what crashes, lost leases and discarded operations left behind, and what is past its grace.
 
-Nothing here is anybody's: batches that no tail names and no reader can still need, old idempotency keys, folders and
-private branches of operations that have no intent any more, snapshots that were staged and never published, files
-that no snapshot names. What exists is always listed first and the ledger read after it: an intent is written before
-the first of its effects and deleted after the last, so what has no intent then belongs to nobody that lives.
+Nothing here is anybody's: batches that no tail names and no reader can still need, old idempotency keys and claims,
+folders and private branches of operations that have no intent any more, snapshots that were staged and never
+published, files that no snapshot names. What exists is always listed first and the ledger read after it: an intent is
+written before the first of its effects and deleted after the last, so what has no intent then belongs to nobody that
+lives.
 
 Files alone have no such record. They must be a day old by the store's own clock, and older than every operation that
 is under way on their table.
@@ -21,7 +22,7 @@ from strandline import logs
 from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
-from strandline.ledger import batches
+from strandline.ledger import batches, touches
 from strandline.ledger.branches import deleted_branches
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
@@ -92,20 +93,27 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
         _Found("folders", _dead_folders(ctx), ctx.staging.remove),
         _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
     ]
-    before = {"batches": waiting, **{one.what: len(one.names) for one in found}}
+    before = {"batches": waiting, "claims": _claims(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
         return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
     tidy_loads(ctx)
     while batches.sweep(ctx.ledger, grace_s=grace_s) > 0:
         pass
+    while touches.sweep_claims(ctx.ledger, grace_s=grace_s) > 0:
+        pass
     left, warnings = _remove(found)
-    after = {"batches": _released(ctx, grace_s), **left}
+    after = {"batches": _released(ctx, grace_s), "claims": _claims(ctx, grace_s), **left}
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
 
 def _released(ctx: Context, grace_s: float) -> int:
     with ctx.ledger.read() as conn:
         return batches.count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+
+
+def _claims(ctx: Context, grace_s: float) -> int:
+    with ctx.ledger.read() as conn:
+        return touches.count_claims(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
 
 
 def _dead_folders(ctx: Context) -> list[str]:
