@@ -15,6 +15,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, StrandError, TooLarge, Unsupported
 from strandline.lake import Lake
+from strandline.ledger import mutations
 from strandline.operations import load, mutate
 from tests.kit import crash, python_process, reopened, strand_json
 from tests.versions.kit import make_people, people, versions
@@ -264,6 +265,20 @@ def test_f66_a_row_that_came_while_a_table_was_overwritten_does_not_stay(lake: L
     assert racing(lake, loading, _mutate(sl.put("person", {"id": "late"}))) == ["stored", "stored"]
     assert people(lake, "id") in ([("a",)], [("a",), ("late",)])
     assert ("old",) not in people(lake, "id")
+
+
+def test_f66_a_large_load_meets_those_alone_that_wrote_what_it_read(lake: Lake, tmp_path: Path) -> None:
+    """Of many rows it is asked what others wrote since, and not for each: one of them is seen, others don't matter."""
+    rules = ["unique(n)"]
+    lake.create_table("member", {"id": "string", "n": "long?"}, key=["id"], constraints=rules)
+    lake.mutate([sl.put("member", {"id": "x", "n": -1})])
+    rows = [{"_table": "member", "id": f"m{n}", "n": n} for n in range(mutations.MANY + 1)]
+    taken = _mutate(sl.put("member", {"id": "y", "n": 7}))
+    assert sorted(racing(lake, _load(rows, "append", tmp_path), taken)) == ["constraint", "stored"]
+    lake.mutate([sl.delete("member", "y")])
+    free = _mutate(sl.put("member", {"id": "y", "n": -7}))
+    assert racing(lake, _load(rows, "merge", tmp_path), free) == ["stored", "stored"]
+    assert lake.view().table("member").num_rows == len(rows) + 2
 
 
 LOADS = """

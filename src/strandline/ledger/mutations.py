@@ -24,6 +24,8 @@ from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.tables import raise_shape, refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
 
+MANY = 1000
+
 
 @dataclass(frozen=True)
 class TableChange:
@@ -41,7 +43,8 @@ class TableChange:
 class TableRead:
     """What a mutation depends on in one table: that no other rows came in than by commits, and none of these keys.
 
-    And none of these `claims`. `whole` is the seq of its newest version where all of its rows were read.
+    And none of these `claims`. `whole` is the seq of its newest version where all of its rows were read; `last_seq` is
+    that too, where it is known and they were not.
     """
 
     table: str
@@ -50,6 +53,12 @@ class TableRead:
     hashes: Sequence[bytes] = ()
     claims: Sequence[bytes] = ()
     whole: int | None = None
+    last_seq: int | None = None
+
+    @property
+    def many(self) -> bool:
+        """Whether it is quicker to ask what was written since than for each of these."""
+        return self.last_seq is not None and len(self.hashes) + len(self.claims) > MANY
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,8 @@ def _asks(mutation: Mutation) -> list[Step]:
     asks = [Step(_SELECT_TIP, {"b_branch": branch})]
     for read in mutation.reads:
         asks.append(Step(_SELECT_HEAD, {"b_branch": branch, "b_table": read.table_id}))
+        if read.many:
+            continue
         for statement, hashes in ((_SELECT_NEWEST, read.hashes), (_SELECT_CLAIM, read.claims)):
             asks += [Step(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": one}) for one in hashes]
     return asks
@@ -168,7 +179,7 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
             _gone(mutation, rows[0])
             or _other_shape(mutation, rows[0])
             or other_tip(mutation.branch, mutation.tip, tip)
-            or _moved(mutation, iter(rows[1:]), written)
+            or _moved(txn, mutation, iter(rows[1:]), written)
             or (_source_moved(txn, mutation, mutation.source) if mutation.source is not None else None)
         )
         earlier = error or _earlier(txn, mutation)
@@ -242,12 +253,12 @@ def other_seq(table: str, expected: int | None, actual: int) -> Conflict | None:
     )
 
 
-def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written) -> Exception | None:
+def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written) -> Exception | None:
     branch = mutation.branch_id
     versions = {change.append.table_id: change.append for change in mutation.changes}
     for read in mutation.reads:
         ((schema_version, refuses, barrier, last_seq),) = next(rows)
-        numbers = [next(rows)[0][0] for _ in (*read.hashes, *read.claims)]
+        numbers = [] if read.many else [next(rows)[0][0] for _ in (*read.hashes, *read.claims)]
         append = versions.get(read.table_id)
         refused = refusal(append, schema_version, refuses) if append is not None else None
         last_seq = written.last_seqs.get((branch, read.table_id), last_seq)
@@ -255,6 +266,9 @@ def _moved(mutation: Mutation, rows: Iterator[Sequence[Any]], written: _Written)
         if refused is not None:
             return refused
         since = any(number > mutation.base for number in numbers)
+        if read.many and last_seq != read.last_seq:
+            later = touches.written_since(txn.conn, branch, read.table_id, mutation.base)
+            since = not later.isdisjoint((*read.hashes, *read.claims))
         within = any((branch, read.table_id, one) in written.hashes for one in (*read.hashes, *read.claims))
         others = read.whole is not None and read.whole != last_seq
         if barrier != read.barrier or since or within or others:
@@ -347,7 +361,7 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
     error = (
         _gone(mutation, rows[0])
         or (Moved("the branch") if tip != mutation.tip else None)
-        or _moved(mutation, iter(rows[1:]), _Written())
+        or _moved(txn, mutation, iter(rows[1:]), _Written())
         or _source_moved(txn, mutation, source)
     )
     if error is None:

@@ -91,6 +91,15 @@ def claiming(branch_id: str, table_id: str, number: int, claims: Sequence[bytes]
     return [Step(statement, {**place, "b_hash": claim}) for claim in claims for statement in (_FORGET_CLAIM, _CLAIM)]
 
 
+def written_since(conn: Connection, branch_id: str, table_id: str, number: int) -> set[bytes]:
+    """The hashes of all keys and claims that commits after this number wrote in a table."""
+    found: set[bytes] = set()
+    for table in (db.touches, db.claims):
+        here = (table.c.table_id == table_id, table.c.branch_id == branch_id, table.c.number > number)
+        found.update(conn.execute(select(table.c.hash).where(*here)).scalars())
+    return found
+
+
 def count_claims(conn: Connection, *, now_us: int, grace_s: float) -> int:
     """How many claims can go."""
     return conn.execute(select(func.count()).select_from(_old_claims(now_us, grace_s).subquery())).scalar_one()

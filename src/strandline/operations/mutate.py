@@ -378,9 +378,10 @@ def _reads(request: Request, look: Looking, declared: Declared, judged: Judged) 
         head = look.heads[table_id]
         name, claims = declared.states[table_id].table.name, list(judged.reads.get(table_id, ()))
         if table_id in whole:
-            yield TableRead(name, table_id, head.barrier, claims=claims, whole=head.last_seq)
+            yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:
-            yield TableRead(name, table_id, head.barrier, list(look.asked.get(table_id, ())), claims)
+            keys = list(look.asked.get(table_id, ()))
+            yield TableRead(name, table_id, head.barrier, keys, claims, last_seq=head.last_seq)
 
 
 def _row(version: Version | None) -> Row | None:
