@@ -94,6 +94,8 @@ def test_the_demonstration_ends_with_nothing_lost_and_nothing_twice(tmp_path: Pa
     (recovery,) = document["recoveries"]
     assert recovery["op_id"] == flush["operation"]
     assert recovery["outcome"] == {"staging": "rolled_back", "staged": "rolled_forward"}[flush["phase"]]
+    merging = document["merging"]
+    assert merging["outcome"] == "merged" and merging["on_branch"] == merging["merged_rows"] > merging["on_main"] > 0
     assert "killed the worker in the middle of flush" in err
     assert "killed the worker in the middle of delivery" in err
     assert_nothing_runs(folder)

@@ -6,6 +6,7 @@
 4. The worker is killed inside a flush: the ledger shows one under way. SQL answers meanwhile. It is started again.
 5. The worker is killed inside a delivery: the ledger shows it open, and the receiver has a part. It is started again.
 6. Everybody finishes; when all is delivered, every destination is compared with the acks.
+7. A table of sessions is changed on a branch and on main, and the branch is merged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import orjson
 
 import strandline as sl
 from strandline.demo import acks
+from strandline.demo.branches import BRANCH, Merging, merge_a_branch
 from strandline.demo.destinations import (
     RECEIVER,
     add_sinks,
@@ -62,6 +64,7 @@ class Outcome:
     seconds: float
     recoveries: list[dict[str, Any]]
     killed: list[dict[str, Any]]
+    merging: Merging
 
     @property
     def rows_per_second(self) -> float:
@@ -141,7 +144,13 @@ def _outcome(run: Run, seconds: float) -> Outcome:
     figures = _figures(run, recoveries, flushes)
     run.processes.ask_to_end(RECEIVER)
     run.wait("waiting for the receiver to stop", lambda: run.processes.all_ended((RECEIVER,)))
-    return Outcome(figures, [*run.wrong, *wrong(figures, run.settings.rows)], seconds, recoveries, run.killed)
+    merging = merge_a_branch(run.places.root)
+    run.narrator.say(
+        f"{merging.sessions} sessions: {merging.on_branch} changed on the branch {BRANCH}, {merging.on_main} on main, "
+        f"{merging.different} differed; merged, and looked back"
+    )
+    found = [*run.wrong, *wrong(figures, run.settings.rows), *merging.wrong]
+    return Outcome(figures, found, seconds, recoveries, run.killed, merging)
 
 
 def _figures(run: Run, recoveries: list[dict[str, Any]], flushes: set[str]) -> Figures:

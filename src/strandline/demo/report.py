@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import strandline as sl
+from strandline.demo.branches import BEFORE, BRANCH, SESSIONS
 from strandline.demo.conductor import Outcome
 from strandline.demo.destinations import RECEIVER
 
@@ -42,6 +43,7 @@ def as_document(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 1),
         "rows_per_second": round(outcome.rows_per_second),
         "killed": outcome.killed,
+        "merging": asdict(outcome.merging),
         "recoveries": [
             {key: row[key] for key in ("op_id", "kind", "outcome", "actor", "original_actor", "reason")}
             for row in outcome.recoveries
@@ -53,7 +55,7 @@ def show(console: Console, outcome: Outcome, root: Path) -> None:
     """Everything, for people."""
     console.print(_destinations(outcome))
     console.print(_figures(outcome))
-    for line in _killed(outcome):
+    for line in [*_killed(outcome), _merged(outcome)]:
         console.print(line, markup=False, soft_wrap=True)
     with sl.open(root, read_only=True) as lake:
         view = lake.view()
@@ -123,6 +125,14 @@ def _killed(outcome: Outcome) -> list[str]:
     return [*writers, *flushes, *deliveries]
 
 
+def _merged(outcome: Outcome) -> str:
+    done = outcome.merging
+    return (
+        f"merged branch {BRANCH} into main: {done.merged_rows} of {done.sessions} {SESSIONS} written, "
+        f"main's own {done.on_main} changes kept; at the tag {BEFORE} all are as they were"
+    )
+
+
 def _batch_under_way(victim: dict[str, Any]) -> str:
     if victim["stored_but_not_answered"]:
         return "the batch it had not been told of was offered again, and not stored twice"
@@ -155,6 +165,8 @@ Nothing was lost, and nothing is there twice. To look further:
   {strand} status
   {strand} sink show {RECEIVER}
   {strand} sql "select role, kind, count(*) from messages group by all order by all"
+  {strand} log
+  {strand} diff {BEFORE} main --limit 5
   {strand} audit"""
 
 
