@@ -15,7 +15,7 @@ import pytest
 import strandline as sl
 from strandline import failpoints
 from strandline.backup import backup
-from strandline.errors import BadRequest, HistoryGone, Unsupported
+from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound, Unsupported
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.mutations import Statement
@@ -142,6 +142,36 @@ def test_rows_that_all_go_leave_an_empty_state(lake: Lake) -> None:
     lake.flush("person")
     lake.fold("person")
     assert [row[0] for row in check(lake, spark=True)] == ["b"]
+
+
+@pytest.mark.both_ledgers
+def test_changes_meet_folded_rows(lake: Lake) -> None:
+    """Rows that are there, that were deleted, and that never were; with conditions, on a branch too."""
+    folded(lake)
+    lake.flush("person")
+    lake.fold("person")
+    lake.branch("x")
+    seqs = dict(lake.view().sql("select id, _seq from person").rows())
+    for branch in ("x", "main"):
+        with pytest.raises(Conflict, match="there already"):
+            lake.mutate([sl.insert("person", {"id": "c"})], branch=branch)
+        for gone in ("b", "nobody"):
+            with pytest.raises(NotFound, match="not there"):
+                lake.mutate([sl.patch("person", gone, {"age": 9})], branch=branch)
+        lake.mutate([sl.delete("person", "b")], branch=branch)
+        with pytest.raises(Conflict) as moved:
+            lake.mutate([sl.put("person", {"id": "a"})], branch=branch, expect=sl.row("person", "c", 1))
+        assert moved.value.detail["actual"] == seqs["c"]
+        lake.mutate(
+            [sl.patch("person", "a", {"name": branch}), sl.insert("person", {"id": "b", "age": 7})],
+            branch=branch,
+            expect=[sl.row("person", "c", seqs["c"]), sl.row("person", "b", None), sl.row("person", "e", None)],
+        )
+        lake.flush("person", branch=branch)
+        lake.fold("person", branch=branch)
+        lake.mutate([sl.patch("person", "a", {"age": 5}), sl.delete("person", "d")], branch=branch)
+        rows = [row[:3] for row in check(lake, branch)]
+        assert rows == [("a", branch, 5), ("b", None, 7), ("c", None, 1)]
 
 
 def test_files_that_no_change_falls_among_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,27 @@ from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
 from strandline.ledger.prepared import Prepared, Step, together
 from strandline.ledger.tables import branch_id
+from strandline.model.ids import state_id
+from strandline.model.tables import TableState
 
 
 @dataclass(frozen=True)
 class HeadNow:
-    """What a change of a table depends on besides its rows."""
+    """What a change of a table depends on besides its rows; and its state, with how far the log is folded into it."""
 
     version: int
     barrier: int
     last_seq: int
     schema_version: int
+    state_version: int
+    folded_seq: int
+
+    @classmethod
+    def of(cls, state: TableState) -> HeadNow:
+        """The same of a table that a view has."""
+        head, folded = state.head, state.folded
+        version = folded.head.version if folded is not None else 0
+        return cls(head.version, head.barrier, head.last_seq, head.schema_version, version, state.folded_seq)
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,21 @@ _last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_sub
 _SELECT_BRANCH = select(db.branches.c.tip, _last_seq, db.branches.c.shape).where(
     db.branches.c.branch_id == bindparam("b_branch")
 )
+_head, _state = db.heads.alias("head"), db.heads.alias("state")
 _SELECT_HEAD = Prepared(
-    select(db.heads.c.version, db.heads.c.barrier, db.heads.c.last_seq, db.heads.c.schema_version).where(
-        db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
+    select(
+        _head.c.version,
+        _head.c.barrier,
+        _head.c.last_seq,
+        _head.c.schema_version,
+        _state.c.version.label("state_version"),
+        _state.c.last_seq.label("folded_seq"),
+    )
+    .join_from(_head, _state, _state.c.branch_id == _head.c.branch_id)
+    .where(
+        _head.c.branch_id == bindparam("b_branch"),
+        _head.c.table_id == bindparam("b_table"),
+        _state.c.table_id == bindparam("b_state"),
     )
 )
 
@@ -54,7 +77,8 @@ def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
     found = branch_id(conn, branch)
     tip, number, shape = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
-    steps = [Step(_SELECT_HEAD, {"b_branch": found, "b_table": table_id}) for table_id in table_ids]
+    places = [{"b_branch": found, "b_table": one, "b_state": state_id(one)} for one in table_ids]
+    steps = [Step(_SELECT_HEAD, place) for place in places]
     rows = zip(table_ids, together(conn, steps), strict=True)
     heads = {table_id: HeadNow(*head[0]) for table_id, head in rows if head}
     from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]

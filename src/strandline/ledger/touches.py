@@ -6,7 +6,7 @@ only when it was last written; rows that hold a value are found by the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
@@ -34,6 +34,7 @@ _NEWEST = Prepared(
         _touch.branch_id == bindparam("b_branch"),
         _touch.hash == bindparam("b_hash"),
         _touch.number <= bindparam("b_upto"),
+        _touch.seq > bindparam("b_since"),
     )
     .order_by(_touch.number.desc())
     .limit(1)
@@ -53,12 +54,15 @@ _CLAIM = Prepared(insert(db.claims).values({column: bindparam(f"b_{column.name}"
 
 
 def newest(
-    conn: Connection, lineage: Sequence[tuple[str, int]], table_id: str, hashes: Sequence[bytes]
+    conn: Connection, lineage: Sequence[tuple[str, int]], table_id: str, hashes: Iterable[bytes], since: int
 ) -> dict[bytes, Touch]:
-    """The newest version of each of these keys: the branch's own, or else that of the nearest one it comes from."""
+    """The newest version of each of these keys: the branch's own, or else that of the nearest one it comes from.
+
+    Only those above the seq `since`, up to which the branch's log is folded: of what is folded, some is forgotten here.
+    """
     found: dict[bytes, Touch] = {}
     for branch_id, upto in lineage:
-        place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto}
+        place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto, "b_since": since}
         for some in _chunks([one for one in hashes if one not in found]):
             steps = [Step(_NEWEST, {**place, "b_hash": one}) for one in some]
             for one, rows in zip(some, together(conn, steps), strict=True):

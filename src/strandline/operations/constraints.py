@@ -27,7 +27,7 @@ from strandline.model.tables import TableState
 from strandline.model.values import shown
 from strandline.model.violations import Violation
 from strandline.views.looking import Found
-from strandline.views.versions import Row, Version
+from strandline.views.versions import Keys, Row, Version
 
 Values: TypeAlias = tuple[Any, ...]
 
@@ -35,7 +35,7 @@ Values: TypeAlias = tuple[Any, ...]
 class LookUp(Protocol):
     """How rows that a commit does not change are found."""
 
-    def ask(self, state: TableState, keys: Sequence[bytes]) -> None:
+    def ask(self, state: TableState, keys: Keys) -> None:
         """Look these keys up."""
 
     def get(self, table_id: str, key: bytes) -> Version | None:
@@ -137,7 +137,7 @@ class Judging:
                     if at in self.changes:
                         self.changes[at].after = None
                         continue
-                    self.look.ask(link.source, [found.hash])
+                    self.look.ask(link.source, {found.hash: found.key})
                     version = self.look.get(*at)
                     # Not there: it came after what this commit starts from, and the claim that was read tells.
                     if version is not None and version.row is not None:
@@ -215,7 +215,12 @@ class Judging:
                     made.append((change, has, key_hash(has)))
         self.judged.write(link.source, "reference", columns, moved)
         target_id = link.target.table.table_id
-        self.look.ask(link.target, [key for _, _, key in made if (target_id, key) not in self.changes])
+        names = link.target.table.key
+        asked = {key: value for _, value, key in made if (target_id, key) not in self.changes}
+        self.look.ask(
+            link.target,
+            {key: dict(zip(names, _arrays(value, link.target), strict=True)) for key, value in asked.items()},
+        )
         for change, value, key in made:
             if not self._is_there(target_id, key):
                 reason = f"names no row of {link.target.table.name!r}"

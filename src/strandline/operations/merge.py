@@ -273,10 +273,7 @@ def _refuse_unknown(resolution: Resolution, plan: _Plan) -> None:
 
 def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> _Plan:
     states = [target.state(name) for name in target.tables if target.state(name).table.key]
-    heads = {
-        one.table.table_id: HeadNow(one.head.version, one.head.barrier, one.head.last_seq, one.head.schema_version)
-        for one in states
-    }
+    heads = {one.table.table_id: HeadNow.of(one) for one in states}
     base = replace(target.base, heads=heads)
     declared = Declared.of(base.branch_id, base.shape, states)
     return _Plan(base, source.base.branch_id, tip, declared, is_ahead)

@@ -40,7 +40,7 @@ from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.operations.constraints import Changes, Judged, RowChange, judge
 from strandline.views.looking import Looking, read_declared
-from strandline.views.versions import Row, Version, given_columns, read_versions, row_at
+from strandline.views.versions import Keys, Row, Version, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
 MOST_ROWS = 500_000
@@ -108,16 +108,16 @@ class Request:
         """What the newest version of each of these tables is expected to be."""
         return {state.table.table_id: seq for state, seq in self.seqs}
 
-    def tables(self, declared: Declared) -> list[tuple[TableState, list[bytes]]]:
+    def tables(self, declared: Declared) -> list[tuple[TableState, Keys]]:
         """The tables that it is about, each with the keys whose rows it must see."""
-        found: dict[str, tuple[TableState, dict[bytes, None]]] = {}
+        found: dict[str, tuple[TableState, dict[bytes, Row]]] = {}
         for change in [*self.changes, *(change for change, _ in self.rows)]:
-            _, hashes = found.setdefault(change.state.table.table_id, (change.state, {}))
+            _, keys = found.setdefault(change.state.table.table_id, (change.state, {}))
             if change.reads or declared.depends(change.state.table.table_id):
-                hashes[change.hash] = None
+                keys[change.hash] = change.key
         for state in (*self.whole, *(state for state, _ in self.seqs)):
             found.setdefault(state.table.table_id, (state, {}))
-        return [(state, list(hashes)) for state, hashes in found.values()]
+        return list(found.values())
 
 
 class Mutator:
@@ -365,7 +365,7 @@ def _delete_others(state: TableState, changes: Changes, look: Looking, declared:
             f"{len(others)} rows of {state.table.name!r} would be deleted at once", hint=f"At most {MOST_ROWS} are."
         )
     if declared.depends(table_id):
-        look.ask(state, [one.hash for one in others])
+        look.ask(state, {one.hash: one.key for one in others})
     for one in others:
         before = _row(look.get(table_id, one.hash)) if declared.depends(table_id) else one.key
         changes[table_id, one.hash] = RowChange(state, one.hash, one.key, before, None)

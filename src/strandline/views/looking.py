@@ -19,7 +19,7 @@ from strandline.model.arrow import batch_arrow
 from strandline.model.declared import Declared
 from strandline.model.keys import key_hash
 from strandline.model.tables import TableState
-from strandline.views.versions import Row, Version, Versions, read_versions, row_at
+from strandline.views.versions import Keys, Row, Version, Versions, read_versions, row_at
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Looking:
         """The newest version of a key that was asked for; None where there never was one."""
         return self._found.get(table_id, {}).get(key)
 
-    def ask(self, state: TableState, keys: Sequence[bytes]) -> None:
+    def ask(self, state: TableState, keys: Keys) -> None:
         """Look up the newest versions of these keys; `get` then has them."""
         asked = self.asked.setdefault(state.table.table_id, {})
-        unknown = [key for key in dict.fromkeys(keys) if key not in asked]
+        unknown = {hash_: key for hash_, key in keys.items() if hash_ not in asked}
         if unknown or state.table.table_id not in self.heads:
             self._take(read_versions(self._ledger, self._branch, [(state, unknown)]))
             asked.update(dict.fromkeys(unknown))
@@ -65,7 +65,7 @@ class Looking:
 
         It reads these columns of this one table, whatever the size of the others.
         """
-        self.ask(state, [])  # its head first: what changes after that is noticed
+        self.ask(state, {})  # its head first: what changes after that is noticed
         shape = batch_arrow(state.schema, state.table)
         asked = None
         if values is not None:

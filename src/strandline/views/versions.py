@@ -1,12 +1,13 @@
 """Rows of keyed tables by key: the newest version of each, as one database snapshot shows it.
 
 The ledger knows by a key's hash which batch holds its newest version. A batch that was flushed and swept since is in
-the log's files, where its rows are found by their seqs.
+the log's files, where its rows are found by their seqs. What is folded is in the table's state: there a row is found by
+its key, and by reading few rows beside it, because a state is sorted by key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,12 +21,16 @@ from strandline.ledger.batches import find_payloads
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.model.arrow import batch_arrow
-from strandline.model.tables import TableState
+from strandline.model.ids import state_id
+from strandline.model.keys import key_hash
+from strandline.model.tables import DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.views.tail import Unreadable, decode_payload
 from strandline.views.view import files_sql, refuse_unreadable, stored_columns
 
 if TYPE_CHECKING:
+    import duckdb
+
     from strandline.ledger.ledger import Connection
 
 Row: TypeAlias = Mapping[str, Any]
@@ -52,7 +57,11 @@ class Versions:
         return self.found.get(table_id, {}).get(key)
 
 
-def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Sequence[bytes]]]) -> Versions:
+Keys: TypeAlias = Mapping[bytes, Row]
+"""Keys of a table by their hashes."""
+
+
+def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Keys]]) -> Versions:
     """A branch as it is now, with the newest versions of these keys of these tables.
 
     Conflict where the schema of one is not the one that `wanted` knows: what is there may be of another shape.
@@ -61,7 +70,7 @@ def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState
         base = read_base(conn, branch, [state.table.table_id for state, _ in wanted])
         for state, _ in wanted:
             _refuse_moved(base, state)
-        found = {state.table.table_id: _read(conn, base, state, hashes) for state, hashes in wanted if hashes}
+        found = {state.table.table_id: _read(conn, base, state, keys) for state, keys in wanted if keys}
     return Versions(base, found)
 
 
@@ -77,9 +86,11 @@ def _refuse_moved(base: Base, state: TableState) -> None:
         )
 
 
-def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[bytes]) -> dict[bytes, Version]:
-    table_id = state.table.table_id
-    newest = touches.newest(conn, base.lineage, table_id, hashes)
+def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
+    head = base.heads.get(state.table.table_id)
+    if head is None:
+        return {}
+    newest = touches.newest(conn, base.lineage, state.table.table_id, keys, head.folded_seq)
     by_batch: dict[str, list[tuple[bytes, int]]] = {}
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
@@ -95,6 +106,9 @@ def _read(conn: Connection, base: Base, state: TableState, hashes: Sequence[byte
     flushed = {seq: key for versions in by_batch.values() for key, seq in versions}
     if flushed:
         found.update(_from_log(conn, base, state, flushed))
+    folded = {hash_: key for hash_, key in keys.items() if hash_ not in newest}
+    if folded and head.folded_seq:
+        found.update(_from_state(conn, base, state, folded))
     return found
 
 
@@ -119,16 +133,47 @@ def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[i
     version = base.heads[state.table.table_id].version
     files = read_files(conn, base.branch_id, state.table.table_id, version, since=min(wanted) - 1, until=max(wanted))
     needed = [file for file in files if any(file.first_seq <= seq <= file.last_seq for seq in wanted)]
-    found: dict[bytes, Version] = {}
-    shape = pa.schema([*batch_arrow(state.schema, state.table), pa.field(SEQ, pa.int64())])
-    columns = [column for column in stored_columns(state) if column.name in shape.names]
     condition = f"{SEQ} IN ({', '.join(map(str, wanted))})"
-    with sandbox.interruptible(), sandbox.connect() as connection:
-        log = files_sql(state, needed, columns) if needed else relations.empty(columns)
-        rows = relations.matching(connection, log, [sandbox.quote_name(name) for name in shape.names], condition)
-    for batch in rows.cast(shape).to_batches():
-        for place, seq in enumerate(batch.column(SEQ).to_pylist()):
-            found[wanted[seq]] = _version(batch, place, seq, state)
+    found = {
+        wanted[version.seq]: version
+        for _, version in _find(
+            state, needed, lambda connection, rows, names: relations.matching(connection, rows, names, condition)
+        )
+    }
     if len(found) < len(wanted):
         raise HistoryGone(f"versions of rows of table {state.table.name!r} are no longer kept", table=state.table.name)
     return found
+
+
+def _from_state(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
+    """Rows out of the state's files, by their keys; one that is not there was deleted, or never was."""
+    version = base.heads[state.table.table_id].state_version
+    files = read_files(conn, base.branch_id, state_id(state.table.table_id), version)
+    asked = pa.table({name: pa.concat_arrays([key[name] for key in keys.values()]) for name in state.table.key})
+    found = _find(state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked))
+    return {key_hash(key): version for key, version in found}
+
+
+Matching: TypeAlias = "Callable[[duckdb.DuckDBPyConnection, str, list[str]], pa.Table]"
+
+
+def _find(
+    state: TableState, files: Sequence[DataFile], matching: Matching
+) -> Iterator[tuple[tuple[Any, ...], Version]]:
+    """Versions out of some data files, each with the values of its key."""
+    if not files:
+        return
+    shape = pa.schema([*batch_arrow(state.schema, state.table), pa.field(SEQ, pa.int64())])
+    columns = [column for column in stored_columns(state) if column.name in shape.names]
+    names = [sandbox.quote_name(name) for name in shape.names]
+    try:
+        with sandbox.interruptible(), sandbox.connect() as connection:
+            rows = matching(connection, files_sql(state, files, columns), names)
+    except Exception as error:
+        if not sandbox.is_missing_file(error):
+            raise
+        raise HistoryGone(f"a file of table {state.table.name!r} is not there any more: {error}") from error
+    for batch in rows.cast(shape).to_batches():
+        keys = zip(*(batch.column(name).to_pylist() for name in state.table.key), strict=True)
+        for place, (key, seq) in enumerate(zip(keys, batch.column(SEQ).to_pylist(), strict=True)):
+            yield key, _version(batch, place, seq, state)

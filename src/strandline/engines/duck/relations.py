@@ -83,6 +83,25 @@ def matching(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence
     return connection.sql(query).to_arrow_table()
 
 
+def with_keys(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], asked: pa.Table) -> pa.Table:
+    """Columns of those rows whose key is one of those `asked` for, whose columns are the key's.
+
+    The range of each column is told beside that: whoever reads sorted files then skips what lies outside of it.
+    """
+    import pyarrow.compute as pc
+
+    load_rows(connection, "asked", asked.schema, asked.to_batches())
+    ranges: list[str] = []
+    ends: list[object] = []
+    for name in asked.column_names:
+        found = pc.min_max(asked.column(name)).as_py()
+        ranges.append(f"{quote_name(name)} BETWEEN ? AND ?")
+        ends += [found["min"], found["max"]]
+    near = f"SELECT * FROM ({rows}) WHERE {' AND '.join(ranges)}"
+    same = f"SEMI JOIN {internal('asked')} USING ({_names(asked.column_names)})"
+    return connection.sql(f"SELECT {', '.join(columns)} FROM ({near}) {same}", params=ends).to_arrow_table()
+
+
 def older_than(column: str, cutoff_us: int) -> str:
     """The condition for rows whose time (a timestamp or a date) lies before a moment; without a time, none does."""
     return f"epoch_us({quote_name(column)}::TIMESTAMPTZ) < {cutoff_us}"
