@@ -326,6 +326,22 @@ def test_f67_a_commit_shows_the_same_rows_before_and_after_merges(lake: Lake) ->
         assert again.view(at=on_main).sql("select * from pet").rows() == []
 
 
+def test_f37_a_merge_reads_what_was_changed_and_not_the_table(lake: Lake) -> None:
+    """As many rows of a large table as of a small one: those that either side changed, and those they meet."""
+    read: list[int] = []
+    for name, rows in (("small", 20), ("large", 2000)):
+        make_people(lake, name)
+        lake.mutate([sl.put(name, {"id": str(n), "age": n}) for n in range(rows)])
+        lake.flush(name)
+        lake.fold(name)
+        lake.branch(name)
+        for branch, some in ((name, range(4)), ("main", range(3, 8))):
+            lake.mutate([sl.patch(name, str(n), {"note": branch} if branch == name else {"age": 0}) for n in some],
+                        branch=branch)  # fmt: skip
+        read.append(lake.merge(name).rows_read)
+    assert read[0] == read[1] <= 4 * 2 + 5
+
+
 def test_f40_sinks_on_the_target_get_each_merged_row_once(lake: Lake, tmp_path: Path) -> None:
     """In whatever order rows are written, delivered and merged, also back and forth."""
     forked(lake)
@@ -359,6 +375,31 @@ def test_f40_sinks_on_the_target_get_each_merged_row_once(lake: Lake, tmp_path: 
     lake.merge("main", into="x")
     lake.merge("x")
     assert sorted(delivered()) == sorted([*expected, ("d", 1), ("e", 1)])
+
+
+def test_f56_a_branch_that_is_made_again_has_no_marks_of_the_old_one(lake: Lake, tmp_path: Path) -> None:
+    """A sink follows the branch that it was made for: of one of that name that came later, another one gets all."""
+    forked(lake)
+
+    def follow(name: str) -> None:
+        lake.add_sink(name, "blob", {"uri": (tmp_path / name).as_uri(), "format": "jsonl", "branch": "x"})
+
+    def keys(name: str) -> list[str]:
+        lines = [line for path in sorted((tmp_path / name).rglob("*.jsonl*")) for line in _lines(path)]
+        return sorted(json.loads(line)["id"] for line in lines if "_removed" in line)
+
+    follow("old")
+    changed(lake, "x", c=3)
+    changed(lake, "main", m=1)
+    assert [one.outcome for one in lake.tick()] == ["delivered"] and keys("old") == ["a", "b", "c"]
+    lake.delete_branch("x", force=True)
+    lake.branch("x")
+    changed(lake, "x", n=5)
+    (told,) = lake.tick()
+    assert told.outcome == "failed" and "was deleted" in str(told.error) and keys("old") == ["a", "b", "c"]
+    follow("new")
+    assert sorted((one.sink, one.outcome) for one in lake.tick()) == [("new", "delivered"), ("old", "failed")]
+    assert keys("new") == ["a", "b", "m", "n"]
 
 
 def _lines(path: Path) -> list[str]:

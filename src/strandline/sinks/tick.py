@@ -20,6 +20,7 @@ from strandline import logs
 from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
+from strandline.ledger.branches import deleted_branches
 from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
@@ -106,7 +107,7 @@ class Ticker:
         """Flush what the sink follows, then work off every stream that is due."""
         if _held(self.sink):
             return []
-        failed = self._flush()
+        failed = [*self._branch_gone(), *self._flush()]
         with self.ctx.ledger.read() as conn:
             due = deliveries.read_streams(conn, self.sink, due=True)
         turns = [_Turn(state, Ticked(self.sink.name, state.table, state.stream.partition)) for state in due]
@@ -114,6 +115,14 @@ class Ticker:
         if turns and not self.stop.is_set():  # one that was told to stop has not done what was due: it is due again
             self.ctx.ledger.run(lambda txn: note_tick(txn, self.sink.sink_id))
         return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]
+
+    def _branch_gone(self) -> list[Ticked]:
+        """Say it when the sink's branch was deleted: one of the same name is another one, with marks of its own."""
+        with self.ctx.ledger.read() as conn:
+            if self.sink.branch_id not in deleted_branches(conn):
+                return []
+        said = "the branch that it follows was deleted; remove the sink, or add one for another branch"
+        return [Ticked(self.sink.name, "", "", outcome="failed", error=said)]
 
     def _flush(self) -> list[Ticked]:
         """Move tails into the log. A table that can't be flushed keeps its rows, and the others go on."""
