@@ -74,6 +74,8 @@ class Looking:
             asked = pa.Table.from_arrays(parts, names=list(columns))
         names = list(dict.fromkeys([*state.table.key, *columns]))
         view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
+        if view.state(state.table.name).head.schema_version != state.head.schema_version:
+            raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
         wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
         found: list[Found] = []
         for batch in view.having(state.table.name, names, asked).cast(wanted).to_batches():
