@@ -136,13 +136,13 @@ class Lake(Versioned):
             extra=unknown_fields == "json",
         )
 
-    def schema(self, branch: str = MAIN) -> dict[str, Any]:
+    def schema(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:
         """The schemas of a branch's tables, as a document that can be changed and applied."""
         from strandline.operations.schema_apply import describe
 
-        return describe(self.view(branch))
+        return describe(self.view(branch, at=at))
 
-    def schema_plan(self, doc: Any, *, branch: str = MAIN) -> Plan:
+    def schema_plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> Plan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed.
 
         Where no step is refused the rows are looked at, and a conflict lists those that forbid it.
@@ -150,20 +150,26 @@ class Lake(Versioned):
         from strandline.operations.schema_apply import look_at, make_plan
 
         view = self.view(branch)
-        planned = make_plan(view, doc)
+        planned = make_plan(view, doc, hard=hard)
         if not planned.refused:
             look_at(view, planned)
         return planned
 
     def schema_apply(
-        self, doc: Any, *, branch: str = MAIN, actor: str = "", message: str = "", expect: HeadIs | None = None
+        self,
+        doc: Any,
+        *,
+        branch: str = MAIN,
+        actor: str = "",
+        message: str = "",
+        expect: HeadIs | None = None,
+        hard: bool = False,
     ) -> Applied:
         """Make the schemas of a branch what a document says: all steps as one commit, or none of them."""
-        from strandline.operations.schema_apply import apply
+        from strandline.operations.schema_apply import Asked, apply
 
-        tip = expect.commit if expect is not None else None
-        actor = checked_actor(actor, None)
-        return apply(self.ledger, lambda: self.view(branch), doc, actor=actor, message=message, tip=tip)
+        asked = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None, hard)
+        return apply(self.ledger, lambda: self.view(branch), asked)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows
 from strandline.lake import Lake
 from strandline.views.spark_sql import spark_sql
-from tests.kit import crash, make_table, messages, reopened
+from tests.kit import crash, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
 Document = dict[str, Any]
@@ -285,3 +287,143 @@ def test_a_change_can_expect_a_commit_and_a_protected_branch_takes_none(lake: La
         lake.schema_apply(doc)
     lake.protect_branch("main", protected=False)
     assert lake.schema_apply(doc, expect=sl.head(lake.log()[0].commit_id), message="why").commit.message == "why"
+
+
+def constrained(*texts: str) -> Callable[[Document], None]:
+    """Declare these, and nothing else."""
+    return lambda table: table.update(constraints=list(texts))
+
+
+def teams(lake: Lake) -> None:
+    """Ann and Bob are red, Cy names a team that is not there; two have the same age."""
+    lake.create_table("team", {"id": "string"}, key=["id"])
+    lake.create_table("member", {"id": "string", "team": "string?", "age": "long?", "state": "string?"}, key=["id"])
+    lake.mutate([sl.put("team", {"id": "red"}), sl.put("team", {"id": "blue"})])
+    rows = [("a", "red", 30, "new"), ("b", "red", 30, "old"), ("c", "gone", None, None)]
+    names = ("id", "team", "age", "state")
+    lake.mutate([sl.put("member", dict(zip(names, row, strict=True))) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "broken"),
+    [
+        ("unique(age)", ["'a'", "'b'"]),
+        ("one_of(state: new)", ["'b'"]),
+        ("range(age: 31..)", ["'a'", "'b'"]),
+        ("check(state: /^n/)", ["'b'"]),
+        ("reference(team -> team, restrict)", ["'c'"]),
+    ],
+)
+def test_a_constraint_that_rows_break_is_refused_with_these_rows(
+    lake: Lake, constraint: str, broken: list[str]
+) -> None:
+    """And comes when they don't any more."""
+    teams(lake)
+    before = lake.schema(), lake.log()
+    with pytest.raises(Conflict) as refused:
+        apply(lake, constrained(constraint), "member")
+    assert sorted(one["key"] for one in refused.value.detail["violations"]) == broken
+    assert (lake.schema(), lake.log()) == before
+    lake.mutate([sl.delete("member", key.strip("'")) for key in broken])
+    (step,) = apply(lake, constrained(constraint), "member").steps
+    assert (step.what, step.verdict) == (f"add {constraint}", "needs validation")
+    assert lake.schema()["tables"]["member"]["constraints"] == [constraint]
+    assert told(apply(lake, constrained(), "member")) == [(f"drop {constraint}", None, "safe")]
+
+
+def test_how_many_may_refer_is_looked_at_from_both_ends(lake: Lake) -> None:
+    """A row with too many, and one with too few: both are named, in the table that they are in."""
+    teams(lake)
+    lake.mutate([sl.delete("member", "c")])
+    reference = "reference(team -> team, restrict)"
+    with pytest.raises(Conflict) as refused:
+        apply(lake, constrained(reference, "cardinality(team: 1..1)"), "member")
+    found = {(one["table"], one["key"]) for one in refused.value.detail["violations"]}
+    assert found == {("team", "'red'"), ("team", "'blue'")}
+    apply(lake, constrained(reference, "cardinality(team: 0..2)"), "member")
+    with pytest.raises(Conflict):
+        lake.mutate([sl.put("member", {"id": "d", "team": "red"})])
+
+
+def test_values_of_a_list_come_and_go(lake: Lake) -> None:
+    """More is safe; fewer is looked at; and the default of older rows has to be one of them."""
+    teams(lake)
+    apply(lake, constrained("one_of(state: new, old)"), "member")
+    done = apply(lake, constrained("one_of(state: new, old, odd)"), "member")
+    assert told(done) == [("extend to one_of(state: new, old, odd)", "state", "safe")]
+    with pytest.raises(Conflict, match="old"):
+        apply(lake, constrained("one_of(state: new)"), "member")
+    done = apply(lake, constrained("one_of(state: new, old)"), "member")
+    assert told(done) == [("narrow to one_of(state: new, old)", "state", "needs validation")]
+    with pytest.raises(Conflict, match="none"):
+        apply(lake, column("state", {"type": "string", "default": "none"}), "member")
+    apply(lake, column("state", {"type": "string", "default": "new"}), "member")
+    assert rows(lake, "select state from member order by id") == [("new",), ("old",), ("new",)]
+
+
+def test_a_rename_takes_its_constraints_along(lake: Lake) -> None:
+    """And a column that a constraint is about is not dropped without it."""
+    teams(lake)
+    apply(lake, constrained("range(age: 0..50)"), "member")
+
+    def change(table: Document) -> None:
+        renamed("age", "years")(table)
+        del table["constraints"]
+
+    apply(lake, change, "member")
+    assert lake.schema()["tables"]["member"]["constraints"] == ["range(years: 0..50)"]
+    with pytest.raises(BadRequest, match="no column any more"):
+        apply(lake, without("years"), "member")
+
+
+def test_tables_come_with_what_refers_to_them(lake: Lake) -> None:
+    """Several in one commit; on a branch keyed ones, which the others don't see; and none goes."""
+    teams(lake)
+    doc: Document = {
+        "tables": {
+            "city": {"columns": {"id": "string"}, "key": ["id"]},
+            "street": {"columns": {"id": "string", "city": "string"}, "key": ["id"],
+                       "constraints": ["reference(city -> city, cascade)"]},
+        }
+    }  # fmt: skip
+    lake.branch("x")
+    done = lake.schema_apply(doc, branch="x")
+    assert [(step.table, step.what, step.verdict) for step in done.steps] == [
+        ("city", "add table", "safe"), ("street", "add table", "safe"),
+    ]  # fmt: skip
+    lake.mutate([sl.put("city", {"id": "Rome"}), sl.put("street", {"id": "s", "city": "Rome"})], branch="x")
+    with pytest.raises(Conflict):
+        lake.mutate([sl.put("street", {"id": "t", "city": "Bonn"})], branch="x")
+    assert "city" not in lake.schema()["tables"] and "city" in lake.schema("x")["tables"]
+    for wrong in ({"columns": {"id": "string"}}, {"drop": True}):
+        with pytest.raises(BadRequest):
+            lake.schema_apply({"tables": {"log" if "columns" in wrong else "city": wrong}}, branch="x")
+
+
+def test_hard_is_refused_and_says_why(lake: Lake) -> None:
+    two_people(lake)
+    planned = lake.schema_plan(edited(lake, without("age")), hard=True)
+    assert told(planned) == [("drop column", "age", "refused")] and "share" in planned.steps[0].why
+    with pytest.raises(BadRequest, match="share"):
+        lake.schema_apply(edited(lake, without("age")), hard=True)
+
+
+def test_the_command_line_shows_plans_and_applies(lake: Lake, tmp_path: Path) -> None:
+    """What it shows can be changed and applied; a loss has to be confirmed; a step that is refused is exit 3."""
+    two_people(lake)
+    doc = strand_json(lake, "schema", "show", "PERSON")
+    assert doc == lake.schema()
+    file = tmp_path / "wanted.json"
+    del doc["tables"]["person"]["columns"]["age"]
+    file.write_text(json.dumps(doc))
+    planned = strand_json(lake, "schema", "plan", str(file))
+    assert [step["verdict"] for step in planned["steps"]] == ["loses data"]
+    refused = strand(lake, "schema", "apply", str(file))
+    assert refused.returncode == 4 and "--yes" in refused.stderr
+    done = strand_json(lake, "schema", "apply", str(file), "--yes", "-m", "no ages")
+    assert strand_json(lake, "show", done["commit"])["message"] == "no ages"
+    assert strand(lake, "schema", "plan", str(file)).stdout.strip() == "There is nothing to do."
+    toml = tmp_path / "wanted.toml"
+    toml.write_text('[tables.person]\ncolumns = {id = "long"}\n')
+    assert strand(lake, "schema", "apply", str(toml), "--yes").returncode == 3
+    assert "age" not in strand(lake, "schema", "show").stdout

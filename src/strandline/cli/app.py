@@ -13,6 +13,7 @@ from strandline.cli import (
     lakes,
     maintenance,
     reading,
+    schemas,
     service,
     serving,
     sinks,
@@ -91,6 +92,7 @@ reading.register(app)
 sinks.register(app)
 upkeep.register(app)
 versions.register(app)
+schemas.register(app)
 maintenance.register(app)
 backups.register(app)
 serving.register(app)

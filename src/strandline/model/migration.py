@@ -18,10 +18,14 @@ from strandline.model.rows import from_dicts
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import Column, Decimal, Fill, Primitive, Type, type_text
-from strandline.model.wanted import WantedColumn, WantedTable
+from strandline.model.wanted import FIXED, WantedColumn, WantedTable
 
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
 
+HARD = (
+    "its values are in files that other branches, tags and the past share, so they can't be taken out of one branch "
+    "alone: make them null first, drop the column without --hard, and let the history expire"
+)
 PENDING = 0
 """A default's seq until its commit has one."""
 
@@ -89,18 +93,25 @@ class Plan:
         return [step for step in self.steps if step.verdict == "loses data"]
 
 
-def plan(branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, main: str) -> Plan:
-    """What has to be done; `current` are the branch's tables by folded name. Steps that can't be done are among it."""
+def plan(
+    branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, on_main: bool, hard: bool = False
+) -> Plan:
+    """What has to be done; `current` are the branch's tables by folded name. Steps that can't be done are among it.
+
+    With `hard` no value may be left that is shown no more, which is more than can be promised.
+    """
     steps: list[Step] = []
     tables: list[TablePlan] = []
     for table in wanted:
         state = current.get(table.name.lower())
         if state is None:
-            found, planned = _made(table, branch == main)
+            found, planned = _made(table, on_main)
         else:
-            found, planned = _changed(state, table, branch == main)
+            found, planned = _changed(state, table, on_main)
         steps += found
         tables += [planned] if found and planned is not None else []
+    if hard:
+        steps = [replace(step, verdict="refused", why=HARD) if step.verdict == "loses data" else step for step in steps]
     return Plan(branch, tuple(steps), tuple(tables))
 
 
@@ -128,8 +139,8 @@ def _made(table: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | No
 def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
     name = state.table.name
     if wanted.drop:
-        steps = [Step("remove table", name, None, "loses data", "its rows are shown no more")]
-        return _on_main(state, steps, on_main), TablePlan(name, state, None, wanted)
+        why = "other branches, tags and the past read it, and it keeps its name for them"
+        return [Step("remove table", name, None, "refused", why)], None
     change = _Change(state, wanted)
     change.fixed()
     change.match()
@@ -165,7 +176,7 @@ class _Change:
 
     def fixed(self) -> None:
         """What a table was made with and keeps."""
-        for what in ("key", "row_key", "partition_by"):
+        for what in FIXED:
             asked, has = getattr(self.wanted, what), getattr(self.state.table, what)
             if asked is not None and asked != has:
                 said = f"it is ({', '.join(has)}) for good: make another table" if has else "it has none, and gets none"

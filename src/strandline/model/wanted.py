@@ -22,6 +22,9 @@ from strandline.model.tables import TableState
 from strandline.model.types import Column, parse_nullable, type_text
 
 _TABLE = ("columns", "key", "row_key", "partition_by", "constraints", "drop")
+FIXED = ("key", "row_key", "partition_by")
+"""What a table is made with and keeps."""
+
 _COLUMN = ("type", "default", "rename_from")
 _ABSENT: Any = object()
 

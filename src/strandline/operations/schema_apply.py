@@ -8,7 +8,7 @@ except for a look at the rows that could forbid it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.errors import BadRequest, Conflict
@@ -27,10 +27,21 @@ from strandline.views.view import View
 ATTEMPTS = 10
 
 
-def make_plan(view: View, doc: Any) -> Plan:
+@dataclass(frozen=True)
+class Asked:
+    """A change as it was asked for; `tip` is the commit that the branch is expected at."""
+
+    doc: Any
+    actor: str
+    message: str = ""
+    tip: str | None = None
+    hard: bool = False
+
+
+def make_plan(view: View, doc: Any, *, hard: bool = False) -> Plan:
     """The steps from a branch's schemas to those of a document."""
     states = {name.lower(): view.state(name) for name in view.tables}
-    found = plan(view.branch, states, parse_wanted(doc), main=MAIN)
+    found = plan(view.branch, states, parse_wanted(doc), on_main=view.branch == MAIN, hard=hard)
     for table in found.tables:
         _check(view, found, table)
     return found
@@ -41,18 +52,16 @@ def describe(view: View) -> dict[str, Any]:
     return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
 
 
-def apply(
-    ledger: Ledger, take_view: Callable[[], View], doc: Any, *, actor: str, message: str, tip: str | None
-) -> Applied:
+def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applied:
     """Make a branch's schemas what a document says, as one commit; an error says what stands against it."""
     for attempts_left in reversed(range(ATTEMPTS)):
         view = take_view()
-        planned = make_plan(view, doc)
+        planned = make_plan(view, asked.doc, hard=asked.hard)
         refuse(planned)
         if not planned.tables:
             return Applied((), None)
         seen = look_at(view, planned)
-        change = SchemaChange(planned, actor, message or _message(planned), seen, tip)
+        change = SchemaChange(planned, asked.actor, asked.message or _message(planned), seen, asked.tip)
         try:
             return Applied(planned.steps, change_schemas(ledger, change))
         except Conflict as error:

@@ -1,0 +1,144 @@
+"""`strand schema`: what tables' schemas are, what a change of them means, and making it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import output
+from strandline.cli.params import Actor, At, Branch, complete_table, input_path
+from strandline.cli.session import session_of
+from strandline.errors import BadRequest, NotFound, PreconditionFailed, nearest
+from strandline.model.wanted import FIXED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strandline.model.migration import Step
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
+Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    group = typer.Typer(help="Look at schemas, and change them.", no_args_is_help=True, rich_markup_mode=None)
+    group.command("plan")(plan)
+    group.command("apply")(apply)
+    group.command("show")(show)
+    app.add_typer(group, name="schema")
+
+
+def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard = False) -> None:
+    """Say what would have to be done, and whether it can be; nothing is changed.
+
+    \b
+    Example: strand schema plan people.json --branch try-out
+    """
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        planned = lake.schema_plan(_document(file), branch=branch, hard=hard)
+    document = {"branch": branch, "steps": [asdict(step) for step in planned.steps]}
+    session.emit(document, lambda: _show(planned.steps))
+
+
+def apply(
+    context: typer.Context,
+    file: File,
+    branch: Branch = "main",
+    message: Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why.")] = "",
+    hard: Hard = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also if values are shown no more.")] = False,
+    actor: Actor = "",
+) -> None:
+    """Make the schemas what a file says: all of it as one commit, or nothing.
+
+    \b
+    Example: strand schema apply people.json --branch try-out -m "ages are required"
+    """
+    session = session_of(context)
+    doc = _document(file)
+    with session.open() as lake:
+        lost = [] if yes else lake.schema_plan(doc, branch=branch, hard=hard).loses
+        if lost:
+            what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
+            raise PreconditionFailed(
+                f"values would be shown no more: {what}",
+                hint="`--yes` does it; `strand schema plan` shows all steps.",
+                steps=[asdict(step) for step in lost],
+            )
+        done = lake.schema_apply(doc, branch=branch, actor=actor, message=message, hard=hard)
+    commit = done.commit.commit_id if done.commit is not None else None
+    document = {"branch": branch, "commit": commit, "steps": [asdict(step) for step in done.steps]}
+
+    def human() -> None:
+        _show(done.steps)
+        if commit is not None:
+            output.say(f"Committed as {commit} on {branch}.")
+
+    session.emit(document, human)
+
+
+def show(
+    context: typer.Context,
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TABLE]", help="One table; all of them if none is named.", autocompletion=complete_table
+        ),
+    ] = None,
+    branch: Branch = "main",
+    at: At = None,
+) -> None:
+    """Show the schemas of a branch. With --json it is a document that can be changed and applied.
+
+    \b
+    Example: strand schema show person --branch try-out
+    """
+    session = session_of(context)
+    with session.open(read_only=True) as lake:
+        document = lake.schema(branch, at=at)
+    if table is not None:
+        known = {name.lower(): name for name in document["tables"]}
+        if table.lower() not in known:
+            raise NotFound(f"there is no table {table!r}", hint=nearest(table, known.values()), table=table)
+        document = {"tables": {known[table.lower()]: document["tables"][known[table.lower()]]}}
+
+    def human() -> None:
+        rows = [
+            [name, column, type_, ", ".join(what for what in FIXED if column in one.get(what, ()))]
+            for name, one in document["tables"].items()
+            for column, type_ in one["columns"].items()
+        ]
+        output.table(["table", "column", "type", "part of"], rows)
+        for name, one in document["tables"].items():
+            for constraint in one.get("constraints", ()):
+                output.say(f"{name}: {constraint}")
+
+    session.emit(document, human)
+
+
+def _show(steps: Sequence[Step]) -> None:
+    if not steps:
+        output.say("There is nothing to do.")
+        return
+    output.table(
+        ["table", "step", "column", "verdict", "why"],
+        [[step.table, step.what, step.column or "", step.verdict, step.why] for step in steps],
+    )
+
+
+def _document(file: str) -> Any:
+    """What a file says, by the ending of its name."""
+    import tomllib
+
+    import orjson
+
+    text = input_path(file).read_text(encoding="utf-8-sig")
+    try:
+        return tomllib.loads(text) if file.endswith(".toml") else orjson.loads(text)
+    except (tomllib.TOMLDecodeError, orjson.JSONDecodeError) as error:
+        kind = "TOML" if file.endswith(".toml") else "JSON"
+        raise BadRequest(f"{file} is not {kind}: {error}", hint="`strand schema show --json` prints one.") from error
