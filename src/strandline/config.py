@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
+from strandline.config_text import DEFAULT_FILE
 from strandline.errors import BadRequest, Environment, NotFound, nearest
 
 FILE_NAME = "strand.toml"
@@ -49,10 +50,11 @@ class SparkConfig:
 
 @dataclass(frozen=True)
 class FlushConfig:
-    """How large, or how old, a tail may become before the worker flushes it."""
+    """How large, or how old, a tail may become before the worker flushes it; nobody waits for that of a keyed table."""
 
     max_bytes: int
     max_age_s: float
+    keyed_max_age_s: float
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,14 @@ class LeaseConfig:
 @dataclass(frozen=True)
 class MaintenanceConfig:
     """How often the worker maintains a table that needs it, None for never; and how long what was superseded or
-    released stays readable, for whoever took a view before.
+    released stays readable, for whoever took a view before. A log is folded when so much of it is not, in bytes and
+    in percent of the state.
     """
 
     every_s: float | None
     grace_s: float
+    fold_bytes: int
+    fold_percent: int
 
 
 @dataclass(frozen=True)
@@ -302,14 +307,23 @@ class _Key:
 _KEYS: dict[str, dict[str, _Key]] = {
     "lake": {"ledger": _Key(DEFAULT_LEDGER, _text), "warehouse": _Key(DEFAULT_WAREHOUSE, _text)},
     "spark": {"master": _Key("local[*]", _text), "conf": _Key({}, _spark_conf)},
-    "flush": {"max_bytes": _Key("64MiB", _size), "max_age": _Key("60s", _duration)},
+    "flush": {
+        "max_bytes": _Key("64MiB", _size),
+        "max_age": _Key("60s", _duration),
+        "keyed_max_age": _Key("15m", _duration),
+    },
     "lease": {"ttl": _Key("30s", _positive_duration), "wait": _Key("5m", _duration)},
     "s3": {
         "endpoint": _Key("", _text_or_none),
         "region": _Key("", _text_or_none),
         "path_style": _Key("auto", _true_false_auto),
     },
-    "maintenance": {"every": _Key("10m", _maybe_duration), "grace": _Key("15m", _duration)},
+    "maintenance": {
+        "every": _Key("10m", _maybe_duration),
+        "grace": _Key("15m", _duration),
+        "fold_bytes": _Key("64MiB", _size),
+        "fold_percent": _Key(10, _count),
+    },
     "server": {
         "listen": _Key("127.0.0.1:8400", _listen),
         "max_body": _Key("64MiB", _some_bytes),
@@ -360,9 +374,18 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
         ledger=_with_password(root, ledger_url(root, values["lake"]["ledger"])),
         warehouse=warehouse_uri(root, values["lake"]["warehouse"]),
         spark=SparkConfig(**values["spark"]),
-        flush=FlushConfig(max_bytes=values["flush"]["max_bytes"], max_age_s=values["flush"]["max_age"]),
+        flush=FlushConfig(
+            max_bytes=values["flush"]["max_bytes"],
+            max_age_s=values["flush"]["max_age"],
+            keyed_max_age_s=values["flush"]["keyed_max_age"],
+        ),
         lease=LeaseConfig(ttl_s=values["lease"]["ttl"], wait_s=values["lease"]["wait"]),
-        maintenance=MaintenanceConfig(every_s=values["maintenance"]["every"], grace_s=values["maintenance"]["grace"]),
+        maintenance=MaintenanceConfig(
+            every_s=values["maintenance"]["every"],
+            grace_s=values["maintenance"]["grace"],
+            fold_bytes=values["maintenance"]["fold_bytes"],
+            fold_percent=values["maintenance"]["fold_percent"],
+        ),
         server=_server(values["server"]),
         worker=WorkerConfig(**values["worker"]),
         store=Store(**values["s3"]),
@@ -534,7 +557,7 @@ def warehouse_uri(root: Path, warehouse: str) -> str:
 
 
 def _default_file(ledger: str, warehouse: str, store: Store) -> str:
-    text = _DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse))
+    text = DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse))
     for key, value in (("endpoint", store.endpoint), ("region", store.region), ("path_style", store.path_style)):
         if value is not None:
             line = re.search(rf"# {key} = \S+", text)
@@ -545,47 +568,3 @@ def _default_file(ledger: str, warehouse: str, store: Store) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-_DEFAULT_FILE = """\
-# The settings of this lake. This file makes the folder a lake: commands look for it upwards from where they run.
-# Every key can be set by an environment variable too: STRAND_<SECTION>_<KEY>, such as STRAND_SPARK_MASTER.
-
-[lake]
-ledger = {ledger}  # or postgresql://USER@HOST/DATABASE; a relative path starts at this file
-warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
-
-[spark]
-# master = "local[*]"  # or spark://…, k8s://…, yarn
-# conf = {{ "spark.driver.memory" = "4g" }}  # any Spark setting
-
-[flush]
-# max_bytes = "64MiB"  # the worker flushes a tail that is larger
-# max_age = "60s"  # or older
-
-[lease]
-# ttl = "30s"  # a holder that is silent for this long may be replaced
-# wait = "5m"  # how long a command waits for a holder that is alive
-
-[s3]  # for s3:// addresses; credentials come from the environment or ~/.aws, as for the AWS tools
-# endpoint = ""  # of a store that is not AWS
-# region = ""  # else AWS_REGION, or what the bucket says
-# path_style = "auto"  # true: the bucket is a part of the path; auto: so where there is an endpoint
-
-[maintenance]
-# every = "10m"  # how often the worker maintains a table that needs it; "off" is never
-# grace = "15m"  # how long superseded snapshots and flushed batches stay readable
-
-[server]
-# listen = "127.0.0.1:8400"
-# max_body = "64MiB"  # the largest body of a request, before and after it is decompressed
-# read_timeout = "30s"  # a body that arrives more slowly is given up
-# max_requests = 16  # of one actor at the same time
-# max_bytes = "4GiB"  # of one actor at the same time
-# queue = 256  # requests that wait for the ledger, before others are told to come back later
-# threads = 16  # that decode, validate and store
-
-[worker]
-# metrics = "off"  # or where the worker shows its metrics, such as "127.0.0.1:8401"
-# attempts = 12  # a job that fails so often in a row is parked until `strand worker retry`
-"""

@@ -199,7 +199,7 @@ def test_every_key_can_be_set_by_the_environment_which_wins(tmp_path: Path) -> N
     assert lake.spark == config.SparkConfig("local[2]", {"a": "1", "b": "3", "c": "true"})
     assert lake.ledger_path == tmp_path / "other.db"
     assert lake.warehouse == "file:///elsewhere"
-    assert lake.flush == config.FlushConfig(1 << 20, 1.0)
+    assert lake.flush == config.FlushConfig(1 << 20, 1.0, 900.0)
     assert lake.lease == config.LeaseConfig(2.0, 3.0)
     assert (lake.server.listen, lake.server.max_requests, lake.server.read_timeout_s) == ("[::1]:9000", 3, 5.0)
 

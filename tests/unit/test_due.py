@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 
-from strandline.worker.due import Facts, Job, Need, Past, Rules, Schedule, Tail, due, judge, next_by_cron_us, startable
+from strandline.worker.due import (
+    Facts,
+    Job,
+    Need,
+    Past,
+    Rules,
+    Schedule,
+    Tail,
+    due,
+    judge,
+    next_by_cron_us,
+    on_branch,
+    startable,
+    table_and_branch,
+)
 
 RULES = Rules(max_bytes=1000, max_age_s=60, maintain_every_s=600)
 NOW = 1_800_000_000_000_000
@@ -21,6 +35,12 @@ def ago(seconds: float, **more: float) -> Past:
 
 def test_a_tail_is_flushed_for_its_size_or_its_age() -> None:
     assert jobs([Tail("old", 1, 60), Tail("big", 1000, 0), Tail("small", 999, 59)]) == ["flush:big", "flush:old"]
+
+
+def test_the_tail_of_a_keyed_table_may_wait_longer() -> None:
+    assert jobs([Tail("a", 1, 899, keyed=True), Tail("b@x", 1, 900, keyed=True)]) == ["flush:b@x"]
+    assert table_and_branch(on_branch("b", "x@y")) == ("b", "x@y")
+    assert table_and_branch(on_branch("b", "main")) == ("b", "main")
 
 
 def test_the_largest_tail_goes_first_and_flushes_before_ticks() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import strandline as sl
 from strandline.lake import Lake
 from strandline.ledger.jobs import read_jobs
 from strandline.worker.due import due
 from strandline.worker.facts import Sightings, read_facts, read_needs
 from strandline.worker.loop import Worker
 from tests.kit import log_part_ids, make_table, message, messages, part_ids, wait_until
+from tests.versions.kit import make_people
 from tests.worker.test_loop import working
 
 
@@ -71,3 +73,35 @@ def test_rows_go_on_while_the_worker_maintains(scattered: Lake, monkeypatch: pyt
         wait_until(lambda: len(scattered.view().files("messages")) < 8)
     assert part_ids(scattered) == [f"p{n}" for n in range(18)]
     assert log_part_ids(scattered) == [row["part_id"] for row in messages(0, 18)]
+
+
+def test_keyed_tables_of_every_branch_are_flushed_and_folded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on its branch, when enough of its log is not in its state; log tables are flushed once."""
+    make_table(lake)
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": key}) for key in "abc"])
+    lake.branch("x")
+    lake.mutate([sl.delete("person", "a")], branch="x")
+    lake.append("messages", [message(1)])
+    monkeypatch.setenv("STRAND_FLUSH_MAX_AGE", "0s")
+    with Lake(lake.root) as patient:
+        assert kinds(patient) == ["flush:messages"], "nobody waits for a keyed table's"
+    monkeypatch.setenv("STRAND_FLUSH_KEYED_MAX_AGE", "0s")
+    monkeypatch.setenv("STRAND_MAINTENANCE_FOLD_BYTES", "1")
+    with Lake(lake.root) as again:
+        assert sorted(kinds(again)) == ["flush:messages", "flush:person", "flush:person@x"]
+        Worker(again).once()
+        assert sorted(kinds(again)) == ["fold:person", "fold:person@x"]
+        Worker(again).once()
+        assert kinds(again) == []
+        for branch, rows in (("main", "abc"), ("x", "bc")):
+            state = again.view(branch).state("person")
+            assert (state.tail, state.folded_seq) == ((), state.stable_seq)
+            found = again.view(branch).sql("select id from person order by id").rows()
+            assert "".join(key for (key,) in found) == rows
+    with Lake(lake.root) as last:
+        last.mutate([sl.put("person", {"id": "d"})])
+        last.flush("person")
+        monkeypatch.setenv("STRAND_MAINTENANCE_FOLD_PERCENT", "1000")
+    with Lake(lake.root) as lazy:
+        assert kinds(lazy) == [], "it is little beside what the state has"

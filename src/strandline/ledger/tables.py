@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
@@ -335,6 +335,39 @@ def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, in
         .order_by(db.tables.c.name)
     )
     return [(name, int(count or 0), int(size_bytes or 0), at_us) for name, count, size_bytes, at_us in rows]
+
+
+class WaitingTail(NamedTuple):
+    """The tail of a branch's table: its bytes, and its oldest time (in µs)."""
+
+    branch: str
+    table: str
+    kind: Kind
+    size_bytes: int
+    since_us: int
+
+
+def waiting_tails(conn: Connection) -> list[WaitingTail]:
+    """Every tail that is not empty."""
+    size, branch, table = db.batches.c, db.branches.c, db.tables.c
+    rows = conn.execute(
+        select(
+            branch.name,
+            table.name,
+            table.kind,
+            func.sum(size.size_bytes),
+            func.min(size.at_us),
+        )
+        .select_from(
+            db.tail.join(db.batches, size.batch_id == db.tail.c.batch_id)
+            .join(db.tables, table.table_id == db.tail.c.table_id)
+            .join(db.branches, branch.branch_id == db.tail.c.branch_id)
+        )
+        .where(branch.deleted_at_us.is_(None), branch.kind == "branch")
+        .group_by(branch.name, table.name, table.kind)
+        .order_by(table.name, branch.name)
+    )
+    return [WaitingTail(*row) for row in rows]
 
 
 def read_books(conn: Connection, on_branch: str) -> list[tuple[str, Books]]:

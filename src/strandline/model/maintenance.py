@@ -50,7 +50,8 @@ class Need:
     """What maintenance of one table is due, counted from the ledger alone.
 
     `small_files` of `small_bytes` could be merged now; `old_rows` are past the table's retention, by what is known of
-    its files; `snapshots` could be expired.
+    its files; `snapshots` could be expired. Of a keyed table, `unfolded_bytes` of the log are not in its state, which
+    has `state_bytes`.
     """
 
     table: str
@@ -58,6 +59,8 @@ class Need:
     small_bytes: int = 0
     old_rows: int = 0
     snapshots: int = 0
+    unfolded_bytes: int = 0
+    state_bytes: int = 0
 
 
 class SettingChanges(TypedDict, total=False):

@@ -220,6 +220,16 @@ def unfolded(conn: Connection, state: TableState) -> list[DataFile]:
     return read_files(conn, head.branch_id, head.table_id, head.version, since=state.folded_seq)
 
 
+def sizes(conn: Connection, state: TableState) -> dict[str, int]:
+    """How much of a keyed table's log is not in its state, and how large that is; nothing for any other table."""
+    log = unfolded(conn, state) if state.folded is not None else []
+    if not log or state.folded is None:
+        return {}
+    head = state.folded.head
+    held = read_files(conn, head.branch_id, head.table_id, head.version)
+    return {"unfolded_bytes": size_of(log), "state_bytes": size_of(held)}
+
+
 def _look(ctx: Context, table: str, branch: str, upto: int) -> tuple[dict[str, int], list[DataFile]]:
     """A state's figures, and the files of the log that are to be folded into it."""
     with ctx.ledger.read() as conn:

@@ -8,6 +8,7 @@ from typing import Unpack
 
 from strandline.errors import Busy
 from strandline.ledger.holds import count_expirable
+from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables import branch_id, read_states
 from strandline.model.ids import state_id
 from strandline.model.maintenance import (
@@ -91,12 +92,17 @@ def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweepi
 
 
 def needs(ctx: Context, branch: str) -> list[Need]:
-    """What each table needs, the neediest first; those that need nothing are left out. No file is opened."""
+    """What each table needs, the neediest first; those that need nothing are left out. No file is opened.
+
+    Log tables are main's: another branch needs nothing for them.
+    """
     now_us = time.time_ns() // 1000
     found: list[Need] = []
     with ctx.ledger.read() as conn:
         expirable = count_expirable(conn, branch_id(conn, branch), now_us=now_us, grace_s=ctx.grace_s)
         for state in read_states(conn, branch):
+            if branch != MAIN and not state.table.key:
+                continue
             groups = compacting.plan(conn, state, eager=False)
             old = retaining.plan(conn, state, now_us)
             need = Need(
@@ -105,6 +111,7 @@ def needs(ctx: Context, branch: str) -> list[Need]:
                 small_bytes=sum(file.size_bytes for group in groups for file in group),
                 old_rows=0 if old is None else retaining.estimate(old),
                 snapshots=expirable.get(state.table.table_id, 0) + expirable.get(state_id(state.table.table_id), 0),
+                **folding.sizes(conn, state),
             )
             if need != Need(state.table.name):
                 found.append(need)

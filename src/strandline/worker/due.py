@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 from cronsim import CronSim
 
-MAINTENANCE = ("retain", "compact", "expire", "sweep")
+from strandline.ledger.ledger import MAIN
+
+MAINTENANCE = ("retain", "fold", "compact", "expire", "sweep")
 
 RECOVER_EVERY_S = 5.0
 """How often what dead processes left is tried again, when it did not fail and is still there."""
@@ -33,6 +35,17 @@ class Job:
     def key(self) -> str:
         """What it must not run beside."""
         return f"{self.kind}:{self.name}"
+
+
+def on_branch(table: str, branch: str) -> str:
+    """What a job about a table of a branch is about: of main, the table's own name."""
+    return table if branch == MAIN else f"{table}@{branch}"
+
+
+def table_and_branch(name: str) -> tuple[str, str]:
+    """The inverse: no table has an @ in its name."""
+    table, _, branch = name.partition("@")
+    return table, branch or MAIN
 
 
 @dataclass(frozen=True)
@@ -60,11 +73,12 @@ class Past:
 
 @dataclass(frozen=True)
 class Tail:
-    """The tail of a table: its size, and for how long its oldest batch waits."""
+    """The tail of a table: its size, and for how long its oldest batch waits. That of a keyed table may wait longer."""
 
     table: str
     size_bytes: int
     age_s: float
+    keyed: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,7 @@ class Rules:
     max_bytes: int
     max_age_s: float
     maintain_every_s: float | None = None
+    keyed_max_age_s: float = 900.0
 
 
 @dataclass(frozen=True)
@@ -164,11 +179,12 @@ def _by_size(tails: Sequence[Tail]) -> list[Tail]:
 def _flush(rules: Rules, tail: Tail) -> Verdict:
     if tail.size_bytes >= rules.max_bytes:
         return Verdict(Job("flush", tail.table, f"its tail has {tail.size_bytes:,} bytes"), due=True)
-    if tail.age_s >= rules.max_age_s:
+    max_age_s = rules.keyed_max_age_s if tail.keyed else rules.max_age_s
+    if tail.age_s >= max_age_s:
         return Verdict(Job("flush", tail.table, f"its oldest row waits for {tail.age_s:.0f} s"), due=True)
     why = (
         f"its tail has {tail.size_bytes:,} of {rules.max_bytes:,} bytes, "
-        f"and its oldest row waits for {tail.age_s:.0f} of {rules.max_age_s:.0f} s"
+        f"and its oldest row waits for {tail.age_s:.0f} of {max_age_s:.0f} s"
     )
     return Verdict(Job("flush", tail.table, why), due=False)
 

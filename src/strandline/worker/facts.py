@@ -8,20 +8,21 @@ day.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.config import MaintenanceConfig
 from strandline.lake import Lake
 from strandline.ledger.batches import count_released
 from strandline.ledger.jobs import ABANDONED, JobRecord, read_jobs
-from strandline.ledger.ledger import MAIN
-from strandline.ledger.tables import branch_id, tail_sizes
+from strandline.ledger.tables import waiting_tails
+from strandline.model.maintenance import Need as TableNeed
 from strandline.model.sinks import Sink
 from strandline.operations.recovery import left_behind
 from strandline.reports.status import job_entry
 from strandline.sinks.settings import resolved
-from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge
+from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge, on_branch
 
 NEVER_S = float("inf")
 
@@ -49,13 +50,9 @@ def read_needs(lake: Lake) -> list[Need]:
     if lake.config.maintenance.every_s is None:
         return []
     found: list[Need] = []
-    for one in lake.needs():
-        if one.old_rows:
-            found.append(Need("retain", one.table, f"{one.old_rows:,} rows are past its retention", one.old_rows))
-        if one.small_files:
-            found.append(Need("compact", one.table, f"{one.small_files:,} small files can be merged", one.small_files))
-        if one.snapshots:
-            found.append(Need("expire", one.table, f"{one.snapshots:,} snapshots are needed by nobody", one.snapshots))
+    for branch in lake.branches():
+        for one in lake.needs(branch=branch.name):
+            found += _needs(one, on_branch(one.table, branch.name), lake.config.maintenance)
     with lake.ledger.read() as conn:
         grace_s = lake.config.maintenance.grace_s
         released = count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
@@ -64,23 +61,40 @@ def read_needs(lake: Lake) -> list[Need]:
     return found
 
 
+def _needs(one: TableNeed, name: str, rules: MaintenanceConfig) -> Iterator[Need]:
+    """What is to be done to one table of a branch."""
+    if one.old_rows:
+        yield Need("retain", name, f"{one.old_rows:,} rows are past its retention", one.old_rows)
+    if one.unfolded_bytes and one.unfolded_bytes >= max(rules.fold_bytes, one.state_bytes * rules.fold_percent / 100):
+        said = f"{one.unfolded_bytes:,} bytes of its log are not in its state, which has {one.state_bytes:,}"
+        yield Need("fold", name, said, one.unfolded_bytes)
+    if one.small_files:
+        yield Need("compact", name, f"{one.small_files:,} small files can be merged", one.small_files)
+    if one.snapshots:
+        yield Need("expire", name, f"{one.snapshots:,} snapshots are needed by nobody", one.snapshots)
+
+
 def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts:
     """Everything there is to decide about, now."""
     following = lake.sinks()
     now_us = time.time_ns() // 1000
     with lake.ledger.read() as conn:
-        sizes = tail_sizes(conn, branch_id(conn, MAIN))
+        waiting = [(on_branch(one.table, one.branch), one) for one in waiting_tails(conn)]
         records = read_jobs(conn)
     flush = lake.config.flush
     found = left_behind(lake.context)
     damaged = sum(intent.phase == "damaged" for intent in found)
     return Facts(
         now_us=now_us,
-        rules=Rules(flush.max_bytes, flush.max_age_s, lake.config.maintenance.every_s),
+        rules=Rules(flush.max_bytes, flush.max_age_s, lake.config.maintenance.every_s, flush.keyed_max_age_s),
         tails=[
-            Tail(name, size_bytes, sightings.age_s(f"tail:{name}", since_us, since_us, now_us))
-            for name, _, size_bytes, since_us in sizes
-            if since_us is not None
+            Tail(
+                name,
+                int(tail.size_bytes),
+                sightings.age_s(f"tail:{name}", tail.since_us, tail.since_us, now_us),
+                tail.kind == "keyed",
+            )
+            for name, tail in waiting
         ],
         schedules=[_schedule(sink) for sink in following],
         needs=needs,

@@ -23,13 +23,12 @@ from strandline import logs
 from strandline.errors import Busy, Environment, LeaseLost, StrandError, TransientError, known
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
-from strandline.ledger.ledger import MAIN
 from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
 from strandline.operations.recovery import left_behind
 from strandline.spans import span
-from strandline.worker.due import MAINTENANCE, Facts, Job, Need, due, startable
+from strandline.worker.due import MAINTENANCE, Facts, Job, Need, due, startable, table_and_branch
 from strandline.worker.facts import Sightings, read_facts, read_needs
 from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
@@ -49,6 +48,7 @@ JOB_KEPT_S = 30 * 24 * 3600
 BOUNDS: dict[str, dict[str, Any]] = {
     "compact": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
     "retain": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
+    "fold": {"max_bytes": 4 << 30, "max_time_s": 300.0},
     "expire": {"max_time_s": 300.0},
     "sweep": {},
 }
@@ -261,7 +261,8 @@ class Worker:
     def _run(self, job: Job) -> None:
         match job.kind:
             case "flush":
-                self.lake.flush(job.name, actor=ACTOR)
+                table, branch = table_and_branch(job.name)
+                self.lake.flush(table, branch=branch, actor=ACTOR)
             case "tick":
                 self._tick(job.name)
             case "recover":
@@ -279,8 +280,9 @@ class Worker:
     def _maintain(self, job: Job) -> None:
         """One kind of maintenance of one table, so much of it; what is left is for the next time."""
         assert job.kind in MAINTENANCE, f"nobody knows how to do {job.key}"
-        tables = [] if job.kind == "sweep" else [job.name]
-        asked = {"tables": tables, "branch": MAIN, "actor": ACTOR, "how": dict(BOUNDS[job.kind])}
+        table, branch = table_and_branch(job.name)
+        tables = [] if job.kind == "sweep" else [table]
+        asked = {"tables": tables, "branch": branch, "actor": ACTOR, "how": dict(BOUNDS[job.kind])}
         for done in perform(self.lake, job.kind, asked, self.stop):
             about = {name: done[name] for name in ("table", "before", "after", "complete", "operations")}
             log.info("maintained", kind=job.kind, **about)
