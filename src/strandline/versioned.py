@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from strandline.model.merge import Merged, Side
     from strandline.model.mutations import Expectation, Statement
     from strandline.model.tables import TableState
+    from strandline.operations.context import Context
     from strandline.operations.mutate import Mutator
     from strandline.views.view import View
 
@@ -33,6 +34,11 @@ class Versioned:
     ledger: Ledger
     _appender: Appender
     _states: dict[tuple[str, str], TableState]
+
+    @property
+    def context(self) -> Context:
+        """What operations need."""
+        raise AssertionError("a lake has a context")
 
     def view(self, branch: str = MAIN, at: str | None = None) -> View:
         """All tables of a branch."""
@@ -120,11 +126,21 @@ class Versioned:
         with self.ledger.read() as conn:
             return get_commit(conn, commit_id)
 
-    def branch(self, name: str, from_: str = MAIN) -> Branch:
-        """Make a branch at another one's newest commit; it costs a few rows of the ledger, whatever the lake's size."""
-        from strandline.ledger.branches import create_branch
+    def branch(self, name: str, from_: str = MAIN, *, actor: str = "") -> Branch:
+        """Make a branch at a branch's newest commit, a tag or any commit.
 
-        return create_branch(self.ledger, name, from_)
+        From a newest commit or a tag of one it costs a few rows of the ledger, whatever the lake's size. From an older
+        one, files that have later rows too are written again without them, by Spark.
+        """
+        from strandline.ledger.branches import create_branch, list_branches
+
+        with self.ledger.read() as conn:
+            known = [one.name for one in list_branches(conn)]
+        if from_ in known:
+            return create_branch(self.ledger, name, from_)
+        from strandline.operations.branch_at import branch_at
+
+        return branch_at(self.context, name, from_, checked_actor(actor, None))
 
     def merge(
         self,

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import strandline as sl
+from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.moments import text_of
-from tests.kit import make_table, messages, reopened, strand, strand_json
+from tests.kit import crash, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
 
@@ -141,6 +142,61 @@ def test_a_tag_keeps_what_its_commit_needs(lake: Lake) -> None:
         at(lake, early)
     with pytest.raises(NotFound, match="no tag 'late'"):
         lake.delete_tag("late")
+
+
+def test_a_branch_begins_at_a_past_commit(lake: Lake) -> None:
+    """With rows in the ledger, in files, in a state; it takes changes and merges like any other."""
+    commits = written(lake)
+    make_people(lake, "pet")
+    done = {"tail": lambda: None, "flushed": lambda: lake.flush("person"), "folded": lambda: lake.fold("person")}
+    for place, (stage, work) in enumerate(done.items()):
+        work()
+        for number in (1, 3):
+            commit, rows = commits[number]
+            name = f"{stage}-{number}"
+            made = lake.branch(name, commit)
+            assert made.tip == commit and lake.log(name, limit=1)[0].commit_id == commit
+            view = lake.view(name)
+            assert view.tables == ["person"]
+            assert view.sql("select id, age from person order by 1").rows() == rows
+            lake.mutate([sl.patch("person", rows[0][0], {"age": 70})], branch=name)
+            with pytest.raises(NotFound):
+                lake.mutate([sl.patch("person", "nobody", {"age": 1})], branch=name)
+            assert lake.view(name).sql("select id, age from person order by 1").rows()[0] == (rows[0][0], 70)
+        lake.mutate([sl.put("person", {"id": "z", "age": place})])
+    lake.flush("person")
+    lake.sweep()
+    assert at(lake, "main") == [("a", 3), ("b", 1), ("z", 2)]
+    assert lake.merge("folded-3", into="main").outcome == "merged"
+    assert at(lake, "main") == [("a", 70), ("b", 1), ("z", 2)]
+
+
+def test_a_branch_begins_at_a_tag(lake: Lake) -> None:
+    written(lake)
+    lake.tag("v1")
+    rows = at(lake, "v1")
+    lake.mutate([sl.put("person", {"id": "z"})])
+    lake.branch("y", "v1")
+    assert lake.view("y").sql("select id, age from person order by 1").rows() == rows
+    lake.mutate([sl.delete("person", "a")], branch="y")
+    assert lake.view("y").sql("select id, age from person order by 1").rows() == [("b", 1)] and at(lake, "v1") == rows
+    with pytest.raises(NotFound, match="no commit, tag or branch 'nope'"):
+        lake.branch("n", "nope")
+    with pytest.raises(Conflict, match="already"):
+        lake.branch("y", "v1")
+
+
+def test_a_branch_at_a_past_commit_that_dies_on_the_way_is_not_there(lake: Lake) -> None:
+    """What is left of it is nobody's, and can be made again."""
+    commits = written(lake)
+    lake.flush("person")
+    failpoints.arm("branch.before_commit=raise")
+    with crash(lake):
+        lake.branch("y", commits[1][0])
+    with reopened(lake) as again:
+        assert [one.name for one in again.branches()] == ["main"]
+        again.branch("y", commits[1][0])
+        assert again.view("y").sql("select id, age from person order by 1").rows() == commits[1][1]
 
 
 def test_a_name_is_given_once_and_by_git_s_rules(lake: Lake) -> None:

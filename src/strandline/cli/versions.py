@@ -45,9 +45,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as
 def create(
     context: typer.Context,
     name: Name,
-    from_: Annotated[str, typer.Option("--from", metavar="BRANCH", help="Where it begins.")] = "main",
+    from_: Annotated[str, typer.Option("--from", metavar="BRANCH|TAG|COMMIT", help="Where it begins.")] = "main",
 ) -> None:
-    """Make a branch at the newest commit of another one. No data is copied.
+    """Make a branch at the newest commit of another one, at a tag or at any commit.
+
+    From a newest commit no data is copied. From an older one, Spark writes files again without later rows.
 
     \b
     Example: strand branch create try-out --from main
@@ -55,7 +57,7 @@ def create(
     session = session_of(context)
     with session.open() as lake:
         made = lake.branch(name, from_)
-    document = {"branch": made.name, "from": made.parent, "tip": made.tip}
+    document = {"branch": made.name, "from": from_, "tip": made.tip}
     session.emit(document, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
 
 

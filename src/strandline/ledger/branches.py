@@ -96,11 +96,25 @@ def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
 
 def create_branch(ledger: Ledger, name: str, source: str) -> Branch:
     """Make a branch at another one's tip."""
+    with ledger.read() as conn:
+        parent = branch_id(conn, source)
+    made = create_branch_of(ledger, name, parent, None)
+    return Branch(made.branch_id, name, made.tip, source, made.created_at_us)
+
+
+def create_branch_of(ledger: Ledger, name: str, parent: str, tip: str | None) -> Branch:
+    """Make a branch of another one or of a tag, by its id; a conflict when it has moved from a `tip` that is given."""
     check_ref_name(name)
     with ledger.write() as txn:
-        _refuse_existing(txn.conn, name)
-        parent = _living(txn.conn, source)
-        made = Branch(_fork(txn, parent.branch_id, name, parent.tip), name, parent.tip, source, txn.at_us)
+        refuse_existing(txn.conn, name)
+        row = txn.conn.execute(
+            select(db.branches).where(db.branches.c.branch_id == parent, db.branches.c.deleted_at_us.is_(None))
+        ).one_or_none()
+        if row is None or (tip is not None and row.tip != tip):
+            raise Conflict(
+                "the branch has moved meanwhile", kind="head_moved", hint="Try again.", expected=tip, actual=None
+            )
+        made = Branch(fork(txn, parent, name, row.tip), name, row.tip, None, txn.at_us)
         fail("branch.before_commit")
     fail("branch.after_commit")
     return made
@@ -117,7 +131,7 @@ def create_tag(txn: Txn, name: str, commit: Commit, holder: str, covers: str) ->
             expected=None,
             actual=name,
         )
-    made = _fork(txn, holder, TAG + name, commit.commit_id, kind="tag", covers=covers)
+    made = fork(txn, holder, TAG + name, commit.commit_id, kind="tag", covers=covers)
     return Tag(made, name, commit.commit_id, covers, txn.at_us)
 
 
@@ -125,13 +139,13 @@ def delete_tag(txn: Txn, name: str) -> None:
     """Remove a tag; what only it kept goes with the next sweep and expiry."""
     for tag in list_tags(txn.conn):
         if tag.name == name:
-            _remove(txn, tag.branch_id)
+            remove(txn, tag.branch_id)
             return
     known = [tag.name for tag in list_tags(txn.conn)]
     raise NotFound(f"there is no tag {name!r}", hint=nearest(name, known), tag=name)
 
 
-def _fork(txn: Txn, parent: str, name: str, tip: object, *, kind: str = "branch", covers: str | None = None) -> str:
+def fork(txn: Txn, parent: str, name: str, tip: object, *, kind: str = "branch", covers: str | None = None) -> str:
     """Copy all that a branch is at this moment, and return the new one's id."""
     made = new_id()
     txn.conn.execute(
@@ -188,10 +202,11 @@ def delete_in(txn: Txn, name: str, *, force: bool) -> None:
     refuse_protected(branch.name, protected=bool(branch.protected))
     if not force:
         _refuse_unmerged(txn.conn, branch)
-    _remove(txn, branch.branch_id)
+    remove(txn, branch.branch_id)
 
 
-def _remove(txn: Txn, gone: str) -> None:
+def remove(txn: Txn, gone: str) -> None:
+    """Let go of all that a branch or tag has; its id and its commits stay for those that come from it."""
     tables = txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == gone)).scalars().all()
     for table_id in tables:
         held = txn.conn.execute(
@@ -245,7 +260,7 @@ def rename_branch(ledger: Ledger, name: str, to: str) -> None:
     with ledger.write() as txn:
         branch = _living(txn.conn, name)
         refuse_protected(name, protected=bool(branch.protected))
-        _refuse_existing(txn.conn, to)
+        refuse_existing(txn.conn, to)
         txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == branch.branch_id).values(name=to))
 
 
@@ -262,7 +277,8 @@ def _living(conn: Connection, name: str) -> Row[tuple[object, ...]]:
     return conn.execute(select(db.branches).where(db.branches.c.branch_id == found)).one()
 
 
-def _refuse_existing(conn: Connection, name: str) -> None:
+def refuse_existing(conn: Connection, name: str) -> None:
+    """Conflict when there is a branch of this name."""
     if conn.execute(select(db.branches.c.branch_id).where(db.branches.c.name == name)).scalar() is not None:
         raise Conflict(
             f"there is a branch {name!r} already",

@@ -27,10 +27,10 @@ NAMESPACE = "lake"
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name."""
     branch = db.branches.c
-    living = branch.deleted_at_us.is_(None) & (branch.kind == "branch")
+    living = branch.deleted_at_us.is_(None) & (branch.kind != "tag")
     found = conn.execute(select(branch.branch_id).where(living, branch.name == name)).scalar()
     if found is None:
-        known = conn.execute(select(branch.name).where(living)).scalars()
+        known = conn.execute(select(branch.name).where(living, branch.kind == "branch")).scalars()
         raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
     return str(found)
 

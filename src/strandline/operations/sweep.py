@@ -22,7 +22,7 @@ from strandline import logs
 from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
-from strandline.ledger import batches, touches
+from strandline.ledger import batches, making, touches
 from strandline.ledger.branches import deleted_branches
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
@@ -92,6 +92,7 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     found = [
         _Found("folders", _dead_folders(ctx), ctx.staging.remove),
         _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
+        _Found("branches", _half_made(ctx), lambda branch: _give_up(ctx, branch)),
     ]
     before = {"batches": waiting, "claims": _claims(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
@@ -104,6 +105,17 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     left, warnings = _remove(found)
     after = {"batches": _released(ctx, grace_s), "claims": _claims(ctx, grace_s), **left}
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
+
+
+def _half_made(ctx: Context) -> list[str]:
+    """Branches at past commits that were begun long ago and never got their names."""
+    with ctx.ledger.read() as conn:
+        return making.abandoned(conn, time.time_ns() // 1000 - ORPHAN_AGE_S * 1_000_000)
+
+
+def _give_up(ctx: Context, branch: str) -> None:
+    with ctx.ledger.write() as txn:
+        making.give_up(txn, branch)
 
 
 def _released(ctx: Context, grace_s: float) -> int:

@@ -1,0 +1,93 @@
+"""A branch at a past commit: what its holder has now, without the rows that came later.
+
+Where these are still in the ledger it is a matter of references. In files, whole ones are left out and the others
+written again without them, as an operation of each table; then its state is folded anew. Until all of that is done the
+branch has no name, so nobody sees a part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from strandline.failpoints import fail
+from strandline.ledger import making
+from strandline.ledger.branches import Branch, create_branch_of
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import MAIN, Connection
+from strandline.ledger.refs import find_point
+from strandline.ledger.tables import branch_name, read_states
+from strandline.model.maintenance import Budget
+from strandline.model.operations import Effects
+from strandline.model.tables import TableState
+from strandline.operations.context import Context
+from strandline.operations.flush import scope_of
+from strandline.operations.fold import fold
+from strandline.operations.removal import Removal, find_rows, stage_removal
+from strandline.operations.steps import Coverage, Running, run
+from strandline.views.past import Shown, read_past
+
+
+@dataclass
+class Trim:
+    """The operation: it takes rows out of a table of a branch that is being made."""
+
+    table: str
+    branch: str
+    actor: str
+    removal: Removal
+    kind: str = "branch"
+    state: TableState = field(init=False)
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The table."""
+        self.state = read_states(conn, self.branch, [self.table])[0]
+        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Write the log without the rows."""
+        effect = stage_removal(ctx, self.state, self.removal, running.op_id)
+        return Effects(tables=(replace(effect, barrier=True),))
+
+
+def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
+    """Make a branch at whatever a text names: a branch, a tag, a commit or a time of main."""
+    with ctx.ledger.read() as conn:
+        point = find_point(conn, at, MAIN)
+        past = [(state, shown) for state, shown in read_past(conn, point) if state.table.key]
+    if point.covers == point.commit.commit_id:
+        return create_branch_of(ctx.ledger, name, point.holder, point.commit.commit_id)
+    hidden = {one.commit_id for one in point.hidden}
+    with ctx.ledger.write() as txn:
+        schemas = {state.table.table_id: _version(state) for state, _ in past}
+        made = making.begin(txn, name, point, schemas, hidden)
+        building = branch_name(txn.conn, made)
+    try:
+        for state, shown in past:
+            _cut(ctx, building, state.table.name, shown, actor)
+        fail("branch.before_commit")
+        with ctx.ledger.write() as txn:
+            making.finish(txn, made, name)
+            at_us = txn.at_us
+    except Exception:
+        with ctx.ledger.write() as txn:
+            making.give_up(txn, made)
+        raise
+    fail("branch.after_commit")
+    return Branch(made, name, point.commit.commit_id, None, at_us)
+
+
+def _version(state: TableState) -> int:
+    """The number of the schema that a table has at the point."""
+    return next(number for number, schema in state.schemas.items() if schema is state.schema)
+
+
+def _cut(ctx: Context, branch: str, table: str, shown: Shown, actor: str) -> None:
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+        files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+        state_is_there = state.folded is not None and state.folded.head.last_seq > 0
+    removal, _ = find_rows(state, files, f"NOT ({shown.condition()})")
+    if removal.rows:
+        run(ctx, Trim(table, branch, actor, removal))
+    if files and not state_is_there:
+        fold(ctx, table, branch, actor, Budget())
