@@ -427,3 +427,35 @@ def test_the_command_line_shows_plans_and_applies(lake: Lake, tmp_path: Path) ->
     toml.write_text('[tables.person]\ncolumns = {id = "long"}\n')
     assert strand(lake, "schema", "apply", str(toml), "--yes").returncode == 3
     assert "age" not in strand(lake, "schema", "show").stdout
+
+
+def test_a_merge_brings_a_required_column_with_its_default(lake: Lake) -> None:
+    """Rows that came to the target since have it too."""
+    two_people(lake)
+    lake.branch("x")
+    apply(lake, column("city", {"type": "string", "default": "Rome"}), branch="x")
+    lake.mutate([sl.patch("person", "a", {"city": "Paris"})], branch="x")
+    lake.mutate([sl.put("person", {"id": "c", "name": "Cy"})])
+    lake.merge("x")
+    assert rows(lake, "select id, city from person order by id") == [("a", "Paris"), ("b", "Rome"), ("c", "Rome")]
+    lake.mutate([sl.patch("person", "c", {"age": 1})])
+    assert rows(lake, "select city from person where city is null") == []
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_merge_of_what_rows_of_the_target_break_is_a_conflict(lake: Lake, mended: bool) -> None:
+    """Unless the merge writes these rows too."""
+    two_people(lake)
+    lake.branch("x")
+    lake.mutate([sl.patch("person", "b", {"age": 2})], branch="x")
+    apply(lake, column("age", "long"), branch="x")
+    lake.mutate([sl.put("person", {"id": "c", "age": 3 if mended else None})])
+    if mended:
+        assert lake.merge("x").outcome == "merged"
+        assert rows(lake, "select id, age from person order by id") == [("a", 30), ("b", 2), ("c", 3)]
+        return
+    with pytest.raises(Conflict) as refused:
+        lake.merge("x")
+    (one,) = lake.merge("x", dry_run=True).conflicts
+    assert (one.kind, one.table, one.fields, one.ours) == ("value_violation", "person", ("age",), {"rows": ["'c'"]})
+    assert refused.value.detail["kind"] == "merge_conflicts"

@@ -8,7 +8,7 @@ transaction, and each sees what those before it wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
@@ -21,7 +21,7 @@ from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.ledger.tables import raise_shape, refuse_protected, set_schema
+from strandline.ledger.tables import insert_schema, raise_shape, read_schema, refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
 
 MANY = 1000
@@ -298,7 +298,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     noted: list[tuple[TableChange, int]] = []
     next_seq = txn.last_seq + 1
     for change in mutation.changes:
-        placed.append((change.append, next_seq))
+        placed.append((_carried(change.append, source), next_seq))
         noted.append((change, next_seq))
         next_seq += change.append.rows
         written.last_seqs[mutation.branch_id, change.append.table_id] = next_seq - 1
@@ -335,6 +335,12 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     return commit
 
 
+def _carried(append: Append, source: Source | None) -> Append:
+    """The rows of a merge are written under the schema that it brings."""
+    version = source.schemas.get(append.table_id) if source is not None else None
+    return append if version is None else replace(append, schema_version=version)
+
+
 def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str]]:
     batch_ids = [batch.batch_id for batch in change.append.batches for _ in range(batch.rows)]
     return [
@@ -347,7 +353,11 @@ def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> Non
     for one in source.adopted:
         adopt(txn, source.branch_id, mutation.branch_id, one, number)
     for table_id, version in source.schemas.items():
-        set_schema(txn, mutation.branch_id, table_id, version)
+        schema = read_schema(txn.conn, table_id, version)
+        carried = schema.carried(number)
+        if carried != schema:
+            insert_schema(txn, mutation.branch_id, table_id, number, carried)
+        set_schema(txn, mutation.branch_id, table_id, version if carried == schema else number)
     if source.schemas or any(one.last_seq is None for one in source.adopted):
         raise_shape(txn, mutation.branch_id)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from strandline.errors import Conflict
 from strandline.failpoints import fail
@@ -27,6 +27,7 @@ from strandline.ledger.tables import (
     read_head,
     read_schemas,
     refuse_protected,
+    set_schema,
 )
 from strandline.model.commits import Commit
 from strandline.model.migration import Plan, TablePlan, numbered
@@ -88,13 +89,9 @@ def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
         )
         insert_table(txn, table, schema, on_branch, number)
         return
-    head, at = planned.state.head, db.heads.c
+    head = planned.state.head
     insert_schema(txn, head.branch_id, head.table_id, number, schema)
-    txn.conn.execute(
-        update(db.heads)
-        .where(at.branch_id == head.branch_id, at.table_id == head.table_id)
-        .values(schema_version=number, barrier=at.barrier + 1)
-    )
+    set_schema(txn, head.branch_id, head.table_id, number)
 
 
 def _refuse_moved(txn: Txn, change: SchemaChange) -> None:

@@ -8,7 +8,7 @@ shared by all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -74,6 +74,14 @@ class Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
         return Schema(tuple(Column(one.name, one.type, one.nullable) for one in self.columns), self.constraints)
 
+    def carried(self, number: int) -> Schema:
+        """The same on a branch that a merge of this number brings it to.
+
+        Rows of that branch have not seen it, also those above the seq of its change: where a column is required and has
+        a default, they have that.
+        """
+        return Schema(tuple(_carried(column, number) for column in self.columns), self.constraints)
+
     @cached_property
     def stored(self) -> dict[str, Column]:
         """The columns by their names in data files."""
@@ -107,6 +115,13 @@ def from_json(doc: Any) -> Schema:
             f"not a stored schema: {type(error).__name__} {error}",
             hint='An object with "columns" (each with name, type, nullable), and maybe "constraints".',
         ) from None
+
+
+def _carried(column: Column, number: int) -> Column:
+    if column.nullable or not column.fills:
+        return column
+    *older, newest = column.fills
+    return replace(column, fills=(*older, replace(newest, below=number)))
 
 
 def _column_json(column: Column) -> dict[str, Any]:

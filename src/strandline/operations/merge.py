@@ -28,13 +28,13 @@ from strandline.ledger.bases import Base, HeadNow
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.ledger import MAX_SEQ, Ledger
 from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
 from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
-from strandline.model.keys import key_hash
+from strandline.model.keys import key_hash, shown_key
 from strandline.model.merge import Merged, Resolution, RowConflict, tables_of
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
@@ -43,6 +43,7 @@ from strandline.model.wire import to_json_lines
 from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.mutate import table_change
+from strandline.views.breaking import newly_broken
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions, row_at
 from strandline.views.view import View
@@ -179,13 +180,14 @@ class Merger:
             plan.is_ahead = False
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]
         taken = {one.table for one in plan.adopted}
-        source, target = source.under(wanted), target.under(wanted)
+        here, source, target = target, source.under(wanted), target.under(wanted)
         past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
         for name in names:
             if name not in taken and not any(one.table == name for one in plan.conflicts):
                 sides = Sides(source, target, past, name, made, kept)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in table.conflicts]
+        plan.conflicts += _broken(plan, here, target)
         _refuse_unknown(request.resolution, plan)
         return plan
 
@@ -314,8 +316,27 @@ def _schemas(
             )
             continue
         plan.schemas[ours.table.table_id] = theirs.head.schema_version
-        wanted[ours.table.table_id] = theirs.schema
+        wanted[ours.table.table_id] = theirs.schema.carried(MAX_SEQ)
     return wanted
+
+
+def _broken(plan: _Plan, before: View, after: View) -> Iterator[RowConflict]:
+    """What the source has come to declare, and rows of the target break that the merge does not write.
+
+    It is a conflict about the schema, so it has no key; the rows are among ours, and the rule is theirs.
+    """
+    for table in plan.tables:
+        state = after.state(table.state.table.name)
+        if state.table.table_id not in plan.schemas:
+            continue
+        keys = [table.written.column(name).to_pylist() for name in state.table.key]
+        written = {shown_key(one) for one in zip(*keys, strict=True)}
+        broken: dict[tuple[str, str, str], list[str]] = {}
+        for one in newly_broken(after, state, before.state(state.table.name).schema):
+            if one.table != state.table.name or one.key not in written:
+                broken.setdefault((one.table, one.rule, one.field), []).append(one.key)
+        for (name, rule, fields), rows in broken.items():
+            yield RowConflict(_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule})
 
 
 def _examined(plan: _Plan, look: Looking) -> tuple[Judged, Changes | None]:

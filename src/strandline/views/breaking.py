@@ -15,11 +15,25 @@ from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, 
 from strandline.model.keys import shown_key
 from strandline.model.row_rules import passing
 from strandline.model.rows import MAX_REPORTED
+from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.values import shown
 from strandline.model.violations import Violation
 from strandline.views.view import View
+
+
+def newly_broken(view: View, state: TableState, before: Schema) -> list[Violation]:
+    """The first rows that break what a table declares and did not declare before."""
+    required = {column.stored for column in before.columns if not column.nullable}
+    found: list[Violation] = []
+    for column in state.schema.columns:
+        if not column.nullable and column.stored not in required:
+            found += lacking(view, state, column.name)
+    for constraint in state.schema.constraints:
+        if constraint not in before.constraints:
+            found += breaking(view, state, constraint)
+    return found
 
 
 def lacking(view: View, state: TableState, column: str) -> list[Violation]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.errors import StrandError
+from strandline.errors import Conflict, StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
@@ -76,7 +76,9 @@ def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] |
 
     Unreadable when it is not what was written.
     """
-    written = state.schemas[payload.ref.schema_version]
+    written = state.schemas.get(payload.ref.schema_version)
+    if written is None:
+        raise Conflict(f"table {state.table.name!r} has rows of a schema that is not known here", kind="schema_moved")
     if columns is None:
         rows = _decode(payload, batch_arrow(written, state.table))
     else:
