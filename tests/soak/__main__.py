@@ -52,6 +52,8 @@ def _show(console: Console, outcome: Outcome, settings: Settings) -> None:
     console.print(
         f"{offered.calls:,} calls by {settings.writers} writers; the answer to {offered.lost_calls:,} was lost."
     )
+    lists = outcome.lists
+    console.print(f"{lists.acked:,} changes of lists were acked, on main and on branches; {lists.merges:,} merges.")
     console.print(
         "Chaos: " + ", ".join(f"{what} {times:,}" for what, times in sorted(outcome.chaos.items())) + ".",
         soft_wrap=True,

@@ -36,8 +36,9 @@ FAILPOINTS = {
     ],
     "receiver": ["inbound.before_commit", "inbound.after_commit"],
     "writer": ["append.before_commit", "append.after_commit"],
+    "brancher": [name for name in failpoints.NAMES if name.partition(".")[0] in ("mutate", "branch", "merge")],
 }
-PASSAGES = {"worker": (2, 12), "maintainer": (2, 30), "receiver": (5, 60), "writer": (1, 60)}
+PASSAGES = {"worker": (2, 12), "maintainer": (2, 30), "receiver": (5, 60), "writer": (1, 60), "brancher": (1, 15)}
 
 
 class Chaos:

@@ -22,6 +22,8 @@ from tests.kit import COLUMNS
 
 PLAIN, KEYED = "events", "messages"
 TABLES = (PLAIN, KEYED)
+LISTS = "lists"
+"""A keyed table, which is changed on branches and merged."""
 GATEWAY = "soak"
 SINKS = ("central", "archive", "copy")
 
@@ -119,6 +121,7 @@ def make(scene: Scene, at: Places) -> str:
     with create.create(scene.lake, ledger=at.ledger, warehouse=at.warehouse, store=at.store) as lake:
         lake.create_table(PLAIN, COLUMNS)
         lake.create_table(KEYED, COLUMNS, row_key=["part_id"], partition_by=["source"])
+        lake.create_table(LISTS, {"id": "string", "tokens": "list<string>", "changes": "long"}, key=["id"])
     with create.create(scene.receiver) as receiver:
         for table in TABLES:
             receiver.create_table(table, COLUMNS)
@@ -127,7 +130,7 @@ def make(scene: Scene, at: Places) -> str:
 
 def connect(scene: Scene, url: str, token: str) -> None:
     """Let the lake deliver to all three destinations, in small pieces, and never give up."""
-    patience = {"every": "1s", "max_attempts": 1_000_000, "unit_rows": 3_000}
+    patience = {"every": "1s", "max_attempts": 1_000_000, "unit_rows": 3_000, "tables": list(TABLES)}
     scene.catalog.parent.mkdir()
     with Lake(scene.lake) as lake:
         forward = {"url": url, "gateway": GATEWAY, "token": token, "chunk_rows": 300, "timeout": "4s"}

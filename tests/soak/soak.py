@@ -17,6 +17,7 @@ from strandline.ledger.intents import read_intents
 from strandline.ledger.sinks import list_sinks
 from tests.kit import environment, free_port, strand
 from tests.proxy import PASS, Proxy
+from tests.soak.brancher import Lists, judge_lists
 from tests.soak.chaos import Chaos, Weather
 from tests.soak.children import Child
 from tests.soak.oracle import Offered, Verdict, overlaps, read_offered, verdicts
@@ -44,6 +45,11 @@ class Settings:
         """The writers."""
         return [f"writer-{n}" for n in range(1, self.writers + 1)]
 
+    @property
+    def branchers(self) -> list[str]:
+        """Those who change and merge."""
+        return ["brancher-1", "brancher-2"]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -53,6 +59,7 @@ class Outcome:
     verdicts: dict[str, Verdict]
     chaos: Counter[str]
     wrong: list[str]
+    lists: Lists
 
     @property
     def is_right(self) -> bool:
@@ -67,6 +74,7 @@ class Outcome:
             "calls": self.offered.calls,
             "calls_whose_answer_was_lost": self.offered.lost_calls,
             "destinations": {name: verdict.document() for name, verdict in self.verdicts.items()},
+            "lists": {"acked": self.lists.acked, "merges": self.lists.merges},
             "chaos": dict(self.chaos),
         }
 
@@ -87,7 +95,8 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     connect(scene, proxy.url, token)
     chaos = _cast(scene, settings, port)
     tell(
-        f"seed {settings.seed}: {settings.writers} writers, {settings.workers} workers, a maintainer, a receiver; "
+        f"seed {settings.seed}: {settings.writers} writers, {len(settings.branchers)} branchers, "
+        f"{settings.workers} workers, a maintainer, a receiver; "
         f"ledger {settings.ledger}, warehouse {settings.warehouse}; {settings.folder}"
     )
     try:
@@ -101,7 +110,9 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     tell("comparing every destination with what was acked")
     offered = read_offered(scene, settings.seed, settings.names)
     found = verdicts(scene, offered)
-    return Outcome(offered, found, chaos.done + weather.done, [*left, *chaos.surprises, *overlaps(scene)])
+    lists = judge_lists(scene, settings.branchers)
+    wrong = [*left, *chaos.surprises, *overlaps(scene), *lists.wrong]
+    return Outcome(offered, found, chaos.done + weather.done, wrong, lists)
 
 
 def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
@@ -117,6 +128,7 @@ def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
     serve = child("receiver", "strandline", *receiver, "--json", "serve", "--listen", f"127.0.0.1:{port}")
     seed, folder = str(settings.seed), str(scene.folder)
     writers = [child(name, "tests.soak.writer", folder, seed, name) for name in settings.names]
+    writers += [child(name, "tests.soak.brancher", folder, seed, name) for name in settings.branchers]
     workers.append(child("maintainer", "tests.soak.maintainer", folder))
     return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()))
 
@@ -131,7 +143,7 @@ def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[s
     """Let writers finish their calls and everything be delivered; returns what is left after the time for it."""
     done = ", ".join(f"{sink} {units:,}" for sink, units in _delivered(scene).items())
     tell(f"chaos is over; units delivered so far: {done}; letting everything drain")
-    writers = [child for child in chaos.children if child.name in (*settings.names, "maintainer")]
+    writers = [child for child in chaos.children if child.name in (*settings.names, *settings.branchers, "maintainer")]
     others = [child for child in chaos.children if child not in writers]
     scene.stop.touch()
     deadline_s = time.monotonic() + settings.drain_s

@@ -9,8 +9,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
+import strandline as sl
+from strandline import create
+from strandline.lake import Lake
+from tests.soak.brancher import add, judge_lists
 from tests.soak.oracle import COLUMNS, Offered, Verdict, judge, read_offered
-from tests.soak.scene import KEYED, PLAIN, Scene
+from tests.soak.scene import KEYED, LISTS, PLAIN, Scene
 from tests.soak.soak import Settings, soak
 from tests.soak.writer import Call, row_of
 
@@ -38,6 +42,7 @@ def test_a_short_soak_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert outcome.is_right, (outcome.document(), told)
     assert outcome.chaos.total() > 0
     assert all(verdict.acked > 0 for verdict in outcome.verdicts.values())
+    assert outcome.lists.acked > 0
     assert left_behind(tmp_path) == []
 
 
@@ -80,3 +85,23 @@ def test_what_was_offered_is_read_off_the_writers_records(tmp_path: Path) -> Non
     assert (offered.calls, offered.lost_calls) == (3, 1)
     assert set(calls[0].part_ids()) <= offered.acked[calls[0].table]
     assert set(calls[1].part_ids()) - offered.acked[calls[1].table] == offered.unanswered[calls[1].table]
+
+
+def test_lists_are_judged_by_what_was_acked(tmp_path: Path) -> None:
+    """A token that was acked and is lost, one that is there twice, one from nowhere: each is told; a branch is merged."""
+    scene = Scene(tmp_path)
+    with create.create(scene.lake) as lake:
+        lake.create_table(LISTS, {"id": "string", "tokens": "list<string>", "changes": "long"}, key=["id"])
+        add(lake, "main", "a", "t1")
+        lake.branch("brancher-1/x")
+        add(lake, "brancher-1/x", "a", "t2")
+    scene.calls("brancher-1").write_text("offer t1\nacked t1\noffer t2\nacked t2\noffer t3\n")
+    assert judge_lists(scene, ["brancher-1"]).wrong == []
+    with Lake(scene.lake) as lake:
+        lake.mutate([sl.put(LISTS, {"id": "a", "tokens": ["t1", "t1", "z"], "changes": 2})])
+    assert judge_lists(scene, ["brancher-1"]).wrong == [
+        "1 acked tokens are lost",
+        "t1 is there 2 times",
+        "z is from nowhere",
+        "row a has 3 tokens and 2 changes",
+    ]
