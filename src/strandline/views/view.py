@@ -155,15 +155,15 @@ class View:
     def having(self, name: str, columns: Sequence[str], asked: pa.Table | None) -> pa.Table:
         """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None."""
         state = self.state(name)
-        connection = sandbox.connect()
-        self._attach(connection, state, [], {state.table.name})
         query = f"SELECT {_list(list(columns))} FROM {sandbox.quote_name(state.table.name)} t"
-        if asked is not None:
-            relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
-            same = " AND ".join(f"t.{one} = a.{one}" for one in map(sandbox.quote_name, asked.column_names))
-            query = f"{query} SEMI JOIN {relations.internal('asked')} a ON {same}"
-        with _typed():
-            return connection.sql(query).to_arrow_table()
+        with sandbox.connect() as connection:
+            self._attach(connection, state, [], {state.table.name})
+            if asked is not None:
+                relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
+                same = " AND ".join(f"t.{one} = a.{one}" for one in map(sandbox.quote_name, asked.column_names))
+                query = f"{query} SEMI JOIN {relations.internal('asked')} a ON {same}"
+            with _typed():
+                return connection.sql(query).to_arrow_table()
 
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
