@@ -17,14 +17,14 @@ from strandline import failpoints
 from strandline.backup import backup
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound, Unsupported
 from strandline.lake import Lake
-from strandline.ledger import batches
+from strandline.ledger import batches, touches
 from strandline.model.mutations import Statement
 from strandline.operations import fold as folding
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
 from tests.acceptance.test_failpoints import FLUSH_POINTS, RECOVERY_POINTS
 from tests.backup.test_restore import restored
-from tests.kit import audits, crash, intents_of, make_table, messages, reopened, strand, strand_json
+from tests.kit import audits, crash, in_ledger, intents_of, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people, people
 
 COLUMNS = "id, name, age, tags, note, _seq, _at, _actor, _commit"
@@ -172,6 +172,45 @@ def test_changes_meet_folded_rows(lake: Lake) -> None:
         lake.mutate([sl.patch("person", "a", {"age": 5}), sl.delete("person", "d")], branch=branch)
         rows = [row[:3] for row in check(lake, branch)]
         assert rows == [("a", branch, 5), ("b", None, 7), ("c", None, 1)]
+
+
+@pytest.mark.both_ledgers
+def test_hashes_of_what_is_folded_are_forgotten(lake: Lake) -> None:
+    """As soon as everybody who sees it has it in a state; changes find their rows all the same."""
+
+    def known(branch: str) -> int:
+        of = lake.view(branch).state("person").head.branch_id
+        found = in_ledger(lake, "select count(*) from touches where branch_id = :of", of=of)
+        return int(found[0][0])
+
+    folded(lake)
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "x"})], branch="x")
+    before = {branch: check(lake, branch) for branch in ("main", "x")}
+    lake.flush("person")
+    lake.fold("person")
+    assert touches.sweep_touches(lake.ledger, grace_s=3600) == 0
+    assert (touches.sweep_touches(lake.ledger, grace_s=0), known("main"), known("x")) == (3, 3, 1), "x sees the others"
+    lake.mutate([sl.patch("person", "a", {"name": "x"}), sl.delete("person", "c")], branch="x")
+    lake.flush("person", branch="x")
+    lake.fold("person", branch="x")
+    barrier = in_ledger(lake, "select sum(barrier) from heads")[0][0]
+    assert (touches.sweep_touches(lake.ledger, grace_s=0), known("main"), known("x")) == (6, 0, 0)
+    assert in_ledger(lake, "select sum(barrier) from heads")[0][0] == barrier + 2
+    assert touches.sweep_touches(lake.ledger, grace_s=0) == 0
+    assert check(lake) == before["main"]
+    for branch, there, gone in (("main", "c", "b"), ("x", "x", "c")):
+        with pytest.raises(Conflict, match="there already"):
+            lake.mutate([sl.insert("person", {"id": there})], branch=branch)
+        lake.mutate([sl.insert("person", {"id": gone, "age": 3}), sl.patch("person", "a", {"age": 8})], branch=branch)
+        assert [row[0] for row in check(lake, branch)] == sorted({"a", "b", "c", "d"} if branch == "main" else "acdx")
+    head = lake.view().state("person").head
+    in_ledger(lake, "update heads set last_seq = 0, version = 0, log_snapshot = null where table_id = :state",
+              state=f"{head.table_id}-state")  # fmt: skip
+    with pytest.raises(Conflict, match="there already"):
+        lake.mutate([sl.insert("person", {"id": "c"})])
+    lake.mutate([sl.delete("person", "d"), sl.patch("person", "c", {"age": 9})])
+    assert [row[0] for row in check(lake)] == ["a", "b", "c"], "without its state, rows are found in the log"
 
 
 def test_files_that_no_change_falls_among_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,10 @@ from strandline.model.tables import TableState
 
 @dataclass(frozen=True)
 class HeadNow:
-    """What a change of a table depends on besides its rows; and its state, with how far the log is folded into it."""
+    """What a change of a table depends on besides its rows; and its state, with how far the log is folded into it.
+
+    Up to `swept_seq` versions may be known by no hash any more.
+    """
 
     version: int
     barrier: int
@@ -25,6 +28,7 @@ class HeadNow:
     schema_version: int
     state_version: int
     folded_seq: int
+    swept_seq: int = 0
 
     @classmethod
     def of(cls, state: TableState) -> HeadNow:
@@ -63,6 +67,7 @@ _SELECT_HEAD = Prepared(
         _head.c.schema_version,
         _state.c.version.label("state_version"),
         _state.c.last_seq.label("folded_seq"),
+        _head.c.swept_seq,
     )
     .join_from(_head, _state, _state.c.branch_id == _head.c.branch_id)
     .where(

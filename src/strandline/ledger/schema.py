@@ -164,6 +164,7 @@ schemas = Table(
     PrimaryKeyConstraint("table_id", "version"),
 )
 
+# Up to `swept_seq` versions may be known by no hash any more: they are in a state, or are looked for in the log.
 heads = Table(
     "heads",
     metadata,
@@ -174,6 +175,7 @@ heads = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("schema_version", BigInteger, nullable=False),
     Column("barrier", BigInteger, nullable=False),
+    Column("swept_seq", BigInteger, nullable=False),
     Column("refuses", Text),
     Column("rows_acked", BigInteger, nullable=False),
     Column("rows_log", BigInteger, nullable=False),

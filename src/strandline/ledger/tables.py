@@ -164,6 +164,7 @@ def _insert(txn: Txn, table: Table, on_branch: str, number: int) -> None:
             last_seq=0,
             schema_version=number,
             barrier=0,
+            swept_seq=0,
             rows_acked=0,
             rows_log=0,
             rows_dropped=0,

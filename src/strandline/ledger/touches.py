@@ -6,14 +6,17 @@ only when it was last written; rows that hold a value are found by the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, ScalarSelect, Select, bindparam, delete, func, insert, or_, select, update
 
 from strandline.ledger import schema as db
+from strandline.ledger.branches import lineage
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.prepared import Prepared, Step, together
+from strandline.model.ids import state_id
 
 CHUNK = 500
 
@@ -41,6 +44,15 @@ _NEWEST = Prepared(
 )
 _INSERT = Prepared(insert(db.touches).values({column: bindparam(f"b_{column.name}") for column in db.touches.columns}))
 
+
+_FORGET = Prepared(
+    delete(db.touches).where(
+        _touch.table_id == bindparam("b_table"),
+        _touch.branch_id == bindparam("b_branch"),
+        _touch.hash == bindparam("b_hash"),
+        _touch.number == bindparam("b_number"),
+    )
+)
 
 _claim = db.claims.c
 _FORGET_CLAIM = Prepared(
@@ -132,10 +144,79 @@ def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
         return len(found)
 
 
+@dataclass(frozen=True)
+class _Sweepable:
+    """The touches of a branch's table that can go, and how far the logs of those who see them are folded."""
+
+    branch_id: str
+    table_id: str
+    query: Select[Any]
+    folded: Mapping[str, int]
+
+
+def _sweepable(conn: Connection, now_us: int, grace_s: float) -> list[_Sweepable]:
+    """What everybody who sees it has in a state, and is older than a grace period.
+
+    Who sees it are the branches and tags that come from its branch, each up to where it left.
+    """
+    branch, head = db.branches.c, db.heads.c
+    living = conn.execute(select(branch.branch_id).where(branch.deleted_at_us.is_(None))).scalars().all()
+    seen = [(viewer, of, upto) for viewer in living for of, upto in lineage(conn, viewer)]
+    reached = {(row.branch_id, row.table_id): row.last_seq for row in conn.execute(select(db.heads))}
+    keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
+    found: list[_Sweepable] = []
+    for of, table_id in conn.execute(select(head.branch_id, head.table_id).where(head.table_id.in_(keyed))).all():
+        folded = {viewer: reached.get((viewer, state_id(table_id)), 0) for viewer, parent, _ in seen if parent == of}
+        allowed = [
+            _touch.seq <= folded[viewer] if upto is None else or_(_touch.seq <= folded[viewer], _touch.number > upto)
+            for viewer, parent, upto in seen
+            if parent == of
+        ]
+        here = (_touch.table_id == table_id, _touch.branch_id == of, _touch.number <= _newest_before(now_us, grace_s))
+        query = select(_touch.hash, _touch.number, _touch.seq).where(*here, *allowed)
+        found.append(_Sweepable(of, table_id, query, folded))
+    return found
+
+
+def count_touches(conn: Connection, *, now_us: int, grace_s: float) -> int:
+    """How many touches can go."""
+    counts = [select(func.count()).select_from(one.query.subquery()) for one in _sweepable(conn, now_us, grace_s)]
+    return sum(conn.execute(count).scalar_one() for count in counts)
+
+
+def sweep_touches(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
+    """Forget touches of what is folded wherever it is seen; returns how many, and is bounded.
+
+    As for claims, the barrier is raised. Heads say how far hashes may be lacking.
+    """
+    left = limit
+    with ledger.write() as txn:
+        for one in _sweepable(txn.conn, txn.at_us, grace_s):
+            found = txn.conn.execute(one.query.limit(left)).all() if left else []
+            left -= len(found)
+            place = {"b_table": one.table_id, "b_branch": one.branch_id}
+            together(txn.conn, [Step(_FORGET, {**place, "b_hash": row.hash, "b_number": row.number}) for row in found])
+            if not found:
+                continue
+            head, upto = db.heads.c, max(row.seq for row in found)
+            here = update(db.heads).where(head.table_id == one.table_id)
+            txn.conn.execute(here.where(head.branch_id == one.branch_id).values(barrier=head.barrier + 1))
+            for viewer, folded in one.folded.items():
+                swept = min(upto, folded)
+                where = (head.branch_id == viewer, head.swept_seq < swept)
+                txn.conn.execute(here.where(*where).values(swept_seq=swept))
+    return limit - left
+
+
 def _old_claims(now_us: int, grace_s: float) -> Select[tuple[str, str, bytes]]:
-    commit = db.commits.c
-    last = select(func.max(commit.seq)).where(commit.at_us <= now_us - int(grace_s * 1_000_000)).scalar_subquery()
+    last = _newest_before(now_us, grace_s)
     return select(_claim.table_id, _claim.branch_id, _claim.hash).where(_claim.number <= last)
+
+
+def _newest_before(now_us: int, grace_s: float) -> ScalarSelect[int]:
+    """The number of the newest commit that is older than a grace period."""
+    commit = db.commits.c
+    return select(func.max(commit.seq)).where(commit.at_us <= now_us - int(grace_s * 1_000_000)).scalar_subquery()
 
 
 def _chunks(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

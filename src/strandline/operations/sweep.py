@@ -94,7 +94,7 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
         _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
         _Found("branches", _half_made(ctx), lambda branch: _give_up(ctx, branch)),
     ]
-    before = {"batches": waiting, "claims": _claims(ctx, grace_s), **{one.what: len(one.names) for one in found}}
+    before = {"batches": waiting, **_hashes(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
         return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
     tidy_loads(ctx)
@@ -102,8 +102,10 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
         pass
     while touches.sweep_claims(ctx.ledger, grace_s=grace_s) > 0:
         pass
+    while touches.sweep_touches(ctx.ledger, grace_s=grace_s) > 0:
+        pass
     left, warnings = _remove(found)
-    after = {"batches": _released(ctx, grace_s), "claims": _claims(ctx, grace_s), **left}
+    after = {"batches": _released(ctx, grace_s), **_hashes(ctx, grace_s), **left}
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
 
@@ -123,9 +125,13 @@ def _released(ctx: Context, grace_s: float) -> int:
         return batches.count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
 
 
-def _claims(ctx: Context, grace_s: float) -> int:
+def _hashes(ctx: Context, grace_s: float) -> dict[str, int]:
+    now_us = time.time_ns() // 1000
     with ctx.ledger.read() as conn:
-        return touches.count_claims(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+        return {
+            "claims": touches.count_claims(conn, now_us=now_us, grace_s=grace_s),
+            "touches": touches.count_touches(conn, now_us=now_us, grace_s=grace_s),
+        }
 
 
 def _dead_folders(ctx: Context) -> list[str]:

@@ -107,8 +107,8 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     if flushed:
         found.update(_from_log(conn, base, state, flushed))
     folded = {hash_: key for hash_, key in keys.items() if hash_ not in newest}
-    if folded and head.folded_seq:
-        found.update(_from_state(conn, base, state, folded))
+    if folded and (head.folded_seq or head.swept_seq):
+        found.update(_by_key(conn, base, state, folded))
     return found
 
 
@@ -145,13 +145,24 @@ def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[i
     return found
 
 
-def _from_state(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
-    """Rows out of the state's files, by their keys; one that is not there was deleted, or never was."""
-    version = base.heads[state.table.table_id].state_version
-    files = read_files(conn, base.branch_id, state_id(state.table.table_id), version)
+def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
+    """The newest versions of keys that no hash tells of: in the state, and in as much of the log as was swept past it.
+
+    One that is nowhere was deleted, or never was.
+    """
+    table_id, head = state.table.table_id, base.heads[state.table.table_id]
+    files = read_files(conn, base.branch_id, state_id(table_id), head.state_version)
+    if head.swept_seq > head.folded_seq:
+        files += read_files(conn, base.branch_id, table_id, head.version, since=head.folded_seq, until=head.swept_seq)
     asked = pa.table({name: pa.concat_arrays([key[name] for key in keys.values()]) for name in state.table.key})
-    found = _find(state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked))
-    return {key_hash(key): version for key, version in found}
+    found: dict[bytes, Version] = {}
+    for key, version in _find(
+        state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked)
+    ):
+        known = found.get(key_hash(key))
+        if known is None or known.seq < version.seq:
+            found[key_hash(key)] = version
+    return found
 
 
 Matching: TypeAlias = "Callable[[duckdb.DuckDBPyConnection, str, list[str]], pa.Table]"
