@@ -88,7 +88,7 @@ def test_what_was_offered_is_read_off_the_writers_records(tmp_path: Path) -> Non
 
 
 def test_lists_are_judged_by_what_was_acked(tmp_path: Path) -> None:
-    """A token that was acked and is lost, one that is there twice, one from nowhere: each is told; a branch is merged."""
+    """A token that was acked and is lost, one that is there twice, one from nowhere: each is told, merged or not."""
     scene = Scene(tmp_path)
     with create.create(scene.lake) as lake:
         lake.create_table(LISTS, {"id": "string", "tokens": "list<string>", "changes": "long"}, key=["id"])
