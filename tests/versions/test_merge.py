@@ -342,6 +342,31 @@ def test_f37_a_merge_reads_what_was_changed_and_not_the_table(lake: Lake) -> Non
     assert read[0] == read[1] <= 4 * 2 + 5
 
 
+def test_a_merged_branch_that_is_deleted_stays_readable_by_its_commits(lake: Lake) -> None:
+    """And serves as the base of later merges; nobody can write to it, and its name is free."""
+    forked(lake)
+    for name in ("p", "q"):
+        lake.branch(name)
+    early = changed(lake, "x", a=5)
+    theirs = changed(lake, "x", b=5)
+    for name, key in (("main", "m"), ("p", "k"), ("q", "l")):
+        changed(lake, name, **{key: 1})
+        assert lake.merge("x", into=name).outcome == "merged"
+    lake.flush("person", branch="x")
+    lake.delete_branch("x")
+    assert "x" not in [one.name for one in lake.branches()] and lake.tags() == []
+    with pytest.raises(NotFound, match="no branch 'x'"):
+        changed(lake, "x", c=1)
+    lake.sweep()
+    assert lake.view(at=early).sql("select id, age from person order by 1").rows() == [("a", 5), ("b", 1)]
+    changed(lake, "p", b=6)
+    changed(lake, "q", b=7)
+    with pytest.raises(MergeConflict) as error:
+        lake.merge("q", into="p")
+    assert [(one.base or {})["age"] for one in error.value.conflicts] == [5]
+    assert lake.branch("x", theirs).tip == theirs and on(lake, "x") == [("a", 5), ("b", 5)]
+
+
 def test_f40_sinks_on_the_target_get_each_merged_row_once(lake: Lake, tmp_path: Path) -> None:
     """In whatever order rows are written, delivered and merged, also back and forth."""
     forked(lake)

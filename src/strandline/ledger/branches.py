@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, or_, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -22,8 +22,8 @@ from strandline.model.commits import Commit
 from strandline.model.ids import new_id
 from strandline.model.names import check_ref_name
 
-TAG = "tag:"
-"""Before the name of a tag where branches have theirs; no branch's name has a colon in it."""
+TAG, KEPT = "tag:", "~"
+"""Before the name of a tag where branches have theirs, and before that of one that nobody gave: no name has these."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,16 @@ def list_branches(conn: Connection) -> list[Branch]:
     return [Branch(*row[:-1], protected=bool(row.protected)) for row in rows]
 
 
-def list_tags(conn: Connection) -> list[Tag]:
-    """Every tag, by name."""
+def list_tags(conn: Connection, *, kept: bool = False) -> list[Tag]:
+    """Every tag, by name; with `kept` also what stands for deleted branches."""
     branch = db.branches.c
     rows = conn.execute(
         select(branch.branch_id, branch.name, branch.tip, branch.covers, branch.created_at_us)
         .where(branch.deleted_at_us.is_(None), branch.kind == "tag")
         .order_by(branch.name)
     )
-    return [Tag(row.branch_id, row.name.removeprefix(TAG), *row[2:]) for row in rows]
+    found = [Tag(row.branch_id, row.name.removeprefix(TAG), *row[2:]) for row in rows]
+    return found if kept else [tag for tag in found if not tag.name.startswith(KEPT)]
 
 
 def deleted_branches(conn: Connection) -> list[str]:
@@ -200,9 +201,47 @@ def delete_in(txn: Txn, name: str, *, force: bool) -> None:
     """The same, as a part of a transaction."""
     branch = _living(txn.conn, name)
     refuse_protected(branch.name, protected=bool(branch.protected))
-    if not force:
-        _refuse_unmerged(txn.conn, branch)
-    remove(txn, branch.branch_id)
+    if branch.tip is None:
+        remove(txn, branch.branch_id)
+        return
+    graph = Graph(txn.conn)
+    tip = graph.commit(str(branch.tip))
+    others = [one for one in _tips(txn.conn, branch.branch_id) if graph.reaches(one, tip)]
+    if not force and not others:
+        _refuse_unmerged(name, tip)
+    if others and not any(graph.has_on_line(one, tip) for one in others):
+        _keep(txn, branch.branch_id)
+    else:
+        remove(txn, branch.branch_id)
+
+
+def _keep(txn: Txn, merged: str) -> None:
+    """Keep what a merged branch has, under no name: its commits are part of others' history, and their rows are here.
+
+    A sweep removes it when the time for which history is kept is over.
+    """
+    branch = db.branches.c
+    txn.conn.execute(
+        update(db.branches)
+        .where(branch.branch_id == merged)
+        .values(name=f"{TAG}{KEPT}{merged}", kind="tag", covers=branch.tip, created_at_us=txn.at_us)
+    )
+
+
+def kept_branches(conn: Connection, before_us: int | None = None) -> list[str]:
+    """Merged branches that were deleted and whose rows are kept; those alone that were deleted before a time."""
+    branch = db.branches.c
+    found = select(branch.branch_id).where(branch.deleted_at_us.is_(None), branch.name.startswith(TAG + KEPT))
+    if before_us is not None:
+        found = found.where(branch.created_at_us < before_us)
+    return [str(one) for one in conn.execute(found).scalars()]
+
+
+def _tips(conn: Connection, but: str) -> list[str]:
+    """Where all other branches and tags are."""
+    branch = db.branches.c
+    found = select(branch.tip).where(branch.branch_id != but, branch.deleted_at_us.is_(None), branch.tip.is_not(None))
+    return [str(one) for one in conn.execute(found).scalars()]
 
 
 def remove(txn: Txn, gone: str) -> None:
@@ -241,7 +280,9 @@ def remove(txn: Txn, gone: str) -> None:
 def refuse_deleted(conn: Connection, of: str) -> None:
     """Conflict when a branch was deleted: nothing may be published on it any more."""
     branch = db.branches.c
-    gone = select(branch.branch_id).where(branch.branch_id == of, branch.deleted_at_us.is_not(None))
+    gone = select(branch.branch_id).where(
+        branch.branch_id == of, or_(branch.deleted_at_us.is_not(None), branch.kind == "tag")
+    )
     if conn.execute(gone).scalar() is not None:
         raise Conflict(
             "the branch was deleted meanwhile",
@@ -289,20 +330,9 @@ def refuse_existing(conn: Connection, name: str) -> None:
         )
 
 
-def _refuse_unmerged(conn: Connection, branch: Row[tuple[object, ...]]) -> None:
-    if branch.tip is None:
-        return
-    graph = Graph(conn)
-    tip = graph.commit(str(branch.tip))
-    others = conn.execute(
-        select(db.branches.c.tip).where(
-            db.branches.c.branch_id != branch.branch_id, db.branches.c.deleted_at_us.is_(None)
-        )
-    )
-    if any(graph.reaches(other, tip) for other in others.scalars()):
-        return
+def _refuse_unmerged(name: str, tip: Commit) -> None:
     raise Conflict(
-        f"branch {branch.name!r} has commits that are on no other branch, the newest of them {tip.commit_id}",
+        f"branch {name!r} has commits that are on no other branch, the newest of them {tip.commit_id}",
         kind="branch_unmerged",
         hint="If nobody needs them, delete it with --force.",
         expected=None,

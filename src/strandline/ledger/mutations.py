@@ -120,7 +120,9 @@ _SELECT_HEAD = Prepared(
 )
 _SELECT_TIP = Prepared(
     select(db.branches.c.tip, db.branches.c.protected, db.branches.c.shape).where(
-        db.branches.c.branch_id == bindparam("b_branch"), db.branches.c.deleted_at_us.is_(None)
+        db.branches.c.branch_id == bindparam("b_branch"),
+        db.branches.c.deleted_at_us.is_(None),
+        db.branches.c.kind == "branch",
     )
 )
 _touch = db.touches.c

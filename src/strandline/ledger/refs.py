@@ -84,7 +84,7 @@ def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: 
 def _holder(conn: Connection, graph: Graph, commit: Commit, branch: str) -> tuple[str, str]:
     """A branch or tag that has a commit's rows: one that has no others, else this branch, else any."""
     places = [(one.branch_id, one.tip) for one in sorted(list_branches(conn), key=lambda one: one.name != branch)]
-    places += [(one.branch_id, one.covers) for one in list_tags(conn)]
+    places += [(one.branch_id, one.covers) for one in list_tags(conn, kept=True)]
     places.sort(key=lambda place: place[1] != commit.commit_id)
     for found, tip in places:
         if tip is not None and graph.has_on_line(tip, commit):

@@ -23,7 +23,7 @@ from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
 from strandline.ledger import batches, making, touches
-from strandline.ledger.branches import deleted_branches
+from strandline.ledger.branches import deleted_branches, kept_branches, remove
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
@@ -37,6 +37,9 @@ from strandline.operations.recovery import tidy_loads
 log = logs.Logger("strandline.sweep")
 
 ORPHAN_AGE_S = 24 * 3600
+HISTORY_S = 7 * 24 * 3600
+"""For so long the commits of a branch that was merged and deleted can be looked at."""
+
 CLOCKS_APART_S = 3600
 CLOCK = "clock-"
 ADOPTING = "strand_adopt"
@@ -92,7 +95,7 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     found = [
         _Found("folders", _dead_folders(ctx), ctx.staging.remove),
         _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
-        _Found("branches", _half_made(ctx), lambda branch: _give_up(ctx, branch)),
+        _Found("branches", _old_branches(ctx), lambda branch: _let_go(ctx, branch)),
     ]
     before = {"batches": waiting, **_hashes(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
@@ -109,15 +112,17 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
 
-def _half_made(ctx: Context) -> list[str]:
-    """Branches at past commits that were begun long ago and never got their names."""
+def _old_branches(ctx: Context) -> list[str]:
+    """Merged and deleted branches whose history is over, and branches that were begun and never got their names."""
+    now_us = time.time_ns() // 1000
     with ctx.ledger.read() as conn:
-        return making.abandoned(conn, time.time_ns() // 1000 - ORPHAN_AGE_S * 1_000_000)
+        half_made = making.abandoned(conn, now_us - ORPHAN_AGE_S * 1_000_000)
+        return [*half_made, *kept_branches(conn, now_us - HISTORY_S * 1_000_000)]
 
 
-def _give_up(ctx: Context, branch: str) -> None:
+def _let_go(ctx: Context, branch: str) -> None:
     with ctx.ledger.write() as txn:
-        making.give_up(txn, branch)
+        remove(txn, branch)
 
 
 def _released(ctx: Context, grace_s: float) -> int:

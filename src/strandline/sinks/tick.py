@@ -20,7 +20,7 @@ from strandline import logs
 from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
-from strandline.ledger.branches import deleted_branches
+from strandline.ledger.branches import deleted_branches, kept_branches
 from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
@@ -119,7 +119,7 @@ class Ticker:
     def _branch_gone(self) -> list[Ticked]:
         """Say it when the sink's branch was deleted: one of the same name is another one, with marks of its own."""
         with self.ctx.ledger.read() as conn:
-            if self.sink.branch_id not in deleted_branches(conn):
+            if self.sink.branch_id not in [*deleted_branches(conn), *kept_branches(conn)]:
                 return []
         said = "the branch that it follows was deleted; remove the sink, or add one for another branch"
         return [Ticked(self.sink.name, "", "", outcome="failed", error=said)]
