@@ -257,7 +257,7 @@ def _has_pins(staging: Path) -> bool:
     ledger = Ledger.open(f"sqlite:///{staging / LEDGER}", read_only=True)
     try:
         with ledger.read() as conn:
-            return any(pin is not None for pin in restores.pins(conn).values())
+            return bool(restores.pinned(conn))
     finally:
         ledger.close()
 
@@ -325,11 +325,11 @@ def _forget_tables(staging: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{staging / LEDGER}", read_only=True)
     try:
         with ledger.read() as conn:
-            pins = restores.pins(conn)
+            pinned = restores.pinned(conn)
     finally:
         ledger.close()
     for name, location in metadata_locations(url, ICEBERG).items():
-        if pins.get(name) is None and _has_rows(location.current):
+        if name not in pinned and _has_rows(location.current):
             forget(url, ICEBERG, name)
 
 

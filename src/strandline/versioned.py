@@ -66,6 +66,7 @@ class Versioned:
             moved = [head.schema_version for head in known] != [head.schema_version for head in now]
         if moved:
             self._states.clear()
+            self._mutator.forget()
         return moved
 
     def mutate(

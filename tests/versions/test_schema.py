@@ -17,7 +17,7 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows
 from strandline.lake import Lake
 from strandline.views.spark_sql import spark_sql
-from tests.kit import crash, make_table, messages, reopened, strand, strand_json
+from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
 Document = dict[str, Any]
@@ -459,3 +459,47 @@ def test_a_merge_of_what_rows_of_the_target_break_is_a_conflict(lake: Lake, mend
     (one,) = lake.merge("x", dry_run=True).conflicts
     assert (one.kind, one.table, one.fields, one.ours) == ("value_violation", "person", ("age",), {"rows": ["'c'"]})
     assert refused.value.detail["kind"] == "merge_conflicts"
+
+
+def test_a_process_meets_rows_of_a_schema_that_came_and_went_elsewhere(lake: Lake) -> None:
+    """They come by a merge, while the schema here has never changed: what it remembers is read again."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "name": "Ann"})])
+    with Lake(lake.root) as other:
+        other.mutate([sl.patch("person", "a", {"age": 1})])
+        lake.branch("x")
+        apply(lake, column("city", "string?"), branch="x")
+        lake.mutate([sl.patch("person", "a", {"city": "Rome", "age": 2})], branch="x")
+        apply(lake, without("city"), branch="x")
+        lake.merge("x")
+        other.mutate([sl.patch("person", "a", {"name": "Anna"})])
+    assert rows(lake, "select id, name, age from person") == [("a", "Anna", 2)]
+    assert "city" not in lake.schema()["tables"]["person"]["columns"]
+
+
+def test_a_default_says_nothing_of_a_row_s_age(lake: Lake) -> None:
+    """Such a column can't be what retention goes by, and what it goes by stays."""
+    make_table(lake)
+    apply(lake, column("sent", {"type": "timestamp?", "default": "2026-01-01T00:00:00Z"}), "messages")
+    with pytest.raises(BadRequest, match="default"):
+        lake.set_table("messages", time_column="sent")
+    apply(lake, column("made", "timestamp?"), "messages")
+    lake.set_table("messages", time_column="made")
+    for change in (without("made"), renamed("made", "at")):
+        with pytest.raises(BadRequest, match="how old"):
+            apply(lake, change, "messages")
+
+
+@pytest.mark.parametrize("name", ["schema.before_commit", "schema.after_commit"])
+def test_a_command_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, name: str) -> None:
+    """The log has the commit or has not, recovery has nothing to do, and the doctor finds nothing."""
+    two_people(lake)
+    file = tmp_path / "wanted.json"
+    file.write_text(json.dumps(edited(lake, column("city", "string?"))))
+    done = strand(lake, "schema", "apply", str(file), env=environment(STRAND_FAILPOINTS=f"{name}=exit"))
+    assert done.returncode == 137
+    made = name == "schema.after_commit"
+    assert [one["kind"] for one in strand_json(lake, "log")].count("schema") == made
+    assert (strand_json(lake, "schema", "apply", str(file))["commit"] is None) == made
+    assert strand_json(lake, "recover") == []
+    assert strand_json(lake, "doctor")["ok"]

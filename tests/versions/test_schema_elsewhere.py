@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 import strandline as sl
 from strandline import failpoints
+from strandline.backup import backup
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.operations import load as loading
+from strandline.reports.doctor import examine
+from tests.backup.test_restore import restored
 from tests.kit import crash, make_table, messages, reopened
 from tests.versions.test_schema import Document, apply, column, on_both, renamed, rows, two_people, without
 
@@ -178,3 +182,27 @@ def test_a_load_that_a_change_overtakes_ends_as_if_it_had_come_first(
     assert lake.load("messages", [str(path)]).rows == 1
     found = on_both(lake, "select part_id, content, size from messages order by part_id")
     assert found[1:] == [("p8", "eight", 4), ("p9", "nine", 9)] and found[0][2] == 4
+
+
+def test_the_doctor_and_a_backup_know_changed_schemas(lake: Lake, tmp_path: Path) -> None:
+    """After every kind of step, flush, fold and compaction, on two branches, nothing looks odd; and all comes back."""
+    lake.create_table("t", MANY, key=["id"])
+    put(lake, "a", name="Ann", n=1, x=0.5, d="1.50", gone=7)
+    lake.flush("t")
+    lake.branch("x")
+    apply(lake, all_changes, "t")
+    apply(lake, without("gone"), "t", "x")
+    fill(lake)
+    lake.flush("t")
+    lake.compact("t")
+    lake.fold("t")
+    assert examine(lake, deep=True) == []
+    backup(lake, tmp_path / "backup", with_data=True)
+    there = lake.schema("x")
+    lake.close()
+    shutil.rmtree(lake.root)
+    restored(tmp_path / "backup", lake.root)
+    with Lake(lake.root) as again:
+        assert rows(again, f"select {ALL} from t order by id") == [BEFORE, AFTER]
+        assert again.schema("x") == there
+        assert examine(again, deep=True) == []

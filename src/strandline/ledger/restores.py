@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from strandline.ledger import schema as db
 from strandline.ledger.deliveries import UNKNOWN
-from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.model.ids import new_id
 
 JUMP = 2**40
@@ -69,12 +69,24 @@ def not_asked(conn: Connection) -> list[tuple[str, str, str]]:
 
 
 def pins(conn: Connection) -> Mapping[str, int | None]:
-    """The log snapshot of every table, by its name in Iceberg."""
+    """The log snapshot that main has of every table, by its name in Iceberg."""
     rows = conn.execute(
         select(db.tables.c.iceberg_name, db.heads.c.log_snapshot)
         .join(db.heads, db.heads.c.table_id == db.tables.c.table_id)
-    )  # fmt: skip
+        .join(db.branches, db.branches.c.branch_id == db.heads.c.branch_id)
+        .where(db.branches.c.name == MAIN)
+    )
     return {row.iceberg_name: row.log_snapshot for row in rows}
+
+
+def pinned(conn: Connection) -> set[str]:
+    """The names in Iceberg of the tables of which some branch has a snapshot."""
+    rows = conn.execute(
+        select(db.tables.c.iceberg_name)
+        .join(db.heads, db.heads.c.table_id == db.tables.c.table_id)
+        .where(db.heads.c.log_snapshot.is_not(None))
+    )
+    return set(rows.scalars())
 
 
 def retire(ledger: Ledger) -> int:

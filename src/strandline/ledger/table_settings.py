@@ -56,6 +56,11 @@ def _check_time(table: Table, schema: Schema, column: str) -> None:
         raise BadRequest(
             f"column {column!r} of table {table.name!r} is no time", hint="Name a timestamp or a date, or _at."
         )
+    if schema.column(column).fills:
+        raise BadRequest(
+            f"older rows of table {table.name!r} have a default in {column!r}, which says nothing of their age",
+            hint="Name another column, or _at.",
+        )
 
 
 def _forget_times(txn: Txn, table_id: str) -> None:

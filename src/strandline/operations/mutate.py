@@ -155,6 +155,10 @@ class Mutator:
                         ) from moved
                     time.sleep(random.uniform(0, 0.005))
 
+    def forget(self) -> None:
+        """Ask again what the tables declare: what is remembered has been found to be old."""
+        self._declared.clear()
+
     def _look(self, request: Request) -> tuple[Declared, Looking]:
         """What the branch's tables declare, as far as it is known still, and the rows that a request meets."""
         declared = self._declared.get(request.branch)
