@@ -89,8 +89,18 @@ def _folded_seq(conn: Connection, branch_id: str, state: str) -> int | None:
     return conn.execute(select(head.last_seq).where(head.branch_id == branch_id, head.table_id == state)).scalar()
 
 
+def are_one(conn: Connection, source_id: str, target_id: str) -> bool:
+    """Whether a branch has all rows of all tables of another one: a fast-forward then leaves nothing between them."""
+    keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
+    head = db.heads.c
+    rows = conn.execute(
+        select(head.table_id, head.last_seq).where(head.branch_id == target_id, head.table_id.in_(keyed))
+    )
+    return all(can_adopt(conn, source_id, target_id, row.table_id, row.last_seq) for row in rows.all())
+
+
 def refork(txn: Txn, source_id: str, target_id: str) -> None:
-    """After a fast-forward a branch and the one it came from are one again, as if it had just been made."""
+    """Let a branch and the one it came from be one again, as if it had just been made."""
     branch = db.branches.c
     for one, other in ((source_id, target_id), (target_id, source_id)):
         child = and_(branch.branch_id == one, branch.parent_id == other)

@@ -114,9 +114,18 @@ class Appender:
 
     def mutate(self, call: Mutation) -> Commit:
         """The same for a mutation; Moved when it has to be made again from a fresh view."""
-        answer = self._store(call)
+        answer = self._store(call) if call.source is None else self._merge(call)
         assert isinstance(answer, Commit)
         fail("mutate.after_commit")
+        return answer
+
+    def _merge(self, call: Mutation) -> Answer:
+        """A merge is stored by itself: others of its group were asked about before it took tables over."""
+        answer = self._store_alone(call, None)
+        if isinstance(answer, Exception) and is_unknown(answer):
+            answer = self._store_alone(call, answer)
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
     def _store(self, call: Call | Mutation) -> Answer:
@@ -206,10 +215,12 @@ class Appender:
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)
 
-    def _store_alone(self, append: Append | Mutation, earlier: Exception) -> Answer | Exception:
+    def _store_alone(self, append: Append | Mutation, earlier: Exception | None) -> Answer | Exception:
         def work(txn: Txn) -> Answer | Exception:
             if isinstance(append, Mutation):
-                return find_mutation(txn, append) or store_mutations(txn, [append])[0]
+                answer = find_mutation(txn, append) or store_mutations(txn, [append])[0]
+                fail("mutate.before_commit")
+                return answer
             return find_stored(txn, append) or store(txn, [append])[0]
 
         try:
@@ -217,7 +228,7 @@ class Appender:
             return self._ledger.run(work)
         except Exception as error:
             # Who may have stored it and can't ask must not be told that nothing was stored.
-            return earlier if is_unknown(earlier) and isinstance(error, Busy) else error
+            return earlier if earlier is not None and is_unknown(earlier) and isinstance(error, Busy) else error
 
 
 def _joints(group: Sequence[_Member]) -> list[_Joint]:

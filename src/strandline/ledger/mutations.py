@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, func, select, update
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
-from strandline.ledger.adoption import Adoption, adopt, can_adopt, is_merged_since, refork
+from strandline.ledger.adoption import Adoption, adopt, are_one, can_adopt, is_merged_since, refork
 from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
@@ -377,9 +377,11 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
         or _source_moved(txn, mutation, source)
     )
     if error is None:
+        one = are_one(txn.conn, source.branch_id, mutation.branch_id)
         _take_over(txn, mutation, source, txn.allocate(1))
         txn.conn.execute(
             update(db.branches).where(db.branches.c.branch_id == mutation.branch_id).values(tip=source.tip)
         )
-        refork(txn, source.branch_id, mutation.branch_id)
+        if one:
+            refork(txn, source.branch_id, mutation.branch_id)
     return error

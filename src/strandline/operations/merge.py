@@ -96,7 +96,9 @@ class Merger:
         while True:
             try:
                 return self._merge(request)
-            except Moved as moved:
+            except (Moved, Conflict) as moved:
+                if isinstance(moved, Conflict) and moved.detail["kind"] != "schema_moved":
+                    raise
                 if time.monotonic() > deadline_s:
                     raise Busy(
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
