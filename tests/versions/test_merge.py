@@ -225,6 +225,33 @@ def test_f60_a_second_merge_takes_the_right_base(lake: Lake) -> None:
     assert lake.merge("x").outcome == "merged" and on(lake) == [("a", 4), ("b", 5)]
 
 
+def test_what_a_merge_had_no_need_to_write_is_merged_on(lake: Lake) -> None:
+    """A delete and a change back that another branch made meet nothing on x: they are x's own, and not in its log."""
+    forked(lake, a=1, b=1)
+    lake.branch("made")
+    changed(lake, "made", a=2, c=3)
+    lake.branch("other", "made")
+    changed(lake, "made", a=1, c=None)
+    assert (lake.merge("made", "x").outcome, on(lake, "x")) == ("merged", [("a", 1), ("b", 1)])
+    assert (lake.merge("x", "other").outcome, on(lake, "other")) == ("merged", [("a", 1), ("b", 1)])
+    lake.branch("later", "other")
+    changed(lake, "later", a=7)
+    changed(lake, "x", b=5)
+    assert lake.merge("later", "x").outcome == "merged" and on(lake, "x") == [("a", 7), ("b", 5)]
+
+
+def test_a_row_that_a_side_deleted_by_a_merge_is_in_conflict_with_a_change_of_it(lake: Lake) -> None:
+    forked(lake, a=1)
+    lake.branch("made")
+    changed(lake, "made", c=3)
+    lake.branch("other", "made")
+    changed(lake, "made", c=None)
+    changed(lake, "other", c=4)
+    lake.merge("made", "x")
+    for source, into in (("other", "x"), ("x", "other")):
+        assert kinds(lake.merge(source, into, dry_run=True)) == [("delete_vs_update", "person", "c")]
+
+
 def test_criss_cross_merges(lake: Lake) -> None:
     """Each side merged the other's earlier commit: two bases, and a row on which they differ is a conflict."""
     forked(lake, a=1, b=1, c=1)
@@ -365,6 +392,17 @@ def test_a_merged_branch_that_is_deleted_stays_readable_by_its_commits(lake: Lak
         lake.merge("q", into="p")
     assert [(one.base or {})["age"] for one in error.value.conflicts] == [5]
     assert lake.branch("x", theirs).tip == theirs and on(lake, "x") == [("a", 5), ("b", 5)]
+
+
+def test_f67_commits_show_their_rows_after_branches_have_merged_each_other(lake: Lake) -> None:
+    """A branch has others' rows under its own merge commit: it never takes the place of the one that made them."""
+    forked(lake)
+    lake.branch("y")
+    on_y = changed(lake, "y", a=5)
+    for source, into in (("y", "x"), ("x", "y"), ("y", "x"), ("x", "y")):
+        assert lake.merge(source, into).outcome == "merged"
+        assert lake.view(at=on_y).sql("select id, age from person order by 1").rows() == [("a", 5), ("b", 1)]
+    assert lake.merge("x", "y").outcome == "up_to_date"
 
 
 def test_f40_sinks_on_the_target_get_each_merged_row_once(lake: Lake, tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
-from strandline.ledger import batches, files, touches
+from strandline.ledger import batches, files, intents, touches
 from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
 from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head
-from strandline.model.ids import state_id
+from strandline.model.commits import MERGE
+from strandline.model.ids import new_id, state_id
+from strandline.model.operations import Intent, TableScope
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,13 @@ def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) 
     return bool(conn.execute(found).scalar_one())
 
 
-def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: int) -> None:
-    """Let the target's table be the source's. `number` tells when: changes that began before start over."""
+def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: int) -> list[TableScope]:
+    """Let the target's table be the source's. `number` tells when: changes that began before start over.
+
+    The answer is what has another snapshot now: the log, its state, or neither.
+    """
     table_id = adoption.table_id
+    before = [_snapshot(txn.conn, target_id, one) for one in (table_id, state_id(table_id))]
     gained = _gained(txn.conn, source_id, table_id, adoption.last_seq or 0)
     if adoption.last_seq is None:
         _copy_all(txn, source_id, target_id, table_id)
@@ -70,6 +76,36 @@ def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: 
         _copy(txn, db.stream_heads, source_id, target_id, table_id)
     _adopt_state(txn, source_id, target_id, state_id(table_id))
     txn.write_last(touches.writing(target_id, table_id, number, gained))
+    after = [_snapshot(txn.conn, target_id, one) for one in (table_id, state_id(table_id))]
+    return [new for old, new in zip(before, after, strict=True) if new is not None and new != old]
+
+
+def _snapshot(conn: Connection, branch_id: str, table_id: str) -> TableScope | None:
+    """Where a branch has a table in Iceberg; None where it has nothing there."""
+    head = db.heads.c
+    row = conn.execute(
+        select(db.tables.c.iceberg_name, head.version, head.log_snapshot)
+        .join(db.tables, db.tables.c.table_id == head.table_id)
+        .where(head.branch_id == branch_id, head.table_id == table_id, head.log_snapshot.is_not(None))
+    ).one_or_none()
+    return None if row is None else TableScope(branch_id, table_id, *row)
+
+
+def leave_refs(txn: Txn, branch_id: str, moved: list[TableScope], actor: str) -> None:
+    """Leave it to the next process with Spark to let the Iceberg refs of a branch follow what it has taken over.
+
+    There is one such record for a branch at most. It is always a new one: who is settling an older one may have read
+    the pins before they moved.
+    """
+    if not moved:
+        return
+    scopes = {one.table_id: one for one in moved}
+    for old in intents.read_intents(txn.conn):
+        if isinstance(old, Intent) and (old.kind, old.branch_id, old.phase) == (MERGE, branch_id, "published"):
+            scopes = {one.table_id: one for one in old.scopes} | scopes
+            intents.delete_intent(txn, old.op_id)
+    left = tuple(scopes.values())
+    intents.write_intent(txn, Intent(new_id(), MERGE, "published", branch_id, actor, "", txn.at_us, left))
 
 
 def _adopt_state(txn: Txn, source_id: str, target_id: str, state: str) -> None:

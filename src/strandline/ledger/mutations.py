@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, func, select, update
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
-from strandline.ledger.adoption import Adoption, adopt, are_one, can_adopt, is_merged_since, refork
+from strandline.ledger.adoption import Adoption, adopt, are_one, can_adopt, is_merged_since, leave_refs, refork
 from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
@@ -352,8 +352,8 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
 
 
 def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> None:
-    for one in source.adopted:
-        adopt(txn, source.branch_id, mutation.branch_id, one, number)
+    moved = [at for one in source.adopted for at in adopt(txn, source.branch_id, mutation.branch_id, one, number)]
+    leave_refs(txn, mutation.branch_id, moved, mutation.actor)
     for table_id, version in source.schemas.items():
         schema = read_schema(txn.conn, table_id, version)
         carried = schema.carried(number)

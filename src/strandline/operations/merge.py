@@ -173,9 +173,10 @@ class Merger:
             bases = graph.bases(theirs, ours) if ours is not None else []
             base = bases[0].commit_id if bases else None
             made, kept = graph.only(theirs, base), graph.only(ours, base)
-            plan = _started(source, target, theirs, is_ahead=base == ours)
+            plan = _started(source, target, theirs, is_ahead=_is_ahead(graph, theirs, ours, base))
             names = _keyed(source, made)
             wanted = _schemas(plan, graph, source, target, names, kept)
+            apart = _apart(graph, theirs, base), _apart(graph, ours, base)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
         plan.adopted = [one for one in adopted.values() if one is not None]
         if plan.is_ahead and len(plan.adopted) < len(names):
@@ -186,7 +187,7 @@ class Merger:
         past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
         for name in names:
             if name not in taken and not any(one.table == name for one in plan.conflicts):
-                sides = Sides(source, target, past, name, made, kept)
+                sides = Sides(source, target, past, name, made, kept, apart)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in table.conflicts]
         plan.conflicts += _broken(plan, here, target)
@@ -247,6 +248,20 @@ class Merger:
             tip=plan.base.tip if plan.is_ahead else None,
             source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas),
         )
+
+
+def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> bool:
+    """Whether the source's line goes on from the target's commit: then the target can be where the source is.
+
+    Not where the source has merged that commit: its rows are in the target's log under another name than in the
+    source's, and who looks back at commits of the source's line would miss them.
+    """
+    return base == ours and (ours is None or graph.has_on_line(theirs, graph.commit(ours)))
+
+
+def _apart(graph: Graph, tip: str | None, base: str | None) -> bool:
+    """Whether a line of commits has its base by a merge alone, and not before it on the same line."""
+    return base is not None and not graph.has_on_line(tip, graph.commit(base))
 
 
 def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None:

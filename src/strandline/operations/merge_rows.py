@@ -51,6 +51,7 @@ class Sides:
         name: str,
         made: Sequence[Commit],
         kept: Sequence[Commit],
+        apart: tuple[bool, bool],
     ) -> None:
         self._past = [one for one in past if name in one.tables]
         self._target = target
@@ -58,9 +59,28 @@ class Sides:
         self.state = target.state(name)
         self.key = list(self.state.table.key)
         self.shape = batch_arrow(self.state.schema, self.state.table)
-        self.changed = self._shaped(changed_rows(source, name, made))
+        self.changed = self._since(source, made, apart[0])
         self.present = self._shaped(target.pick(name, self.changed.select(self.key)))
-        self.both, self.past = self._met(changed_rows(target, name, kept))
+        self.both, self.past = self._met(self._since(target, kept, apart[1]))
+
+    def _since(self, view: View, commits: Sequence[Commit], is_apart: bool) -> pa.Table:
+        """What a side has changed since the base: what its commits wrote.
+
+        A side that has only merged the base, and is `apart` from its line, wrote nothing of rows that it had already.
+        There all rows of the two are compared.
+        """
+        if not is_apart or not self._past:
+            return self._shaped(changed_rows(view, self._name, commits))
+        before, after = (self._all(one) for one in (self._past[0], view))
+        keys = threeway.differing_keys(before, after, self.key)
+        there = threeway.shared_rows(after, keys)
+        gone = threeway.shared_rows(before, threeway.other_keys(keys, there.select(self.key)))
+        removed = self.shape.get_field_index(REMOVED)
+        gone = gone.set_column(removed, self.shape.field(removed), pa.array([True] * gone.num_rows, pa.bool_()))
+        return pa.concat_tables([there, gone])
+
+    def _all(self, view: View) -> pa.Table:
+        return self._shaped(view.pick(self._name, view.having(self._name, self.key, None)))
 
     def _shaped(self, rows: pa.Table) -> pa.Table:
         return rows.select(self.shape.names).cast(self.shape)

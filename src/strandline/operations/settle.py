@@ -90,7 +90,8 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
     def forget(txn: Txn) -> None:
         if intents.read_intent(txn.conn, intent.op_id) is None:
             return
-        if recovering and not audit.has_audit(txn.conn, intent.op_id):
+        # A merge that took tables over has no effects to audit: its refs were left to us, and nobody died.
+        if recovering and intent.effects is not None and not audit.has_audit(txn.conn, intent.op_id):
             audit.audit_intent(
                 txn,
                 intent,

@@ -186,7 +186,7 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
             kind="unsettled",
             about=name,
             what=f"table {name}: outside engines see snapshot {at or 'none'}, and the lake is at {pin}",
-            meaning="An operation was published and not settled. The lake's own reads are unaffected.",
+            meaning="An operation or a merge was published and not settled. The lake's own reads are unaffected.",
             fix="strand recover   (or the next flush of the table)",
             severity="warning",
         )

@@ -61,6 +61,24 @@ def shared_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
         ).to_arrow_table()
 
 
+def shared_rows(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows that have one of these keys."""
+    return _joined("SEMI", rows, keys)
+
+
+def other_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
+    """The keys that are not among the others."""
+    return _joined("ANTI", keys, others)
+
+
+def _joined(how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
+    with connect() as connection:
+        connection.register("strand_rows", rows)
+        connection.register("strand_keys", keys)
+        query = f"SELECT * FROM strand_rows {how} JOIN strand_keys {_using(keys.schema.names)}"
+        return connection.sql(query).to_arrow_table().cast(rows.schema)
+
+
 def differing_keys(one: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Table:
     """The keys of rows that are not the same in both."""
     columns = ", ".join(map(quote_name, key))

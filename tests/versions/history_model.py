@@ -1,0 +1,126 @@
+"""Branches, commits and merges on plain dictionaries: what the lake is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Row: TypeAlias = dict[str, object]
+Rows: TypeAlias = dict[tuple[str, str], Row]
+"""The rows of all tables, by table and key."""
+
+UNIQUE = ("pet", "chip")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A commit: the ones it follows, its own branch's first, and all rows after it."""
+
+    parents: tuple[str, ...]
+    rows: Rows
+
+
+@dataclass
+class Verdict:
+    """What a merge must come to. `open` are keys whose bases differ: a conflict is right there, or either side."""
+
+    rows: Rows
+    conflicts: dict[tuple[str, str], str] = field(default_factory=dict)
+    open: set[tuple[str, str]] = field(default_factory=set)
+
+
+class History:
+    """All commits, and the names that some of them have."""
+
+    def __init__(self) -> None:
+        self.points: dict[str, Point] = {}
+        self.branches: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+        self.covers: dict[str, str] = {}
+
+    def rows(self, branch: str) -> Rows:
+        """The rows of a branch, to be changed at will."""
+        return {at: dict(row) for at, row in self.points[self.branches[branch]].rows.items()}
+
+    def commit(self, branch: str, commit: str, rows: Rows, *others: str) -> None:
+        """A new commit on a branch."""
+        self.points[commit] = Point((self.branches[branch], *others), rows)
+        self.branches[branch] = commit
+
+    def reach(self, commit: str) -> set[str]:
+        """A commit and all its ancestors."""
+        found: set[str] = set()
+        waiting = [commit]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.points[one].parents
+        return found
+
+    def kept(self) -> set[str]:
+        """The commits that can be looked at: those on the line of a branch or tag."""
+        return {one for tip in (*self.branches.values(), *self.covers.values()) for one in self.line(tip)}
+
+    def line(self, at: str) -> Iterator[str]:
+        """A commit and those before it on its own line: by first parents."""
+        while True:
+            yield at
+            if not self.points[at].parents:
+                return
+            at = self.points[at].parents[0]
+
+    def bases(self, one: str, other: str) -> list[str]:
+        """The common ancestors that no other common ancestor reaches."""
+        common = self.reach(one) & self.reach(other)
+        below = {old for one in common for old in self.reach(one) - {one}}
+        return sorted(common - below)
+
+    def merge(self, source: str, into: str, side: str | None) -> Verdict:
+        """The rows that a merge must leave, and the conflicts that it must tell."""
+        tips = self.branches[source], self.branches[into]
+        theirs, ours = (self.points[tip].rows for tip in tips)
+        bases = [self.points[one].rows for one in self.bases(*tips)]
+        found = Verdict({})
+        for at in {*theirs, *ours}:
+            first = bases[0].get(at)
+            if any(one.get(at) != first for one in bases):
+                found.open.add(at)
+                continue
+            kind, row = three_way(first, ours.get(at), theirs.get(at), side)
+            if kind is not None:
+                found.conflicts[at] = kind
+            if row is not None:
+                found.rows[at] = row
+        return found
+
+
+def three_way(
+    base: Row | None, ours: Row | None, theirs: Row | None, side: str | None
+) -> tuple[str | None, Row | None]:
+    """The kind of conflict, if nobody decides it, and the row."""
+    if theirs in (base, ours):
+        return None, ours
+    if ours == base:
+        return None, theirs
+    if base is None or ours is None or theirs is None:
+        kind = "divergent_insert" if base is None else "delete_vs_update"
+        return (kind, ours) if side is None else (None, ours if side == "ours" else theirs)
+    kind = None
+    row: Row = {}
+    for name, before in base.items():
+        changed = [one[name] for one in (ours, theirs) if one[name] != before]
+        if len(changed) == 2 and changed[0] != changed[1]:
+            kind = "divergent_update" if side is None else None
+            row[name] = theirs[name] if side == "theirs" else ours[name]
+        else:
+            row[name] = changed[0] if changed else before
+    return kind, row
+
+
+def repeated(rows: Rows) -> bool:
+    """Whether two rows have the same unique value."""
+    table, name = UNIQUE
+    values = [row[name] for (one, _), row in rows.items() if one == table and row[name] is not None]
+    return len(set(values)) < len(values)

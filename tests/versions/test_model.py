@@ -1,0 +1,289 @@
+"""A model test of versions: change, branch, tag, merge, look back, flush, fold, compact, expire, sweep and reopen, in
+any order, against dictionaries.
+
+Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. There are two kinds: long ones that
+start no Spark, and short ones with maintenance between the steps.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import strandline as sl
+from strandline import create
+from strandline.errors import Conflict, HistoryGone, MergeConflict
+from strandline.lake import Lake
+from strandline.ledger import batches
+from strandline.model.merge import Merged, RowConflict
+from strandline.model.mutations import Statement
+from strandline.reports.doctor import examine
+from tests.kit import intents_of
+from tests.versions.history_model import History, Point, Row, Rows, repeated
+
+FIELDS = {"person": ("name", "age"), "pet": ("name", "chip")}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "patch", "patch", "delete"]),
+        st.sampled_from(sorted(FIELDS)),
+        st.sampled_from("abc"),
+        st.integers(0, 1),
+        st.sampled_from([None, 1, 2, 3]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+NAMES = st.sampled_from(["main", "x", "y", "x/z"])
+SIDES = st.sampled_from([None, None, "ours", "theirs"])
+WORK = st.sampled_from(["flush", "fold", "compact", "expire", "sweep"])
+
+
+class VersionsMachine(RuleBasedStateMachine):
+    """A lake beside its model."""
+
+    def __init__(self, places: Callable[[], dict[str, Any]], maintained: bool) -> None:
+        super().__init__()
+        self._places = places
+        self._maintained = maintained
+
+    @initialize()
+    def begin(self) -> None:
+        """Two tables, one of them with a unique value, and a first commit."""
+        self.folder = Path(tempfile.mkdtemp())
+        self.lake = create.create(self.folder / "lake", **self._places())
+        self.lake.create_table("person", {"id": "string", "name": "long?", "age": "long?"}, key=["id"])
+        self.lake.create_table(
+            "pet", {"id": "string", "name": "long?", "chip": "long?"}, key=["id"], constraints=["unique(chip)"]
+        )
+        self.model = History()
+        first = self.lake.log(limit=1)[0].commit_id
+        self.model.points[first] = Point((), {})
+        self.model.branches["main"] = first
+        self.shaken = False
+        self.known: dict[str, str] = {}
+        self.mutate([("put", table, key, 0, 1) for table in FIELDS for key in "ab"], "main")
+        for name in ("x", "y"):
+            self.branch(name, "main")
+
+    @rule(steps=STEPS, branch=NAMES)
+    def mutate(self, steps: list[Any], branch: str) -> None:
+        """One commit of some changes; or none, where two rows would share what is unique."""
+        branch = self._living(branch)
+        rows = self.model.rows(branch)
+        statements = [self._applied(rows, *step) for step in steps]
+        try:
+            commit = self.lake.mutate(statements, branch=branch)
+        except Conflict as error:
+            assert repeated(rows) and error.detail["kind"] == "constraint"
+            return
+        assert not repeated(rows)
+        if commit.commit_id == self.model.branches[branch]:  # there was nothing to change
+            assert rows == self.model.rows(branch)
+        else:
+            self.model.commit(branch, commit.commit_id, rows)
+
+    def _applied(self, rows: Rows, verb: str, table: str, key: str, place: int, value: int | None) -> Statement:
+        name = FIELDS[table][place]
+        row: Row | None = rows.get((table, key))
+        if verb == "delete":
+            rows.pop((table, key), None)
+            return sl.delete(table, key)
+        if verb == "patch" and row is not None:
+            rows[table, key] = {**row, name: value}
+            return sl.patch(table, key, {name: value})
+        rows[table, key] = {**dict.fromkeys(FIELDS[table]), name: value}
+        return sl.put(table, {"id": key, name: value})
+
+    @rule(name=NAMES, source=NAMES)
+    def branch(self, name: str, source: str) -> None:
+        """A branch of any other."""
+        if name in self.model.branches:
+            return
+        source = self._living(source)
+        self.lake.branch(name, source)
+        self.model.branches[name] = self.model.branches[source]
+
+    @rule(name=NAMES)
+    def delete_branch(self, name: str) -> None:
+        """Refused where commits would be on no other."""
+        if name == "main" or name not in self.model.branches:
+            return
+        tip = self.model.branches[name]
+        others = [one for at, one in self.model.branches.items() if at != name] + list(self.model.tags.values())
+        if not any(tip in self.model.reach(one) for one in others):
+            with pytest.raises(Conflict, match="on no other branch"):
+                self.lake.delete_branch(name)
+        self.lake.delete_branch(name, force=True)
+        del self.model.branches[name]
+
+    @rule(branch=NAMES, chance=st.randoms(use_true_random=False))
+    def tag(self, branch: str, chance: Any) -> None:
+        """A name for any commit that can be looked at, at most three."""
+        commit = chance.choice(sorted(self.model.kept()))
+        if len(self.model.tags) == 3:
+            gone = sorted(self.model.tags)[0]
+            self.lake.delete_tag(gone)
+            del self.model.tags[gone], self.model.covers[gone]
+        name = f"t{len(self.model.points)}"
+        if name not in self.model.tags:
+            made = self.lake.tag(name, commit, branch=self._living(branch))
+            assert made.commit == commit
+            self.model.tags[name], self.model.covers[name] = commit, made.covers
+
+    @rule(source=NAMES, into=NAMES, side=SIDES)
+    def merge(self, source: str, into: str, side: Any) -> None:
+        """Any branch into any other; what comes of it is what dictionaries say."""
+        source, into = self._living(source), self._living(into)
+        if source == into:
+            return
+        theirs, ours = self.model.branches[source], self.model.branches[into]
+        try:
+            done = self.lake.merge(source, into, resolve=side)
+        except MergeConflict as error:
+            self._check_conflicts(source, into, side, error.conflicts)
+            return
+        assert (done.outcome == "up_to_date") == (theirs in self.model.reach(ours))
+        if done.outcome == "up_to_date":
+            return
+        rows = self._merged(done, source, into, side)
+        assert done.commit is not None
+        if done.outcome == "fast_forward":
+            assert done.commit == theirs and ours in self.model.line(theirs)
+            self.model.branches[into] = theirs
+        else:
+            self.model.commit(into, done.commit, rows, theirs)
+
+    def _check_conflicts(self, source: str, into: str, side: Any, told: Any) -> None:
+        """Rows that the sides disagree on, all of them; else a unique value that two of the merged rows have."""
+        verdict = self.model.merge(source, into, side)
+        conflicts: list[RowConflict] = list(told)
+        found = {(one.table, str(one.key["id"])): one.kind for one in conflicts if one.kind != "unique_violation"}
+        exact = {at: kind for at, kind in found.items() if at not in verdict.open}
+        assert exact == verdict.conflicts
+        assert found or verdict.open or repeated(verdict.rows)
+
+    def _merged(self, done: Merged, source: str, into: str, side: Any) -> Rows:
+        """The rows after a merge: those of the model, and of keys whose bases differ what one of the sides has."""
+        verdict = self.model.merge(source, into, side)
+        assert verdict.conflicts == {}
+        rows = self._seen(into)
+        theirs, ours = self.model.rows(source), self.model.rows(into)
+        for at in verdict.open:
+            sides = [ours.get(at), theirs.get(at)]
+            row = rows.pop(at, None)
+            assert row in sides or (None not in sides and self._mixed(row, *sides)), (at, row, sides)
+            if row is not None:
+                verdict.rows[at] = row
+                rows[at] = row
+        assert rows == verdict.rows, done
+        assert not repeated(rows)
+        return rows
+
+    @staticmethod
+    def _mixed(row: Row | None, ours: Row | None, theirs: Row | None) -> bool:
+        assert ours is not None and theirs is not None
+        return row is not None and all(row[name] in (ours[name], theirs[name]) for name in row)
+
+    @precondition(lambda self: self._maintained)
+    @rule(work=WORK, branch=NAMES)
+    def maintain(self, work: str, branch: str) -> None:
+        """No row changes, whatever is done to files."""
+        how = {"grace_s": 0} if work in ("expire", "sweep") else {}
+        getattr(self.lake, work)(branch=self._living(branch), **how)
+        batches.sweep(self.lake.ledger, grace_s=0)
+        self.shaken = True
+
+    @rule()
+    def reopen(self) -> None:
+        """Closed and opened, and what nobody refers to is gone."""
+        self.lake.close()
+        self.lake = Lake(self.folder / "lake")
+        batches.sweep(self.lake.ledger, grace_s=0)
+        self.shaken = True
+
+    def _living(self, name: str) -> str:
+        """This branch if there is one, else main."""
+        return name if name in self.model.branches else "main"
+
+    def _seen(self, branch: str, at: str | None = None) -> Rows:
+        """What a reader sees."""
+        parts = [f"select '{table}', id, {', '.join(names)} from {table}" for table, names in FIELDS.items()]
+        found: Rows = {}
+        for table, key, *values in self.lake.view(branch, at=at).sql(" union all ".join(parts)).rows():
+            assert (table, key) not in found, "a key is there twice"
+            found[table, key] = dict(zip(FIELDS[table], values, strict=True))
+        return found
+
+    @invariant()
+    def every_branch_is_as_its_model_says(self) -> None:
+        """Those that moved; when files have moved, all of them and every commit that can be looked at."""
+        if not hasattr(self, "lake"):
+            return
+        for branch, tip in self.model.branches.items():
+            if self.shaken or self.known.get(branch) != tip:
+                assert self._seen(branch) == self.model.points[tip].rows, branch
+        self.known = dict(self.model.branches)
+        assert {one.name: one.tip for one in self.lake.branches()} == self.model.branches
+        if self.shaken:
+            self._look_back()
+            self.shaken = False
+
+    def _look_back(self) -> None:
+        for commit in self.model.kept():
+            assert self._seen("main", commit) == self.model.points[commit].rows, commit
+        for name, commit in self.model.tags.items():
+            assert self._seen("main", name) == self.model.points[commit].rows, name
+        for commit in self.model.points.keys() - self.model.kept():
+            with suppress(HistoryGone):  # its branch was deleted: it is gone, or as it was
+                assert self._seen("main", commit) == self.model.points[commit].rows, commit
+
+    def teardown(self) -> None:
+        """In the end all commits are as they were, every branch tells its own, and doctor finds nothing."""
+        if not hasattr(self, "lake"):
+            return
+        try:
+            self._look_back()
+            for branch, tip in self.model.branches.items():
+                assert self._seen(branch) == self.model.points[tip].rows, branch
+                assert {one.commit_id for one in self.lake.log(branch, limit=500)} >= self.model.reach(tip)
+            assert intents_of(self.lake) == []
+            assert examine(self.lake, deep=True) == []
+        finally:
+            self.lake.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(("maintained", "stories", "steps"), [(False, 3, 16), (True, 3, 12)])
+def test_whatever_happens_versions_are_as_their_model_says(
+    places: Callable[[], dict[str, Any]], maintained: bool, stories: int, steps: int
+) -> None:
+    """The same stories each time; $STRAND_TEST_STORIES makes up so many others."""
+    asked = os.environ.get("STRAND_TEST_STORIES")
+    run_state_machine_as_test(
+        lambda: VersionsMachine(places, maintained),
+        settings=settings(
+            max_examples=int(asked) if asked else stories,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=asked is None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
