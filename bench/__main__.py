@@ -22,6 +22,7 @@ from bench import (
     report,
     starts,
     statuses,
+    versions,
 )
 from bench.measure import Line, Scale, tell
 
@@ -43,6 +44,8 @@ GROUPS: dict[str, Group] = {
     "exports": exports.lines,
     "receiver": receiver.lines,
     "delivery_memory": memory.delivery_lines,
+    "versions": versions.lines,
+    "changes": versions.thread_lines,
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

@@ -71,6 +71,21 @@ def test_a_branch_differs_from_its_own_past_by_its_commits(lake: Lake) -> None:
     assert told(lake.diff("x", "main")) == [("person", "update", "a", 1, 2), ("pet", "insert", "tom", None, None)]
 
 
+def test_what_a_merge_did_not_have_to_write_differs_too(lake: Lake) -> None:
+    """z deletes a row that x never had, and x merges z: nothing is written there, and x still lacks the row."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "late", "age": 1})])
+    lake.branch("z")
+    lake.mutate([sl.delete("person", "late")], branch="z")
+    lake.mutate([sl.patch("person", "a", {"age": 2})], branch="x")
+    lake.merge("z", into="x")
+    assert told(lake.diff("main", "x")) == [("person", "update", "a", 1, 2), ("person", "delete", "late", 1, None)]
+    lake.merge("x")
+    assert told(lake.diff("main", "x")) == []
+
+
 def test_every_change_comes_once_in_order_with_the_rows_around_it(lake: Lake) -> None:
     """Page by page, through flush, fold and compaction; a branch has the changes it began with and its own."""
     make_people(lake)

@@ -97,6 +97,15 @@ class Graph:
             tip = one.parents[0] if one.parents else None
         return False
 
+    def line(self, tip: str, down_to: int) -> set[str]:
+        """The commits of a line, by first parents, whose seqs are not below one."""
+        found: set[str] = set()
+        at: str | None = tip
+        while at is not None and (one := self.commit(at)).seq >= down_to:
+            found.add(at)
+            at = one.parents[0] if one.parents else None
+        return found
+
     def bases(self, one: str, other: str) -> list[Commit]:
         """The best common ancestors of two commits: those that are not above another one. The newest first."""
         if one == other:

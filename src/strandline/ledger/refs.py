@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -40,6 +41,23 @@ def find_point(conn: Connection, text: str, branch: str) -> Point:
     graph = Graph(conn)
     holder, tip = _holder(conn, graph, commit, branch)
     return Point(commit, holder, tip, tuple(graph.only(tip, commit.commit_id)), at_us)
+
+
+def find_homes(
+    conn: Connection, graph: Graph, tip: str, commits: Sequence[Commit]
+) -> list[tuple[str, list[Commit]]] | None:
+    """Where the rows of some commits are: those on the line of a tip, and others by the tips that have them on theirs.
+
+    None where those of some are nowhere any more.
+    """
+    left = {one.commit_id: one for one in commits}
+    found: list[tuple[str, list[Commit]]] = []
+    others = [one.tip for one in list_branches(conn)] + [one.covers for one in list_tags(conn, kept=True)]
+    for place in dict.fromkeys([tip, *(one for one in others if one is not None)]):
+        if left:
+            line = graph.line(place, min(one.seq for one in left.values()))
+            found.append((place, [left.pop(one) for one in list(left) if one in line]))
+    return None if left else [(place, here) for place, here in found if here or place == tip]
 
 
 def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, int | None]:

@@ -30,6 +30,7 @@ from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import MAX_SEQ, Ledger
 from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
+from strandline.ledger.refs import find_homes
 from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
 from strandline.model.declared import Declared
@@ -44,6 +45,7 @@ from strandline.operations.constraints import Changes, Judged, RowChange, examin
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.mutate import table_change
 from strandline.views.breaking import newly_broken
+from strandline.views.diff import Written
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions, row_at
 from strandline.views.view import View
@@ -176,7 +178,7 @@ class Merger:
             plan = _started(source, target, theirs, is_ahead=_is_ahead(graph, theirs, ours, base))
             names = _keyed(source, made)
             wanted = _schemas(plan, graph, source, target, names, kept)
-            apart = _apart(graph, theirs, base), _apart(graph, ours, base)
+            homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
         plan.adopted = [one for one in adopted.values() if one is not None]
         if plan.is_ahead and len(plan.adopted) < len(names):
@@ -185,14 +187,24 @@ class Merger:
         taken = {one.table for one in plan.adopted}
         here, source, target = target, source.under(wanted), target.under(wanted)
         past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
+        written = self._written(source, homes[0], wanted), self._written(target, homes[1], wanted)
         for name in names:
             if name not in taken and not any(one.table == name for one in plan.conflicts):
-                sides = Sides(source, target, past, name, made, kept, apart)
+                sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in table.conflicts]
         plan.conflicts += _broken(plan, here, target)
         _refuse_unknown(request.resolution, plan)
         return plan
+
+    def _written(
+        self, view: View, homes: Sequence[tuple[str, Sequence[Commit]]] | None, wanted: Mapping[str, Schema]
+    ) -> Written:
+        """The commits of a side with the views that have their rows: its own, and those of what it has merged."""
+        if homes is None:
+            return None
+        (_, own), *others = homes or [("", [])]
+        return [(view, own), *((self._view(view.branch, tip).under(wanted), some) for tip, some in others)]
 
     def _adoption(
         self,
@@ -257,11 +269,6 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
     source's, and who looks back at commits of the source's line would miss them.
     """
     return base == ours and (ours is None or graph.has_on_line(theirs, graph.commit(ours)))
-
-
-def _apart(graph: Graph, tip: str | None, base: str | None) -> bool:
-    """Whether a line of commits has its base by a merge alone, and not before it on the same line."""
-    return base is not None and not graph.has_on_line(tip, graph.commit(base))
 
 
 def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None:

@@ -13,13 +13,12 @@ from strandline.engines.duck import sandbox, threeway
 from strandline.engines.duck.threeway import BEFORE, BLENDED, CHANGED, FIELDS, FOUND, PRESENT, STAYS, TAKEN, VERDICT
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
-from strandline.model.commits import Commit
 from strandline.model.keys import key_hash
 from strandline.model.merge import Resolution, RowConflict, key_text
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
-from strandline.views.diff import changed_rows, said
+from strandline.views.diff import Written, changed_rows, said
 from strandline.views.view import View
 
 
@@ -49,9 +48,8 @@ class Sides:
         target: View,
         past: Sequence[View],
         name: str,
-        made: Sequence[Commit],
-        kept: Sequence[Commit],
-        apart: tuple[bool, bool],
+        made: Written,
+        kept: Written,
     ) -> None:
         self._past = [one for one in past if name in one.tables]
         self._target = target
@@ -59,25 +57,51 @@ class Sides:
         self.state = target.state(name)
         self.key = list(self.state.table.key)
         self.shape = batch_arrow(self.state.schema, self.state.table)
-        self.changed = self._since(source, made, apart[0])
+        self.changed = self._since(source, made)
         self.present = self._shaped(target.pick(name, self.changed.select(self.key)))
-        self.both, self.past = self._met(self._since(target, kept, apart[1]))
+        self.both, self.past = self._met(self._since(target, kept))
 
-    def _since(self, view: View, commits: Sequence[Commit], is_apart: bool) -> pa.Table:
-        """What a side has changed since the base: what its commits wrote.
+    def _since(self, view: View, written: Written) -> pa.Table:
+        """What a side has changed since the base: the rows of its commits as it has them now.
 
-        A side that has only merged the base, and is `apart` from its line, wrote nothing of rows that it had already.
-        There all rows of the two are compared.
+        What it merged is among these commits, and a merge writes nothing of rows that need no change: their keys are
+        in the logs of the branches that were merged. Where such a log is gone, all rows are compared with the base's.
         """
-        if not is_apart or not self._past:
-            return self._shaped(changed_rows(view, self._name, commits))
-        before, after = (self._all(one) for one in (self._past[0], view))
+        if written is None:
+            return self._compared(view)
+        (_, own), *others = written
+        changed = self._shaped(changed_rows(view, self._name, own))
+        keys = [
+            changed_rows(one, self._name, commits).select(self.key)
+            for one, commits in others
+            if self._name in one.tables and any(self._name in commit.tables for commit in commits)
+        ]
+        if not keys:
+            return changed
+        every = pa.concat_tables(keys).group_by(self.key).aggregate([])
+        more = threeway.other_keys(every, changed.select(self.key))
+        there = self._shaped(view.pick(self._name, more))
+        gone = threeway.other_keys(more, there.select(self.key))
+        return pa.concat_tables([changed, there, self._removed(gone)])
+
+    def _compared(self, view: View) -> pa.Table:
+        before = self._all(self._past[0]) if self._past else self.shape.empty_table()
+        after = self._all(view)
         keys = threeway.differing_keys(before, after, self.key)
         there = threeway.shared_rows(after, keys)
-        gone = threeway.shared_rows(before, threeway.other_keys(keys, there.select(self.key)))
-        removed = self.shape.get_field_index(REMOVED)
-        gone = gone.set_column(removed, self.shape.field(removed), pa.array([True] * gone.num_rows, pa.bool_()))
-        return pa.concat_tables([there, gone])
+        return pa.concat_tables([there, self._removed(threeway.other_keys(keys, there.select(self.key)))])
+
+    def _removed(self, keys: pa.Table) -> pa.Table:
+        """Versions that say of these keys that their rows are gone."""
+        columns = {
+            one.name: keys[one.name].cast(one.type)
+            if one.name in self.key
+            else pa.array([True] * keys.num_rows, pa.bool_())
+            if one.name == REMOVED
+            else pa.nulls(keys.num_rows, one.type)
+            for one in self.shape
+        }
+        return pa.table(columns, schema=self.shape)
 
     def _all(self, view: View) -> pa.Table:
         return self._shaped(view.pick(self._name, view.having(self._name, self.key, None)))

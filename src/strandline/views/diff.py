@@ -6,7 +6,7 @@ Both read what the commits in between wrote, and the rows that these meet; not t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -16,7 +16,7 @@ from strandline.errors import HistoryGone, Unsupported
 from strandline.ledger.heads import read_pruned
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.refs import find_commit_at
+from strandline.ledger.refs import find_commit_at, find_homes
 from strandline.model.arrow import batch_arrow
 from strandline.model.changes import Changes, RowChange, RowDiff, kind_of
 from strandline.model.commits import Commit
@@ -29,6 +29,9 @@ from strandline.views.view import View
 Take = Callable[[str, str | None], View]
 """A view of a branch, at a point of its past or now."""
 
+Written: TypeAlias = Sequence[tuple[View, Sequence[Commit]]] | None
+"""Commits by the views that have their rows, a side's own first; None where some are gone."""
+
 
 def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, table: str | None) -> Iterator[RowDiff]:
     """The rows that are not the same at two points, by table and key. Each point is a branch, tag, commit or time."""
@@ -37,10 +40,14 @@ def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, ta
         one, _ = find_commit_at(conn, before, branch)
         other, _ = find_commit_at(conn, after, branch)
         base = graph.bases(one.commit_id, other.commit_id)[0].commit_id
-        left, right = graph.only(one.commit_id, base), graph.only(other.commit_id, base)
+        sides = [(tip.commit_id, graph.only(tip.commit_id, base)) for tip in (one, other)]
+        homes = [find_homes(conn, graph, tip, commits) for tip, commits in sides]
     views = take(branch, one.commit_id), take(branch, other.commit_id)
-    for name in _tables(views, [*left, *right], table):
-        yield from _differing(views, name, left, right)
+    written: Written = None
+    if None not in homes:
+        written = [(take(branch, tip), commits) for found in homes for tip, commits in found or () if commits]
+    for name in _tables(views, [commit for _, commits in sides for commit in commits], table):
+        yield from _differing(views, name, written)
 
 
 def _tables(views: tuple[View, View], commits: Sequence[Commit], table: str | None) -> list[str]:
@@ -52,21 +59,14 @@ def _tables(views: tuple[View, View], commits: Sequence[Commit], table: str | No
     return [name for name in sorted(known) if any(name in one.tables for one in commits)]
 
 
-def _differing(
-    views: tuple[View, View], name: str, left: Sequence[Commit], right: Sequence[Commit]
-) -> Iterator[RowDiff]:
+def _differing(views: tuple[View, View], name: str, written: Written) -> Iterator[RowDiff]:
     here = [view for view in views if name in view.tables]
     state = here[-1].state(name)
     shape = pa.schema([one for one in batch_arrow(state.schema, state.table) if one.name != REMOVED])
     key = list(state.table.key)
     schemas = {state.table.table_id: state.schema}
     sides = [view.under(schemas) if name in view.tables else None for view in views]
-    touched = [
-        changed_rows(view, name, commits).select(key)
-        for view, commits in zip(sides, (left, right), strict=True)
-        if view is not None
-    ]
-    keys = pa.concat_tables(touched).group_by(key).aggregate([])
+    keys = _touched(sides, name, key, written)
     rows = [
         (shape.empty_table() if view is None else view.pick(name, keys)).select(shape.names).cast(shape)
         for view in sides
@@ -77,6 +77,15 @@ def _differing(
         was, is_ = (image.get(key_text(named)) for image in images)
         changed = tuple(fields) if was is not None and is_ is not None else ()
         yield RowDiff(name, kind_of(was, is_), named, changed, was, is_)
+
+
+def _touched(sides: Sequence[View | None], name: str, key: list[str], written: Written) -> pa.Table:
+    """The keys of rows that may differ: those that the commits in between wrote; all, where their logs are gone."""
+    if written is None:
+        found = [view.having(name, key, None) for view in sides if view is not None]
+    else:
+        found = [changed_rows(view, name, some).select(key) for view, some in written if name in view.tables]
+    return pa.concat_tables(found).group_by(key).aggregate([])
 
 
 def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
