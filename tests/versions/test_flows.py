@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import strandline as sl
+from strandline.errors import Busy, Conflict, HistoryGone
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.ledger.tables import branch_id
@@ -150,6 +153,102 @@ def test_two_branches_from_different_points_with_main_moving_before_every_step(l
         again.fold("person")
         assert {point: ages(again, at=point) for point in points} == points
         assert (intents_of(again), examine(again, deep=True)) == ([], [])
+
+
+def test_f36_branches_tags_and_open_deliveries_read_the_same_through_all_maintenance(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """With merges of every kind before it: a fast-forward, a table that was taken over, rows that were written anew."""
+    make_people(lake)
+    make_people(lake, "pet")
+    aged(lake, a=1, b=1)
+    lake.mutate([sl.put("pet", {"id": "rex", "age": 1})])
+    lake.flush()
+    lake.fold()
+    for name in ("ahead", "beside", "child"):
+        lake.branch(name)
+    tagged = aged(lake, "ahead", a=2)
+    aged(lake, "ahead", c=3)
+    lake.flush(branch="ahead")
+    lake.tag("first", tagged)
+    lake.branch("ahead/child", "ahead")
+    assert lake.merge("ahead").outcome == "fast_forward"
+    lake.mutate([sl.put("pet", {"id": "tom", "age": 2})], branch="beside")
+    lake.flush(branch="beside")
+    assert lake.merge("beside").outcome == "merged"
+    aged(lake, "child", b=7)
+    aged(lake, d=4)
+    assert lake.merge("child").outcome == "merged"
+    lake.tag("last")
+    lake.add_sink("out", "blob", {"uri": (tmp_path / "out").as_uri()})
+    places = [*((one.name, None) for one in lake.branches()), ("main", "first"), ("main", "last")]
+
+    def seen() -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for branch, at in places:
+            view = lake.view(branch, at=at)
+            for table in ("person", "pet"):
+                found[branch, at, table] = view.sql(f'select id, age, _seq from "{table}" order by 1').rows()
+                found[branch, at, table, "log"] = view.sql(f'select id, age, _seq from "{table}$log" order by 3').rows()
+        return found
+
+    before = seen()
+    assert ages(lake) == {"a": 2, "b": 7, "c": 3, "d": 4} and ages(lake, at="first") == {"a": 2, "b": 1}
+    held = lake.view()
+    with held.held():
+        rows = held.sql("select id, age, _seq from person order by 1").rows()
+        for step in tidied(lake, "main", "ahead", "child"):
+            assert seen() == before, step
+        assert held.sql("select id, age, _seq from person order by 1").rows() == rows
+    refs_are_pins(lake)
+    assert sum(done.rows for done in lake.tick("out")) == len(before["main", None, "person", "log"]) + len(
+        before["main", None, "pet", "log"]
+    )
+    for name in ("ahead", "beside", "child"):
+        lake.delete_branch(name)
+        del places[[branch for branch, _ in places].index(name)]
+        for key in [key for key in before if key[0] == name]:
+            del before[key]
+    for step in tidied(lake, "main", "ahead/child"):
+        assert seen() == before, step
+    assert examine(lake, deep=True) == []
+
+
+@pytest.mark.parametrize("make", [lambda lake, n: lake.branch(f"n{n}", "x"), lambda lake, n: lake.tag(f"n{n}", "x")])
+def test_f55_branches_and_tags_race_expiry_and_what_was_made_stays_readable(
+    lake: Lake, make: Callable[[Lake, int], object]
+) -> None:
+    """Each is refused with a typed error, or reads its rows for good; the source is deleted under it."""
+    make_people(lake)
+    aged(lake, a=1)
+    for n in range(2):
+        lake.branch("x")
+        aged(lake, "x", a=n, b=n)
+        lake.flush(branch="x")
+        aged(lake, "x", c=n)
+        lake.flush(branch="x")
+        lake.compact(branch="x")
+        with Lake(lake.root) as other, ThreadPoolExecutor(2) as pool:
+            made = pool.submit(make, other, n)
+            gone = pool.submit(_gone, lake)
+            gone.result(120)
+            with suppress(HistoryGone, Conflict, Busy, sl.NotFound):
+                made.result(120)
+        for _ in tidied(lake, "main"):
+            pass
+        names = [one.name for one in (*lake.branches(), *lake.tags()) if one.name.startswith("n")]
+        assert {name: ages(lake, at=name) for name in names} == {
+            name: {"a": int(name[1:]), "b": int(name[1:]), "c": int(name[1:])} for name in names
+        }
+    assert examine(lake, deep=True) == []
+
+
+def _gone(lake: Lake) -> None:
+    """The branch is expired, deleted, and what was its own goes."""
+    lake.expire(branch="x", grace_s=0)
+    lake.delete_branch("x", force=True)
+    lake.sweep(grace_s=0)
+    lake.expire(grace_s=0)
 
 
 @pytest.mark.parametrize("folded", [False, True])

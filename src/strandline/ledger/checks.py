@@ -66,13 +66,17 @@ def broken_references(conn: Connection) -> list[str]:
 
 
 def unresolved_heads(conn: Connection) -> list[tuple[str, str]]:
-    """Tables whose head names a snapshot or a schema that the ledger does not know, and which."""
+    """Tables whose head names a snapshot or a schema that the ledger does not know, and which.
+
+    Not those of deleted branches: what these had is forgotten.
+    """
     head, snapshot, schema = db.heads.c, db.snapshots.c, db.schemas.c
     rows = conn.execute(
         select(
             db.tables.c.name, head.version, head.log_snapshot, snapshot.snapshot_id, head.schema_version, schema.version
         )
         .join_from(db.heads, db.tables, db.tables.c.table_id == head.table_id)
+        .join(db.branches, and_(db.branches.c.branch_id == head.branch_id, db.branches.c.deleted_at_us.is_(None)))
         .outerjoin(
             db.snapshots,
             and_(
@@ -166,7 +170,9 @@ def pinned_snapshots(conn: Connection, table_id: str) -> dict[int, str]:
     )
     found = {int(snapshot): f"the open delivery of sink {name}" for snapshot, name in sent}
     pins = conn.execute(
-        select(head.log_snapshot).where(head.table_id == table_id, head.log_snapshot.is_not(None))
+        select(head.log_snapshot)
+        .join(db.branches, and_(db.branches.c.branch_id == head.branch_id, db.branches.c.deleted_at_us.is_(None)))
+        .where(head.table_id == table_id, head.log_snapshot.is_not(None))
     ).scalars()
     return {**found, **{int(pin): "the table's head" for pin in pins}}
 
