@@ -19,6 +19,7 @@ from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
 from strandline.engines.spark import export
+from strandline.model.arrow import column_from_arrow
 from strandline.model.schema import parse_mapping
 from strandline.sinks.bodies import compress, uncompressed
 from strandline.sinks.chunks import Considered, cut
@@ -45,7 +46,7 @@ def whole(file: Path) -> Range:
     schema = pq.read_schema(file)
     return Range(
         runs=((str(file),),),
-        stored=tuple(schema.names),
+        stored=tuple(column_from_arrow(field) for field in schema),
         since=0,
         until=pq.read_metadata(file).num_rows,
         select=Select(tuple((name, quote_name(name)) for name in schema.names)),

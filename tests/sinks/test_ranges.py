@@ -11,8 +11,10 @@ import pytest
 from strandline.engines.duck import ranges
 from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.errors import Damaged, HistoryGone
+from strandline.model.types import Column, Primitive
 
 SCHEMA = pa.schema([("n", pa.int64())])
+COLUMNS = tuple(Column(name, Primitive("long"), True) for name in ("n", "_seq"))
 
 
 def file_of(folder: Path, name: str, seqs: list[int]) -> str:
@@ -21,7 +23,7 @@ def file_of(folder: Path, name: str, seqs: list[int]) -> str:
 
 
 def range_of(*runs: tuple[str, ...], since: int = 0, until: int = 10**9, where: str | None = None) -> Range:
-    return Range(runs, ("n", "_seq"), since, until, Select((("n", "n"),), where), SCHEMA)
+    return Range(runs, COLUMNS, since, until, Select((("n", "n"),), where), SCHEMA)
 
 
 def numbers(wanted: Range) -> list[int]:

@@ -42,7 +42,8 @@ def unit_of(
     schema = pa.schema([field for field in stored if field.name not in set(without)])
     rows = Range(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
-        stored=tuple(stored.names),
+        stored=tuple(state.columns),
+        shapes=state.shapes(files),
         since=since,
         until=end,
         select=Select(tuple((name, quote_name(name)) for name in schema.names), where),
