@@ -38,9 +38,13 @@ def main() -> NoReturn:
     code = run(sys.argv[1:], own_process=True)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
-    if code == INTERRUPTED and "pyspark" in sys.modules:
+    if code == INTERRUPTED:
+        # PySpark's own goodbye to a JVM that is gone is a traceback; and an interpreter that met the interrupt while it
+        # ran code for a library (an import does) ends by the signal instead of the code, though it was handled.
         _end_children()
-        os._exit(code)  # PySpark's own goodbye to a JVM that is gone is a traceback
+        with suppress(BrokenPipeError):
+            sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
