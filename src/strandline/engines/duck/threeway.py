@@ -143,7 +143,7 @@ def _query(key: Sequence[str], values: Sequence[str]) -> str:
         SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
             {stays} AS {VERDICT},
             CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
-        FROM ({decided})"""
+        FROM ({decided}) ORDER BY {", ".join(map(quote_name, key))}"""
 
 
 def _same(one: str, other: str, places: range) -> str:
