@@ -70,7 +70,7 @@ def statements(case: Case, side: str) -> list[Step]:
         "same update": [*begin, sl.patch(TABLE, key, {"name": "agreed"})],
         "disjoint update": [*begin, sl.patch(TABLE, key, {field: value})],
         "delete": [*begin, sl.delete(TABLE, key)],
-        "re-insert": [*begin, sl.delete(TABLE, key), sl.insert(TABLE, {"id": key, **own, "age": 7})],
+        "re-insert": [*begin, sl.delete(TABLE, key), sl.insert(TABLE, {"id": key, "name": side, "age": 7, "city": "anew"})],
     }
     return steps[action]
 
