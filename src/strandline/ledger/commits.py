@@ -58,6 +58,22 @@ def write_commit(
     return commit
 
 
+def write_move(txn: Txn, branch_id: str, number: int, was: str | None) -> None:
+    """Note where a branch was before it is moved to a commit that another one made."""
+    txn.conn.execute(insert(db.moves).values(branch_id=branch_id, number=number, at_us=txn.at_us, was=was))
+
+
+def tip_before_moves(conn: Connection, branch_id: str, at_us: int) -> str | None:
+    """The newest commit of a branch's line of a time: as it is, or as the first move after that time left it."""
+    move = db.moves.c
+    first = select(move.was).where(move.branch_id == branch_id, move.at_us > at_us).order_by(move.number).limit(1)
+    row = conn.execute(first).one_or_none()
+    if row is not None:
+        return None if row.was is None else str(row.was)
+    tip: str | None = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == branch_id)).scalar_one()
+    return tip
+
+
 def commit_of_operation(conn: Connection, op_id: str) -> str | None:
     """The commit that an operation made, if it made one."""
     return conn.execute(select(db.commits.c.commit_id).where(db.commits.c.op_id == op_id)).scalar()

@@ -378,7 +378,9 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
     )
     if error is None:
         one = are_one(txn.conn, source.branch_id, mutation.branch_id)
-        _take_over(txn, mutation, source, txn.allocate(1))
+        number = txn.allocate(1)
+        _take_over(txn, mutation, source, number)
+        commits.write_move(txn, mutation.branch_id, number, tip)
         txn.conn.execute(
             update(db.branches).where(db.branches.c.branch_id == mutation.branch_id).values(tip=source.tip)
         )

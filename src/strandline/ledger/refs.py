@@ -7,12 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
-from strandline.ledger import schema as db
 from strandline.ledger.branches import list_branches, list_tags
-from strandline.ledger.commits import get_commit
+from strandline.ledger.commits import get_commit, tip_before_moves
 from strandline.ledger.history import Graph
 from strandline.ledger.tables import branch_id
 from strandline.model.commits import Commit
@@ -67,6 +66,8 @@ def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, in
     tip = refs.get(text)
     if tip is not None:
         return graph.commit(tip), None
+    if text in refs:
+        raise NotFound(f"branch {text!r} has no commit yet", hint="Its first keyed table makes one.", commit=text)
     if _TIME.fullmatch(text):
         at_us = _microseconds(text)
         return _newest_upto(conn, graph, branch, at_us, text), at_us
@@ -87,8 +88,7 @@ def _microseconds(text: str) -> int:
 
 def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: str) -> Commit:
     """The commit that was a branch's newest at a time: merged ones were not on it before they were merged."""
-    found = branch_id(conn, branch)
-    at: str | None = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == found)).scalar_one()
+    at = tip_before_moves(conn, branch_id(conn, branch), at_us)
     oldest: Commit | None = None
     while at is not None:
         oldest = graph.commit(at)

@@ -61,6 +61,7 @@ __all__ = [
     "leases",
     "loads",
     "metadata",
+    "moves",
     "outcomes",
     "purged_keys",
     "quarantine",
@@ -405,6 +406,17 @@ commits = Table(
     Column("parents", Text, nullable=False),
     Column("tables", Text, nullable=False),
     Column("op_id", Text),
+)
+
+# A fast-forward makes no commit: where a branch was before one is told by nothing else.
+moves = Table(
+    "moves",
+    metadata,
+    Column("branch_id", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("was", Text),
+    PrimaryKeyConstraint("branch_id", "number"),
 )
 
 audit = Table(
