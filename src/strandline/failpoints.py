@@ -32,6 +32,7 @@ NAMES: dict[str, str] = {
     "merge.after_commit": "a merge is stored, the caller not yet told",
     "branch.before_commit": "a branch made or deleted, transaction not yet committed",
     "branch.after_commit": "a branch made or deleted, the caller not yet told",
+    "schema.before_store": "a schema change planned and looked at with the rows, nothing stored",
     "schema.before_commit": "schemas changed and their commit inserted, transaction not yet committed",
     "schema.after_commit": "schemas changed, the caller not yet told",
     "table.before_commit": "a new table described, transaction not yet committed",

@@ -69,6 +69,7 @@ MUTATE_POINTS = [
     "merge.before_store",
     "merge.before_commit",
     "merge.after_commit",
+    "schema.before_store",
     "schema.before_commit",
     "schema.after_commit",
 ]  # died at in tests/versions

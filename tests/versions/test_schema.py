@@ -224,7 +224,7 @@ def test_a_log_table_changes_on_main_alone(lake: Lake) -> None:
 
 
 @pytest.mark.both_ledgers
-@pytest.mark.parametrize("name", ["schema.before_commit", "schema.after_commit"])
+@pytest.mark.parametrize("name", ["schema.before_store", "schema.before_commit", "schema.after_commit"])
 def test_a_change_that_dies_is_there_whole_or_not_at_all(lake: Lake, name: str) -> None:
     """Over several tables; and applied again it is what it should be, once."""
     two_people(lake)
@@ -490,7 +490,7 @@ def test_a_default_says_nothing_of_a_row_s_age(lake: Lake) -> None:
             apply(lake, change, "messages")
 
 
-@pytest.mark.parametrize("name", ["schema.before_commit", "schema.after_commit"])
+@pytest.mark.parametrize("name", ["schema.before_store", "schema.before_commit", "schema.after_commit"])
 def test_a_command_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, name: str) -> None:
     """The log has the commit or has not, recovery has nothing to do, and the doctor finds nothing."""
     two_people(lake)

@@ -33,18 +33,21 @@ from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, Ta
 from strandline.ledger.refs import find_homes
 from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
+from strandline.model.constraints import Cardinality
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
 from strandline.model.keys import key_hash, shown_key
 from strandline.model.merge import Merged, Resolution, RowConflict, tables_of
+from strandline.model.migration import refers
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
+from strandline.model.violations import Violation
 from strandline.model.wire import to_json_lines
 from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.mutate import table_change
-from strandline.views.breaking import newly_broken
+from strandline.views.breaking import breaking, newly_broken
 from strandline.views.diff import Written
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions, row_at
@@ -69,7 +72,11 @@ class Request:
 
 @dataclass
 class _Plan:
-    """What a merge comes to, on two branches as they were looked at."""
+    """What a merge comes to, on two branches as they were looked at.
+
+    `coming` are tables that the target does not have yet and that refer to others or are referred to, with their rows;
+    `seen` are those of the target all of whose rows were looked at.
+    """
 
     base: Base
     source_id: str
@@ -79,6 +86,8 @@ class _Plan:
     tables: list[TableMerge] = field(default_factory=list)
     adopted: list[Adoption] = field(default_factory=list)
     schemas: dict[str, int] = field(default_factory=dict)
+    coming: list[tuple[TableState, pa.Table]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
     conflicts: list[RowConflict] = field(default_factory=list)
 
 
@@ -114,7 +123,7 @@ class Merger:
             return self._told(request, source, target, "up_to_date", target.base.tip)
         mutation = self._judged(request, plan)
         if plan.conflicts:
-            told = self._told(request, source, target, "conflicts", None, plan)
+            told = self._told(request, source, target, "conflicts", None, plan, mutation)
             if request.dry_run:
                 return told
             raise MergeConflict(
@@ -127,11 +136,11 @@ class Merger:
             )
         ahead = plan.is_ahead and not plan.tables
         if request.dry_run:
-            return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan)
+            return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan, mutation)
         fail("merge.before_store")
         commit = self._fast_forward(mutation) if ahead else self._appender.mutate(mutation).commit_id
         fail("merge.after_commit")
-        return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan)
+        return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
 
     def _fast_forward(self, mutation: Mutation) -> str:
         def work(txn: Any) -> Exception | None:
@@ -146,9 +155,16 @@ class Merger:
         return mutation.source.tip
 
     def _told(
-        self, request: Request, source: View, target: View, outcome: Any, commit: str | None, plan: _Plan | None = None
+        self,
+        request: Request,
+        source: View,
+        target: View,
+        outcome: Any,
+        commit: str | None,
+        plan: _Plan | None = None,
+        mutation: Mutation | None = None,
     ) -> Merged:
-        tables = {one.state.table.name: one.written.num_rows for one in plan.tables} if plan else {}
+        tables = {one.append.table: one.append.rows for one in mutation.changes} if mutation else {}
         tables |= {one.table: one.rows for one in plan.adopted} if plan else {}
         return Merged(
             outcome=outcome,
@@ -186,6 +202,7 @@ class Merger:
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]
         taken = {one.table for one in plan.adopted}
         here, source, target = target, source.under(wanted), target.under(wanted)
+        plan.coming = [] if plan.is_ahead else _coming(plan, source)
         past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
         written = self._written(source, homes[0], wanted), self._written(target, homes[1], wanted)
         for name in names:
@@ -193,7 +210,7 @@ class Merger:
                 sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in table.conflicts]
-        plan.conflicts += _broken(plan, here, target)
+        plan.conflicts += _broken(plan, here, target.beside([state for state, _ in plan.coming]))
         _refuse_unknown(request.resolution, plan)
         return plan
 
@@ -223,8 +240,7 @@ class Merger:
         if name not in target.tables:
             return Adoption(table_id, name, rows, None)
         here = target.state(name)
-        linked = plan.declared.links_from(table_id) or plan.declared.links_to(table_id)
-        if any(name in one.tables for one in kept) or (linked and not plan.is_ahead):
+        if any(name in one.tables for one in kept) or (_is_linked(plan, source, name) and not plan.is_ahead):
             return None
         last_seq = here.head.last_seq
         found = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
@@ -233,7 +249,8 @@ class Merger:
     def _judged(self, request: Request, plan: _Plan) -> Mutation:
         """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
         commit_id = new_id()
-        look = Looking(self._ledger, request.into, Versions(plan.base))
+        coming = {state.table.table_id for state, _ in plan.coming}
+        look = Looking(self._ledger, request.into, Versions(plan.base), coming)
         judged, changes = _examined(plan, look)
         kept = [one for one in plan.tables if one.written.num_rows]
         if changes is None:
@@ -241,7 +258,8 @@ class Merger:
         else:
             by_table: dict[str, list[RowChange]] = {}
             for change in changes.values():
-                by_table.setdefault(change.state.table.table_id, []).append(change)
+                if change.state.table.table_id not in coming:
+                    by_table.setdefault(change.state.table.table_id, []).append(change)
             written = [
                 table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
                 for table_id, rows in by_table.items()
@@ -269,6 +287,23 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
     source's, and who looks back at commits of the source's line would miss them.
     """
     return base == ours and (ours is None or graph.has_on_line(theirs, graph.commit(ours)))
+
+
+def _is_linked(plan: _Plan, source: View, name: str) -> bool:
+    """Whether a table refers to others or is referred to, as either side declares it."""
+    theirs = Declared.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
+    table_id = source.state(name).table.table_id
+    return any(one.links_from(table_id) or one.links_to(table_id) for one in (plan.declared, theirs))
+
+
+def _coming(plan: _Plan, source: View) -> list[tuple[TableState, pa.Table]]:
+    """The new tables that are judged with what is there: all their rows are new to the target."""
+    names = [one.table for one in plan.adopted if one.last_seq is None and _is_linked(plan, source, one.table)]
+    states = [source.state(name) for name in names]
+    return [
+        (state, source.pick(state.table.name, source.having(state.table.name, state.table.key, None)))
+        for state in states
+    ]
 
 
 def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None:
@@ -349,34 +384,75 @@ def _broken(plan: _Plan, before: View, after: View) -> Iterator[RowConflict]:
 
     It is a conflict about the schema, so it has no key; the rows are among ours, and the rule is theirs.
     """
+    broken: dict[tuple[str, str, str], list[str]] = {}
+    for one in [*_newly_broken(plan, before, after), *_too_few(plan, after)]:
+        broken.setdefault((one.table, one.rule, one.field), []).append(one.key)
+    for (name, rule, fields), rows in broken.items():
+        yield RowConflict(_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule})
+
+
+def _newly_broken(plan: _Plan, before: View, after: View) -> Iterator[Violation]:
+    """Rows that break what a schema says that the merge brings."""
+    coming = {state.table.name for state, _ in plan.coming}
     for table in plan.tables:
         state = after.state(table.state.table.name)
-        if state.table.table_id not in plan.schemas:
-            continue
-        keys = [table.written.column(name).to_pylist() for name in state.table.key]
-        written = {shown_key(one) for one in zip(*keys, strict=True)}
-        broken: dict[tuple[str, str, str], list[str]] = {}
-        for one in newly_broken(after, state, before.state(state.table.name).schema):
-            if one.table != state.table.name or one.key not in written:
-                broken.setdefault((one.table, one.rule, one.field), []).append(one.key)
-        for (name, rule, fields), rows in broken.items():
-            yield RowConflict(_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule})
+        if state.table.table_id in plan.schemas:
+            _note_seen(plan, after, state)
+            written = _shown_keys(table.written, state)
+            for one in newly_broken(after, state, before.state(state.table.name).schema):
+                if one.table not in coming and (one.table != state.table.name or one.key not in written):
+                    yield one
+
+
+def _too_few(plan: _Plan, after: View) -> Iterator[Violation]:
+    """Rows of the target that a new table refers to less often than it must; those that the merge makes are judged."""
+    gone = {
+        (one.state.table.name, key)
+        for one in plan.tables
+        for key in _shown_keys(one.written.filter(one.written[REMOVED]), one.state)
+    }
+    for state, _ in plan.coming:
+        for rule in state.schema.constraints:
+            if isinstance(rule, Cardinality) and rule.low:
+                _note_seen(plan, after, state)
+                yield from (one for one in breaking(after, state, rule) if (one.table, one.key) not in gone)
+
+
+def _note_seen(plan: _Plan, after: View, state: TableState) -> None:
+    """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
+    seen = [state, *map(after.state, refers(state.schema.constraints))]
+    plan.seen |= {one.table.table_id for one in seen} & plan.base.heads.keys()
+
+
+def _shown_keys(rows: pa.Table, state: TableState) -> set[str]:
+    keys = [rows.column(name).to_pylist() for name in state.table.key]
+    return {shown_key(one) for one in zip(*keys, strict=True)}
 
 
 def _examined(plan: _Plan, look: Looking) -> tuple[Judged, Changes | None]:
     """Judge the merged rows, if any of the tables declares anything; what breaks a rule is a conflict."""
     declared = plan.declared
-    if plan.schemas:
-        states = dict(declared.states) | {one.state.table.table_id: one.state for one in plan.tables}
+    if plan.schemas or plan.coming:
+        others = [*(one.state for one in plan.tables), *(state for state, _ in plan.coming)]
+        states = dict(declared.states) | {one.table.table_id: one for one in others}
         declared = Declared(declared.branch_id, declared.shape, states)
     ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
+    ids += [state.table.table_id for state, _ in plan.coming]
     if not any(declared.depends(one) or declared.states[one].schema.constraints for one in ids):
         return Judged(), None
     changes: Changes = {}
     for table in plan.tables:
         for change in _row_changes(table):
             changes[change.at] = change
+    for state, rows in plan.coming:
+        for change in _row_changes(TableMerge(state, rows, rows.slice(0, 0), 0)):
+            changes[change.at] = change
     found = examine(declared, changes, look)
+    coming = {state.table.table_id for state, _ in plan.coming}
+    for lost in changes.values():
+        if lost.after is None and lost.state.table.table_id in coming:  # it is taken whole, or not at all
+            named = _image(lost.key, lost.state) or {}
+            plan.conflicts.append(RowConflict("orphan_edge", lost.state.table.name, named, (), None, None, None))
     for violation, state, key in zip(found.violations, found.states, found.keys, strict=True):
         told = pa.Table.from_arrays(list(key.values()), names=list(key))
         named = orjson.loads(next(iter(to_json_lines(told, state.schema))))
@@ -448,11 +524,13 @@ def _reads(plan: _Plan, look: Looking, judged: Judged) -> Iterator[TableRead]:
     keys: dict[str, dict[bytes, None]] = {key: dict(asked) for key, asked in look.asked.items()}
     for table in plan.tables:
         keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
-    for table_id in {**keys, **judged.reads}:
-        head = plan.base.heads[table_id]
+    for table_id in {**keys, **judged.reads, **dict.fromkeys(plan.seen)}:
+        head = plan.base.heads.get(table_id)
+        if head is None:
+            continue  # it comes with the merge
         name = plan.declared.states[table_id].table.name
         asked, claims = list(keys.get(table_id, {})), list(judged.reads.get(table_id, {}))
-        if len(asked) > FEW_KEYS:
+        if len(asked) > FEW_KEYS or table_id in plan.seen:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:
             yield TableRead(name, table_id, head.barrier, asked, claims)

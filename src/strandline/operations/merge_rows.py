@@ -136,24 +136,32 @@ class Sides:
         looked_at = self.changed.num_rows + self.present.num_rows + self.both.num_rows + self.past.num_rows
         table = TableMerge(self.state, self.present.slice(0, 0), self.present, looked_at)
         judged = self._wanted(table, judged, resolution)
-        table.written = self._shaped(judged.filter(pc.equal(judged[VERDICT], TAKEN)))
+        taken = self._shaped(judged.filter(pc.equal(judged[VERDICT], TAKEN)))
+        table.written = pa.concat_tables([table.written, taken])
         open_ = pc.invert(pc.is_in(judged[VERDICT], value_set=pa.array([TAKEN, STAYS])))
         self._decide(table, judged.filter(open_), resolution)
         table.hashes = [key_hash(list(row.values())) for row in self.changed.select(self.key).to_pylist()]
         return table
 
     def _wanted(self, table: TableMerge, judged: pa.Table, resolution: Resolution) -> pa.Table:
-        """Without rows that would merge and that a person has decided to leave as the target has them."""
+        """Without rows that would merge and that a person has decided to leave as the target has them.
+
+        These are written all the same, as they are: the decision is this commit's, and who looks for what it changed
+        (a merge the other way, a diff) must find them.
+        """
         if not resolution.rows:
             return judged
-        kept: list[bool] = []
+        left: list[bool] = []
         for key, found in zip(said(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))
             merges = found in (TAKEN, BLENDED)
-            kept.append(not (decision == "ours" and merges))
+            left.append(decision == "ours" and merges)
             table.resolved += [text] if decision is not None and (not merges or decision == "ours") else []
-        return judged.filter(pa.array(kept, pa.bool_()))
+        keys = judged.select(self.key).filter(pa.array(left, pa.bool_()))
+        there = threeway.shared_rows(self.present, keys)
+        table.written = pa.concat_tables([there, self._removed(threeway.other_keys(keys, there.select(self.key)))])
+        return judged.filter(pc.invert(pa.array(left, pa.bool_())))
 
     def _choices(self, resolution: Resolution) -> pa.Table:
         """Whose side decides, by key."""

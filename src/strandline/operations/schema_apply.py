@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.errors import BadRequest, Conflict
+from strandline.failpoints import fail
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
 from strandline.model.migration import Applied, Plan, TablePlan, numbered, plan, refers
@@ -62,6 +63,7 @@ def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applie
             return Applied((), None)
         seen = look_at(view, planned)
         change = SchemaChange(planned, asked.actor, asked.message or _message(planned), seen, asked.tip)
+        fail("schema.before_store")
         try:
             return Applied(planned.steps, change_schemas(ledger, change))
         except Conflict as error:
@@ -108,7 +110,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
             violations=[asdict(one) for one in found[:MAX_REPORTED]],
             count=len(found),
         )
-    return [view.state(name) for name in seen]
+    return [view.state(name) for name in view.tables if name.lower() in seen]
 
 
 def preview(view: View, planned: Plan) -> View:

@@ -39,7 +39,8 @@ def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, ta
         graph = Graph(conn)
         one, _ = find_commit_at(conn, before, branch)
         other, _ = find_commit_at(conn, after, branch)
-        base = graph.bases(one.commit_id, other.commit_id)[0].commit_id
+        bases = graph.bases(one.commit_id, other.commit_id)
+        base = bases[0].commit_id if bases else None  # none: their first commits were made apart
         sides = [(tip.commit_id, graph.only(tip.commit_id, base)) for tip in (one, other)]
         homes = [find_homes(conn, graph, tip, commits) for tip, commits in sides]
     views = take(branch, one.commit_id), take(branch, other.commit_id)

@@ -6,7 +6,7 @@ for is remembered, and the transaction that stores the change compares it with w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -35,10 +35,11 @@ class Found(NamedTuple):
 
 
 class Looking:
-    """A branch, and what was asked of it so far: by table id."""
+    """A branch, and what was asked of it so far: by table id. Tables that are `coming` have no rows there yet."""
 
-    def __init__(self, ledger: Ledger, branch: str, versions: Versions) -> None:
+    def __init__(self, ledger: Ledger, branch: str, versions: Versions, coming: Collection[str] = ()) -> None:
         self._ledger = ledger
+        self._coming = coming
         self._branch = branch
         self.base = versions.base
         self.heads: dict[str, HeadNow] = dict(versions.base.heads)
@@ -65,6 +66,8 @@ class Looking:
 
         It reads these columns of this one table, whatever the size of the others.
         """
+        if state.table.table_id in self._coming:
+            return []
         self.ask(state, {})  # its head first: what changes after that is noticed
         shape = batch_arrow(state.schema, state.table)
         asked = None

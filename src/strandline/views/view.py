@@ -110,6 +110,12 @@ class View:
         }
         return other
 
+    def beside(self, states: Sequence[TableState]) -> View:
+        """The same view, with tables that another branch has."""
+        other = copy.copy(self)
+        other._states = self._states | {state.table.name.lower(): state for state in states}
+        return other
+
     def state(self, name: str) -> TableState:
         """A table's head, schema and tail in this view."""
         found = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
