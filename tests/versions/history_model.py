@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Row: TypeAlias = dict[str, object]
 Rows: TypeAlias = dict[tuple[str, str], Row]
 """The rows of all tables, by table and key."""
+
+Decided: TypeAlias = str | Mapping[tuple[str, str], str] | None
+"""Whose side decides a merge: one for all rows, or for each that is named here."""
 
 UNIQUE = ("pet", "chip")
 
@@ -77,8 +80,8 @@ class History:
         below = {old for one in common for old in self.reach(one) - {one}}
         return sorted(common - below)
 
-    def merge(self, source: str, into: str, side: str | None) -> Verdict:
-        """The rows that a merge must leave, and the conflicts that it must tell."""
+    def merge(self, source: str, into: str, side: Decided) -> Verdict:
+        """The rows that a merge must leave, and the conflicts that it must tell, as somebody decides them."""
         tips = self.branches[source], self.branches[into]
         theirs, ours = (self.points[tip].rows for tip in tips)
         bases = [self.points[one].rows for one in self.bases(*tips)]
@@ -88,7 +91,10 @@ class History:
             if any(one.get(at) != first for one in bases):
                 found.open.add(at)
                 continue
-            kind, row = three_way(first, ours.get(at), theirs.get(at), side)
+            decided = side.get(at) if isinstance(side, Mapping) else side
+            kind, row = three_way(first, ours.get(at), theirs.get(at), decided)
+            if isinstance(side, Mapping) and decided == "ours" and not clashing(first, ours.get(at), theirs.get(at)):
+                row = ours.get(at)  # it would have merged, and is left as it is
             if kind is not None:
                 found.conflicts[at] = kind
             if row is not None:
@@ -117,6 +123,17 @@ def three_way(
         else:
             row[name] = changed[0] if changed else before
     return kind, row
+
+
+def clashing(base: Row | None, ours: Row | None, theirs: Row | None) -> bool:
+    """Whether both sides changed a row, and not to the same."""
+    return three_way(base, ours, theirs, None)[0] is not None
+
+
+def differences(before: Rows, after: Rows) -> dict[tuple[str, str], tuple[Row | None, Row | None]]:
+    """The rows that are not the same, as they were and as they are."""
+    found = {at: (before.get(at), after.get(at)) for at in {*before, *after}}
+    return {at: pair for at, pair in found.items() if pair[0] != pair[1]}
 
 
 def repeated(rows: Rows) -> bool:

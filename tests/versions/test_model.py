@@ -7,6 +7,7 @@ start no Spark, and short ones with maintenance between the steps.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -32,11 +33,11 @@ from strandline import create
 from strandline.errors import Conflict, HistoryGone, MergeConflict
 from strandline.lake import Lake
 from strandline.ledger import batches
-from strandline.model.merge import Merged, RowConflict
+from strandline.model.merge import Merged, RowConflict, resolution_file
 from strandline.model.mutations import Statement
 from strandline.reports.doctor import examine
 from tests.kit import intents_of
-from tests.versions.history_model import History, Point, Row, Rows, repeated
+from tests.versions.history_model import History, Point, Row, Rows, differences, repeated
 
 FIELDS = {"person": ("name", "age"), "pet": ("name", "chip")}
 STEPS = st.lists(
@@ -170,6 +171,38 @@ class VersionsMachine(RuleBasedStateMachine):
         else:
             self.model.commit(into, done.commit, rows, theirs)
 
+    @rule(source=NAMES, into=NAMES, chance=st.randoms(use_true_random=False))
+    def merge_decided(self, source: str, into: str, chance: Any) -> None:
+        """What is in conflict is decided row by row, as a resolution file does; the rest merges."""
+        source, into = self._living(source), self._living(into)
+        if source == into:
+            return
+        preview = self.lake.merge(source, into, dry_run=True)
+        if preview.outcome != "conflicts":
+            return
+        doc = resolution_file(preview)
+        sides: dict[tuple[str, str], str] = {}
+        for one in doc["conflicts"]:
+            one["take"] = "ours" if one["kind"] == "unique_violation" else chance.choice(["ours", "theirs"])
+            sides[one["table"], one["key"]["id"]] = one["take"]
+        theirs = self.model.branches[source]
+        try:
+            done = self.lake.merge(source, into, resolve=doc)
+        except MergeConflict as error:
+            assert {one.kind for one in error.conflicts} == {"unique_violation"}
+            return
+        rows = self._merged(done, source, into, sides)
+        assert done.commit is not None and done.outcome == "merged"
+        self.model.commit(into, done.commit, rows, theirs)
+
+    @rule(name=NAMES, to=NAMES)
+    def rename_branch(self, name: str, to: str) -> None:
+        """A branch under another name is the same one."""
+        if name == "main" or name not in self.model.branches or to in self.model.branches:
+            return
+        self.lake.rename_branch(name, to)
+        self.model.branches[to] = self.model.branches.pop(name)
+
     def _check_conflicts(self, source: str, into: str, side: Any, told: Any) -> None:
         """Rows that the sides disagree on, all of them; else a unique value that two of the merged rows have."""
         verdict = self.model.merge(source, into, side)
@@ -254,6 +287,35 @@ class VersionsMachine(RuleBasedStateMachine):
             with suppress(HistoryGone):  # its branch was deleted: it is gone, or as it was
                 assert self._seen("main", commit) == self.model.points[commit].rows, commit
 
+    def _replay(self, branch: str, tip: str) -> None:
+        """The changes of a branch one after another, in pages, make its rows; each begins where the last one ended."""
+        rows: Rows = {}
+        for table, names in FIELDS.items():
+            page = self.lake.changes(table, branch=branch, limit=3)
+            while page.rows:
+                for one in page:
+                    at = table, str(one.key["id"])
+                    assert one.before == (None if at not in rows else {"id": at[1], **rows[at]}), (branch, one)
+                    rows.pop(at, None)
+                    if one.after is not None:
+                        rows[at] = {name: one.after[name] for name in names}
+                page = self.lake.changes(table, page.continuation, branch=branch, limit=3)
+        assert rows == self.model.points[tip].rows, branch
+
+    def _compare_points(self) -> None:
+        """What differs between any two commits is what dictionaries say, however they came about."""
+        commits = sorted(self.model.kept())
+        for before, after in itertools.islice(itertools.permutations(commits, 2), 12):
+            found = {
+                (one.table, str(one.key["id"])): tuple(
+                    None if row is None else {name: row[name] for name in FIELDS[one.table]}
+                    for row in (one.before, one.after)
+                )
+                for one in self.lake.diff(before, after)
+            }
+            points = self.model.points
+            assert found == differences(points[before].rows, points[after].rows), (before, after)
+
     def teardown(self) -> None:
         """In the end all commits are as they were, every branch tells its own, and doctor finds nothing."""
         if not hasattr(self, "lake"):
@@ -263,6 +325,8 @@ class VersionsMachine(RuleBasedStateMachine):
             for branch, tip in self.model.branches.items():
                 assert self._seen(branch) == self.model.points[tip].rows, branch
                 assert {one.commit_id for one in self.lake.log(branch, limit=500)} >= self.model.reach(tip)
+                self._replay(branch, tip)
+            self._compare_points()
             assert intents_of(self.lake) == []
             assert examine(self.lake, deep=True) == []
         finally:
