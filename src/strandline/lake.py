@@ -228,7 +228,7 @@ class Lake(Versioned):
 
         for _ in range(SCHEMA_RETRIES):
             state = self._state(table, branch)
-            state.table.require_log("takes no forwarded rows")
+            state.table.require_log("takes no forwarded rows", "Rows and versions of rows are received in log tables.")
             try:
                 return receive(self.ledger, state, chunk, rows, gateway)
             except (Conflict, InvalidRows, BadRequest) as error:

@@ -58,8 +58,9 @@ class Versioned:
 
         Rows that don't fit the schema that we know may fit the one that there is by now.
         """
-        moved = isinstance(error, Conflict) and error.detail["kind"] == "schema_moved"
-        if not isinstance(error, Conflict):
+        kind = error.detail["kind"] if isinstance(error, Conflict) else None
+        moved = kind == "schema_moved"
+        if kind in (None, "versions"):
             known = [state.head for (on, _), state in list(self._states.items()) if on == branch]
             with self.ledger.read() as conn:
                 now = [read_head(conn, head.branch_id, head.table_id) for head in known]

@@ -105,13 +105,13 @@ def test_the_batch_id_is_a_digest_of_where_a_chunk_belongs_and_of_its_bytes() ->
 )
 def test_a_chunk_survives_its_headers(partition: str) -> None:
     """Whatever a partition's values are, its stream has one text, and that text is plain ASCII."""
-    one = Chunk(Source("l", "s", Stream("b", "t", partition)), 3, 5, 9, 1, "ab", opens=True, dead=7)
+    one = Chunk(Source("l", "s", Stream("b", "t", partition)), 3, 5, 9, 1, "ab", opens=True, dead=7, key=("id", "day"))
     headers = one.headers()
     assert all(value.isascii() and value.isprintable() for value in headers.values())
     assert inbound.parse(headers) == one
     plain = Chunk(one.source, 3, 5, 9, 4, "ab")
     assert inbound.parse(plain.headers()) == plain
-    assert inbound.OPEN not in plain.headers() and inbound.DEAD not in plain.headers()
+    assert not {inbound.OPEN, inbound.DEAD, inbound.KEY} & plain.headers().keys()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,9 @@ def test_a_chunk_survives_its_headers(partition: str) -> None:
         (inbound.SINK, ""),
         (inbound.SINK, "x" * 200),
         (inbound.STREAM, "only-one-part"),
+        (inbound.KEY, ""),
+        (inbound.KEY, "id,"),
+        (inbound.KEY, "_seq"),
         (inbound.STREAM, "b:t:a/b"),
         (inbound.EPOCH, "-1"),
         (inbound.SINCE, "11"),

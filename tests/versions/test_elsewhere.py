@@ -16,9 +16,8 @@ from strandline.lake import Lake
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
 from tests.backup.test_restore import restored
-from tests.delivery import forward, receiving, streams
-from tests.kit import make_table, messages, strand
-from tests.versions.kit import PEOPLE, make_people, people, versions
+from tests.kit import strand
+from tests.versions.kit import make_people, people, versions
 from tests.versions.test_branches import forked, on
 
 
@@ -42,24 +41,6 @@ def test_a_blob_sink_delivers_every_version_once(lake: Lake, tmp_path: Path) -> 
     rows = [row for path in objects for row in pq.read_table(path).to_pylist()]
     told = [(row["id"], row["_removed"], row["_commit"], row["_seq"]) for row in rows]
     assert told == versions(lake, "id, _removed, _commit, _seq")
-
-
-def test_a_forward_sink_leaves_a_keyed_table_and_goes_on_with_the_others(lake: Lake, tmp_path: Path) -> None:
-    """A receiver takes no versions: nothing of it is sent or buried, and the stream says why."""
-    changed(lake)
-    make_table(lake)
-    lake.append("messages", messages(1, 2))
-    with receiving(tmp_path / "receiver", "messages") as receiver:
-        receiver.make_table("person", PEOPLE)
-        forward(lake, receiver, max_attempts=1)
-        told = {one.table: (one.outcome, one.error) for one in lake.tick("central")}
-        assert receiver.rows() == ["p1"]
-        assert receiver.rows("select id from person") == []
-    assert told["messages"] == ("delivered", None)
-    outcome, error = told["person"]
-    assert outcome == "failed" and error is not None and "keyed" in error
-    marks = {state.table: state.mark.seq for state in streams(lake) if state.mark is not None}
-    assert marks["person"] == 0 < marks["messages"]
 
 
 def test_both_engines_and_an_export_show_the_current_rows(lake: Lake) -> None:

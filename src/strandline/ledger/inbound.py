@@ -21,7 +21,7 @@ from strandline.ledger.appends import Append, NewBatch, store
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.chunk_rows import ChunkRows, validated
-from strandline.model.inbound import Chunk, InboundMark, Received, Source, decide
+from strandline.model.inbound import Chunk, InboundMark, Received, Source, check_keeps_versions, decide
 from strandline.model.tables import TableState
 
 ATTEMPTS = 10
@@ -45,6 +45,7 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
         if verdict.above is None or chunk.dead in replayed:
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch)
+        check_keeps_versions(chunk, state.table, state.schema)
         batches = _encoded(state, rows, gateway, verdict.above, replayed)
         answer = ledger.run(
             partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)

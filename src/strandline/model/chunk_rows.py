@@ -1,7 +1,8 @@
 """The rows of a chunk: its own columns apart from the user's, and both checked.
 
-What a sender adds (`_seq`, `_at`, `_actor`, `_extra`) says where a row comes from. The rest is validated as an append
-is, by the same rules, against the table of this lake: another lake's word that its rows are fine is not enough.
+What a sender adds (`_seq`, `_at`, `_actor`, `_extra`; `_commit` and `_removed` of a keyed row's version) says where a
+row comes from. The rest is validated as an append is, by the same rules, against the table of this lake: another lake's
+word that its rows are fine is not enough.
 """
 
 from __future__ import annotations
@@ -20,16 +21,29 @@ from strandline.model.arrow import origin_fields, stored_schema
 from strandline.model.arrow_stream import read_stream
 from strandline.model.inbound import Chunk
 from strandline.model.schema import Schema, parse_columns
-from strandline.model.types import ACTOR, AT, EXTRA, GATEWAY, ORIGIN_ACTOR, ORIGIN_AT, ORIGIN_SEQ, SEQ
+from strandline.model.types import (
+    ACTOR,
+    AT,
+    COMMIT,
+    EXTRA,
+    GATEWAY,
+    ORIGIN_ACTOR,
+    ORIGIN_AT,
+    ORIGIN_COMMIT,
+    ORIGIN_REMOVED,
+    ORIGIN_SEQ,
+    REMOVED,
+    SEQ,
+)
 from strandline.model.wire import to_json_lines
 
-_STAMPS = parse_columns("seq:long,at:timestamp?,actor:string?")
-_NAMES = {SEQ: "seq", AT: "at", ACTOR: "actor"}
+_STAMPS = parse_columns("seq:long,at:timestamp?,actor:string?,commit:string?,removed:boolean?")
+_NAMES = {SEQ: "seq", AT: "at", ACTOR: "actor", COMMIT: "commit", REMOVED: "removed"}
 
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """Rows as they came: `stamps` has seq, at and actor; `data` the rest, as Arrow or as objects."""
+    """Rows as they came: `stamps` has what the sender says of them; `data` the rest, as Arrow or as objects."""
 
     stamps: pa.RecordBatch
     data: pa.Table | list[dict[str, Any]]
@@ -132,6 +146,8 @@ def validated(
         ORIGIN_SEQ: stamps.column("seq"),
         ORIGIN_AT: stamps.column("at"),
         ORIGIN_ACTOR: stamps.column("actor"),
+        ORIGIN_COMMIT: stamps.column("commit"),
+        ORIGIN_REMOVED: stamps.column("removed"),
     }
     fields = origin_fields()
     whole = pa.RecordBatch.from_arrays(

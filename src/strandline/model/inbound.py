@@ -14,16 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.errors import BadRequest, Conflict, Forbidden
+from strandline.model.schema import Schema
 from strandline.model.sinks import Stream
+from strandline.model.tables import Table
 
 MAX_SEQ = 2**63 - 1
 
 LAKE, SINK, STREAM, EPOCH = "Strand-Lake", "Strand-Sink", "Strand-Stream", "Strand-Epoch"
 SINCE, UNTIL, ROWS, BATCH_ID = "Strand-Since", "Strand-Until", "Strand-Rows", "Strand-Batch-Id"
-OPEN, DEAD = "Strand-Open", "Strand-Dead"
+OPEN, DEAD, KEY = "Strand-Open", "Strand-Dead", "Strand-Key"
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_COLUMNS = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}(,[A-Za-z][A-Za-z0-9_]{0,127})*")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Source:
 class Chunk:
     """What a chunk says about itself: it covers `(since, until]`, of which `rows` rows are in its body.
 
-    `opens` marks one at its sink's starting point; `dead` is the seq of a dead letter that is sent again.
+    `opens` marks one at its sink's starting point; `dead` is the seq of a dead letter that is sent again. With a `key`
+    the rows are versions of a keyed table's rows: one that says that its row is gone has these columns alone.
     """
 
     source: Source
@@ -50,6 +54,7 @@ class Chunk:
     batch_id: str
     opens: bool = False
     dead: int | None = None
+    key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.since > self.until:
@@ -81,6 +86,8 @@ class Chunk:
             told[OPEN] = "1"
         if self.dead is not None:
             told[DEAD] = str(self.dead)
+        if self.key:
+            told[KEY] = ",".join(self.key)
         return told
 
 
@@ -130,6 +137,7 @@ def parse(headers: Mapping[str, str]) -> Chunk:
         batch_id=_text(headers, BATCH_ID).lower(),
         opens=opens in ("1", "true"),
         dead=_number(headers, DEAD) if DEAD in headers else None,
+        key=_columns(headers.get(KEY)),
     )
 
 
@@ -158,6 +166,41 @@ def _number(headers: Mapping[str, str], name: str) -> int:
     if not _NUMBER.fullmatch(value) or int(value) > MAX_SEQ:
         raise BadRequest(f"{name} is {value[:80]!r}", hint="It is a whole number from 0 to 2^63-1.")
     return int(value)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    if not _COLUMNS.fullmatch(text):
+        raise BadRequest(f"{KEY} is {text[:80]!r}", hint="It is names of columns with commas between, or left out.")
+    return tuple(text.split(","))
+
+
+def check_keeps_versions(chunk: Chunk, table: Table, schema: Schema) -> None:
+    """Conflict when a table can't hold a feed of versions as it is: told at the first chunk, not at the first delete.
+
+    One that says that a row is gone has its key alone. And every version but the first would be a duplicate.
+    """
+    if not chunk.key:
+        return
+    required = [one.name for one in schema.columns if not one.nullable and one.name not in chunk.key]
+    if required:
+        raise Conflict(
+            f"table {table.name!r} requires {', '.join(required)}, and a version that says that a row was deleted has "
+            f"{', '.join(chunk.key)} alone",
+            kind="versions",
+            hint="Make these columns nullable with `strand schema apply`.",
+            expected=[],
+            actual=required,
+        )
+    if table.row_key:
+        raise Conflict(
+            f"table {table.name!r} keeps one row for each {', '.join(table.row_key)}, and would drop later versions",
+            kind="versions",
+            hint="Receive them in a table without a row key.",
+            expected=[],
+            actual=list(table.row_key),
+        )
 
 
 def check_body(chunk: Chunk, body: bytes) -> None:

@@ -72,11 +72,10 @@ class Table:
             iceberg_name=f"state.{plain}",
         )
 
-    def require_log(self, what: str) -> None:
+    def require_log(self, what: str, hint: str = "Its rows are changed by lake.mutate.") -> None:
         """Unsupported unless this is a log table: `what` is only done with one."""
         if self.key:
-            said = f"{self.name!r} is a keyed table, and {what}"
-            raise Unsupported(said, hint="Its rows are changed by lake.mutate.", table=self.name)
+            raise Unsupported(f"{self.name!r} is a keyed table, and {what}", hint=hint, table=self.name)
 
     @property
     def added_columns(self) -> tuple[Column, ...]:

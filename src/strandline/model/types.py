@@ -105,14 +105,21 @@ GATEWAY = "_gateway"
 ORIGIN_SEQ = "_origin_seq"
 ORIGIN_AT = "_origin_at"
 ORIGIN_ACTOR = "_origin_actor"
+ORIGIN_COMMIT = "_origin_commit"
+ORIGIN_REMOVED = "_origin_removed"
 
 ORIGIN: dict[str, Type] = {
     GATEWAY: Primitive("string"),
     ORIGIN_SEQ: Primitive("long"),
     ORIGIN_AT: Primitive("timestamp"),
     ORIGIN_ACTOR: Primitive("string"),
+    ORIGIN_COMMIT: Primitive("string"),
+    ORIGIN_REMOVED: Primitive("boolean"),
 }
-"""Where a forwarded row comes from. Only tables that have received such rows have these columns."""
+"""Where a forwarded row comes from. Only tables that have received such rows have these columns.
+
+The last two are null for a row that was no version of a keyed table's row.
+"""
 
 OURS: dict[str, Type] = {
     EXTRA: Primitive("json"),

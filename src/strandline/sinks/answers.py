@@ -103,7 +103,8 @@ def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
         places = {row["index"]: row for row in listed if isinstance(row, dict) and isinstance(row.get("index"), int)}
         count = detail.get("bad")
         return BadRows(said, places, count if isinstance(count, int) else None)
-    return Refusal(said)
+    hint = str(error.get("hint") or "")
+    return Refusal(f"{said}. {hint}" if hint else said)
 
 
 def mark_of(body: Any) -> Mark | None:

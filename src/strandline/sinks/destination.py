@@ -47,7 +47,10 @@ def _bury_nothing(rows: Sequence[Refused]) -> None:
 
 @dataclass(frozen=True)
 class Unit:
-    """One delivery and how its rows are read; `dead` are its dead letters, and `bury` makes more of them."""
+    """One delivery and how its rows are read; `dead` are its dead letters, and `bury` makes more of them.
+
+    Those of a keyed table, whose `key` this is, are versions of its rows.
+    """
 
     delivery: Delivery
     rows: Range
@@ -55,6 +58,12 @@ class Unit:
     partition_by: tuple[str, ...]
     dead: frozenset[int] = frozenset()
     bury: Callable[[Sequence[Refused]], None] = _bury_nothing
+    key: tuple[str, ...] = ()
+
+    @property
+    def sent_key(self) -> tuple[str, ...]:
+        """The columns of the key that the sink does not leave out."""
+        return tuple(name for name in self.key if name in self.rows.schema.names)
 
 
 class Destination(Protocol):

@@ -26,7 +26,7 @@ from strandline.ledger.dead_letters import Refused
 from strandline.model import inbound
 from strandline.model.schema import Schema
 from strandline.model.sinks import DeadLetter, Mark, Shipped, Stream
-from strandline.model.types import ORIGIN
+from strandline.model.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
 from strandline.model.wire import decode, encode
 from strandline.sinks import answers
 from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed
@@ -36,6 +36,7 @@ from strandline.sinks.prefetch import prefetched
 
 MAX_DEAD = 100
 ANSWER_BYTES = 1 << 20
+_PASSED_ON = {ORIGIN_COMMIT: COMMIT, ORIGIN_REMOVED: REMOVED}
 WHOLE_CHUNK = 10
 """A chunk of this many rows, all of them refused, says more about the receiver than about the rows."""
 
@@ -187,18 +188,14 @@ class Forward:
         """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
         delivery = unit.delivery
         opens = body.chunk.since == self._start_seq
-        told = self._told(body, delivery.stream, delivery.epoch, opens=opens)
+        told = self._told(body, delivery.stream, delivery.epoch, opens=opens, key=unit.sent_key)
         return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data, told)
 
-    def _told(
-        self, body: _Body, stream: Stream, epoch: int, *, opens: bool = False, dead: int | None = None
-    ) -> inbound.Chunk:
+    def _told(self, body: _Body, stream: Stream, epoch: int, **more: Any) -> inbound.Chunk:
         """What a chunk says about itself."""
         chunk = body.chunk
         source = inbound.Source(self._lake_id, self._sink_id, stream)
-        return inbound.Chunk(
-            source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, opens=opens, dead=dead
-        )
+        return inbound.Chunk(source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, **more)
 
     def _post(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
         verdict = self._post_once(table, headers, data, told)
@@ -245,8 +242,7 @@ class Forward:
         self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
     ) -> _Body:
         """A chunk as bytes, with the id that says what they are."""
-        rows = chunk.rows.drop_columns([name for name in ORIGIN if name in chunk.rows.schema.names])
-        raw = uncompressed(rows, settings["format"], schema)
+        raw = uncompressed(_as_sent(chunk.rows), settings["format"], schema)
         made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
         return _Body(chunk, compress(raw, settings["compression"]), made)
 
@@ -373,6 +369,13 @@ class _Sending:
         )
         self.buried += len(places)
         self.send(self._encoded(chunk.without(list(places))))
+
+
+def _as_sent(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Without where the rows came from last: the receiver writes its own. But a version stays one on its whole way."""
+    names = [_PASSED_ON.get(name, name) for name in rows.schema.names]
+    rows = rows.rename_columns(names)
+    return rows.drop_columns([name for name in ORIGIN if name in names])
 
 
 def _content(settings: Mapping[str, Any]) -> dict[str, str]:

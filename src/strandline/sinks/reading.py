@@ -24,7 +24,7 @@ from strandline.ledger.tables import branch_name, read_states
 from strandline.model.arrow import arrow_field
 from strandline.model.sinks import Delivery, Mark, StreamState
 from strandline.model.tables import DataFile, TableState
-from strandline.model.types import SEQ, Column, Primitive
+from strandline.model.types import REMOVED, SEQ, Column, Primitive
 from strandline.views.view import disjoint_runs, stored_columns
 
 INBOUND = "inbound"
@@ -105,7 +105,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         stored=tuple(stored),
         since=delivery.since,
         until=delivery.until,
-        select=_select(stored, delivery.settings),
+        select=_select(stored, delivery.settings, versions=bool(table.key)),
         schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
         shapes=state.shapes(files),
         store=store_of(files[0].path) if files else None,
@@ -118,10 +118,12 @@ def _sent(stored: Sequence[Column], settings: Mapping[str, Any]) -> list[Column]
     return [column for column in stored if column.name not in dropped]
 
 
-def _select(stored: Sequence[Column], settings: Mapping[str, Any]) -> Select:
+def _select(stored: Sequence[Column], settings: Mapping[str, Any], *, versions: bool) -> Select:
+    """A version that says that a row is gone is always sent: it has no values that a condition could judge."""
     redact: Mapping[str, str] = settings.get("redact") or {}
     columns = tuple((column.name, _expression(column, redact.get(column.name))) for column in _sent(stored, settings))
-    return Select(columns, settings.get("where"))
+    where = settings.get("where")
+    return Select(columns, f"({where}) OR {REMOVED}" if where and versions else where)
 
 
 def _expression(column: Column, how: str | None) -> str:
@@ -150,6 +152,11 @@ def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> 
                 )
             if name not in known:
                 raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, known))
+            if name == REMOVED:
+                raise BadRequest(
+                    f"{REMOVED} of table {state.table.name!r} can be neither dropped nor redacted",
+                    hint="Without it, a deleted row looks like one that is there and has no values.",
+                )
         for name, how in redact.items():
             _check_redaction(known[name], how)
         if settings.get("where"):

@@ -194,8 +194,6 @@ class Ticker:
         with ledger.read() as conn:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
-            if sink.type == "forward":
-                table.table.require_log("a receiver takes rows, not versions of rows")
             plan = plan_unit(conn, table, state, mark, settings)
         if plan is None:
             return None
@@ -274,7 +272,8 @@ class Ticker:
             self.ctx.ledger.run(into_ledger)
             fail("dead.after_commit")
 
-        return Unit(delivery, rows, state.schema, state.table.partition_by, dead, write_down)
+        table = state.table
+        return Unit(delivery, rows, state.schema, table.partition_by, dead, write_down, table.key)
 
     # -- what went wrong -----------------------------------------------------------------------------------------------
 
