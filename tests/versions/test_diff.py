@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import strandline as sl
-from strandline.errors import NotFound, Unsupported
+from strandline.errors import BadRequest, NotFound, Unsupported
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.changes import RowDiff
@@ -146,6 +146,9 @@ def test_bad_requests(lake: Lake) -> None:
         list(lake.diff("main", "x", table="nope"))
     with pytest.raises(Unsupported, match="log table"):
         lake.changes("messages")
+    for since, limit in ((-1, 10), (0, 0)):
+        with pytest.raises(BadRequest, match="changes behind"):
+            lake.changes("person", since, limit=limit)
 
 
 def test_the_command_shows_differences_in_pages(lake: Lake) -> None:
@@ -157,3 +160,28 @@ def test_the_command_shows_differences_in_pages(lake: Lake) -> None:
     told = strand(lake, "diff", "main", "x", "--table", "person").stdout
     assert 'name: null → "C", age: 1 → 5' in told
     assert strand(lake, "diff", "x", "x").stdout == "There is no difference.\n"
+
+
+def test_the_command_shows_changes_and_where_to_go_on(lake: Lake) -> None:
+    """A page at a time, as documents or for people; of a branch, and of another commit than the newest."""
+    two_lines(lake)
+    first = strand_json(lake, "changes", "person", "--branch", "x", "--limit", "4")
+    assert first["more"] is True and [row["kind"] for row in first["rows"]] == ["insert"] * 4
+    rest = strand_json(lake, "changes", "person", "--branch", "x", "--since", str(first["continuation"]))
+    assert [(row["kind"], row["key"]["id"]) for row in rest["rows"]] == [
+        ("delete", "b"),
+        ("update", "c"),
+        ("insert", "e"),
+        ("update", "d"),
+        ("update", "d"),
+    ]
+    assert rest["more"] is False and rest["continuation"] == rest["rows"][-1]["seq"]
+    one = rest["rows"][1]
+    assert (one["before"]["age"], one["after"]["age"], one["actor"]) == (1, 5, "tester")
+    assert one["commit"] in [commit.commit_id for commit in lake.log("x")]
+    told = strand(lake, "changes", "person", "--branch", "x", "--limit", "6").stdout
+    assert 'name: null → "C", age: 1 → 5' in told and f"More: --since {one['seq']}" in told
+    done = strand(lake, "changes", "person", "--branch", "x", "--since", str(rest["continuation"])).stdout
+    assert done == f"Nothing has changed since seq {rest['continuation']}.\n"
+    future = strand(lake, "changes", "person", "--since", "1000000")
+    assert future.returncode == 3 and "this lake has no seq 1000000 yet" in future.stderr

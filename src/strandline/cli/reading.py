@@ -164,7 +164,7 @@ def tail(
     with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
         if since is not None:
-            _refuse_future(lake, since)
+            refuse_future(lake, since)
         seq = view.before_last(table, LAST_ROWS) if since is None else since
         try:
             seq = _print_since(view, table, seq)
@@ -175,7 +175,7 @@ def tail(
             raise typer.Exit(130) from None
 
 
-def _refuse_future(lake: Lake, since: int) -> None:
+def refuse_future(lake: Lake, since: int) -> None:
     """A seq that was never given is another lake's, or a slip: following from there would silently skip rows."""
     with lake.ledger.read() as conn:
         last = lake.ledger.last_seq(conn)

@@ -1,4 +1,4 @@
-"""`strand branch`, `tag`, `merge`, `diff`, `log` and `show`: lines of commits, and what was committed, by whom."""
+"""`strand branch`, `tag`, `merge`, `diff`, `changes`, `log`, `show`: lines of commits, and what was committed, by whom."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.params import Actor, Branch
+from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
-    from strandline.model.changes import RowDiff
+    from strandline.model.changes import RowChange
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged
 
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command("tag")(tag)
     app.command("merge")(merge)
     app.command("diff")(diff)
+    app.command("changes")(changes)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]
@@ -308,7 +310,7 @@ def diff(
         if not found:
             output.say("There is no difference.")
             return
-        shown = [[one.table, one.kind, _key(one.key), _said_change(one)] for one in found]
+        shown = [[one.table, one.kind, _key(one.key), _said_change(one.key, one.before, one.after)] for one in found]
         output.table(["table", "what", "key", "change"], shown)
         if more:
             output.say(f"More: --skip {skip + limit}")
@@ -316,13 +318,55 @@ def diff(
     session.emit({"rows": [asdict(one) for one in found], "more": more}, human)
 
 
-def _said_change(one: RowDiff) -> str:
-    """What a row became, by field."""
-    if one.before is None or one.after is None:
-        row = one.after or one.before or {}
-        return ", ".join(f"{name}: {_value(value)}" for name, value in row.items() if name not in one.key)
-    pairs = ((name, one.before[name], one.after[name]) for name in one.fields)
-    return ", ".join(f"{name}: {_value(was)} → {_value(now)}" for name, was, now in pairs)
+def changes(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A keyed table.")],
+    since: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Changes after this _seq.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many.")] = 100,
+    branch: Branch = "main",
+) -> None:
+    """What commits changed in a keyed table, one after another: each row before and after, with who and which commit.
+
+    To go on later, give the `continuation` of the answer as --since.
+
+    \b
+    Example: strand changes person --since 1200 --branch try-out
+    """
+    session = session_of(context)
+    with session.without_pandas(), session.open(read_only=True) as lake:
+        refuse_future(lake, since)
+        found = lake.changes(table, since, branch=branch, limit=limit + 1).rows
+    more, found = len(found) > limit, found[:limit]
+    continuation = found[-1].seq if found else since
+
+    def human() -> None:
+        if not found:
+            output.say(f"Nothing has changed since seq {since}." if since else "Nothing has changed yet.")
+            return
+        heads = ["seq", "time", "commit", "actor", "what", "key", "change"]
+        output.table(heads, [_change_row(one) for one in found])
+        if more:
+            output.say(f"More: --since {continuation}")
+
+    document = {"rows": [asdict(one) for one in found], "continuation": continuation, "more": more}
+    session.emit(document, human)
+
+
+def _change_row(one: RowChange) -> list[Any]:
+    told = _said_change(one.key, one.before, one.after)
+    return [one.seq, output.when(one.at), one.commit, one.actor, one.kind, _key(one.key), told]
+
+
+Row = Mapping[str, Any]
+
+
+def _said_change(key: Row, before: Row | None, after: Row | None) -> str:
+    """What a row became, by field; of one that came or went, all of it."""
+    if before is None or after is None:
+        row = after or before or {}
+        return ", ".join(f"{name}: {_value(value)}" for name, value in row.items() if name not in key)
+    changed = (name for name in after if before.get(name) != after[name])
+    return ", ".join(f"{name}: {_value(before.get(name))} → {_value(after[name])}" for name in changed)
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from strandline.engines.duck import compare
-from strandline.errors import HistoryGone, Unsupported
+from strandline.errors import BadRequest, HistoryGone, Unsupported
 from strandline.ledger.heads import read_pruned
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import Ledger
@@ -106,6 +106,10 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
 
     Where to go on is never above the last row: a merge may bring rows that are older than others of the lake.
     """
+    if since < 0 or limit < 1:
+        raise BadRequest(
+            f"there are no {limit} changes behind {since}", hint="since is a seq or 0, and limit from 1 on."
+        )
     state = view.state(table)
     if not state.table.key:
         raise Unsupported(f"{table!r} is a log table: its rows don't change", hint="Read it with `lake.view().read`.")
