@@ -59,6 +59,7 @@ def statements(case: Case, side: str) -> list[Step]:
     action = case.ours if side == "ours" else case.theirs
     key, made = case.key, {"id": case.key, **BASE}
     own = {"name": side, "age": 1, "city": "before"}
+    anew = {"name": side, "age": 7, "city": "anew"}
     field = "age" if side == "ours" else "city"
     value: Any = 50 if side == "ours" else "elsewhere"
     begin = [] if case.there else [sl.insert(TABLE, made)]
@@ -70,7 +71,7 @@ def statements(case: Case, side: str) -> list[Step]:
         "same update": [*begin, sl.patch(TABLE, key, {"name": "agreed"})],
         "disjoint update": [*begin, sl.patch(TABLE, key, {field: value})],
         "delete": [*begin, sl.delete(TABLE, key)],
-        "re-insert": [*begin, sl.delete(TABLE, key), sl.insert(TABLE, {"id": key, "name": side, "age": 7, "city": "anew"})],
+        "re-insert": [*begin, sl.delete(TABLE, key), sl.insert(TABLE, {"id": key, **anew})],
     }
     return steps[action]
 
