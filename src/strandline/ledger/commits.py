@@ -39,12 +39,20 @@ def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[St
 
 
 def write_commit(
-    txn: Txn, branch: str, *, kind: str, actor: str, message: str, tables: Mapping[str, int], op_id: str | None = None
+    txn: Txn,
+    branch: str,
+    *,
+    kind: str,
+    actor: str,
+    message: str,
+    tables: Mapping[str, int],
+    op_id: str | None = None,
+    commit_id: str | None = None,
 ) -> Commit:
     """Write a commit onto a branch's tip, with a seq of its own."""
     at = txn.conn.execute(select(db.branches).where(db.branches.c.name == branch)).one()
     commit = Commit(
-        commit_id=new_id(),
+        commit_id=commit_id or new_id(),
         branch=branch,
         kind=kind,
         actor=actor,

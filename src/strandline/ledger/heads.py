@@ -30,6 +30,20 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
     )
 
 
+def pass_over(txn: Txn, branch_id: str, table_id: str, seq: int) -> None:
+    """An operation has put rows into a keyed table, and this is the seq of its commit.
+
+    It is the table's last seq too: branches that were made after the rows had their seqs, and before the commit, don't
+    have them. And up to it hashes are lacking.
+    """
+    head = db.heads.c
+    txn.conn.execute(
+        update(db.heads)
+        .where(head.branch_id == branch_id, head.table_id == table_id)
+        .values(last_seq=seq, swept_seq=seq)
+    )
+
+
 def move_streams(txn: Txn, effect: TableEffect) -> None:
     """Raise the heads of the streams that got rows, and say how far retention has come in those that lost some."""
     stream = db.stream_heads.c

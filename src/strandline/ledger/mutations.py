@@ -112,9 +112,19 @@ class Moved(Exception):
     """Somebody wrote what a mutation depends on since its view: it has to be made again from a fresh one."""
 
 
-_head = db.heads.c
+class Held(Moved):
+    """A load is about to change a table that a mutation depends on: it has to be made again when that is done."""
+
+
+_head, _reserved = db.heads.c, db.reservations.c
+_held = (
+    select(func.count())
+    .where(_reserved.branch_id == _head.branch_id, _reserved.table_id == _head.table_id)
+    .correlate(db.heads)
+    .scalar_subquery()
+)
 _SELECT_HEAD = Prepared(
-    select(_head.schema_version, _head.refuses, _head.barrier, _head.last_seq).where(
+    select(_head.schema_version, _head.refuses, _head.barrier, _head.last_seq, _held).where(
         _head.branch_id == bindparam("b_branch"), _head.table_id == bindparam("b_table")
     )
 )
@@ -259,7 +269,7 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
     branch = mutation.branch_id
     versions = {change.append.table_id: change.append for change in mutation.changes}
     for read in mutation.reads:
-        ((schema_version, refuses, barrier, last_seq),) = next(rows)
+        ((schema_version, refuses, barrier, last_seq, held),) = next(rows)
         numbers = [] if read.many else [next(rows)[0][0] for _ in (*read.hashes, *read.claims)]
         append = versions.get(read.table_id)
         refused = refusal(append, schema_version, refuses) if append is not None else None
@@ -267,6 +277,8 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
         refused = refused or other_seq(read.table, mutation.last_seqs.get(read.table_id), last_seq)
         if refused is not None:
             return refused
+        if held:
+            return Held(read.table)
         since = any(number > mutation.base for number in numbers)
         if read.many and last_seq != read.last_seq:
             later = touches.written_since(txn.conn, branch, read.table_id, mutation.base)

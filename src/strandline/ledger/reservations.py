@@ -1,11 +1,19 @@
-"""Reserved ranges of seqs: a load takes its range before its rows are in the log, and readers stay behind it."""
+"""Reserved ranges of seqs: a load takes its range before its rows are in the log, and readers stay behind it.
+
+A range of a keyed table says besides that nothing else may be written there: its rows are judged by what the table was
+when it was reserved. So tables that a load is judged by and does not write get a range too, without seqs.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, func, insert, select
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+
+CHUNK = 500
 
 
 def reserve(txn: Txn, op_id: str, branch_id: str, table_id: str, rows: int) -> int:
@@ -20,10 +28,15 @@ def reserve(txn: Txn, op_id: str, branch_id: str, table_id: str, rows: int) -> i
 
 
 def note_published(txn: Txn, op_id: str) -> None:
-    """The operation's rows are in the log from now on: who looks at an earlier moment must not see them."""
+    """The operation's rows are in the log from now on: who looks at an earlier moment must not see them.
+
+    Before its commit takes a seq: at that commit they are there.
+    """
     reserved = db.reservations.c
     rows = txn.conn.execute(
-        select(reserved.table_id, reserved.first_seq, reserved.last_seq).where(reserved.op_id == op_id)
+        select(reserved.table_id, reserved.first_seq, reserved.last_seq).where(
+            reserved.op_id == op_id, reserved.last_seq >= reserved.first_seq
+        )
     )
     for row in rows.all():
         txn.conn.execute(insert(db.late_ranges).values(**row._mapping, number=txn.last_seq, at_us=txn.at_us))
@@ -35,6 +48,19 @@ def read_late(conn: Connection, table_id: str, *, number: int, at_us: int | None
     after = late.number >= number if at_us is None else late.at_us > at_us
     rows = conn.execute(select(late.first_seq, late.last_seq).where(late.table_id == table_id, after))
     return [(row.first_seq, row.last_seq) for row in rows]
+
+
+def first_late(conn: Connection, table_id: str, commits: Sequence[int]) -> int | None:
+    """The first seq of what operations wrote to a table whose commits have these seqs; None where there is nothing.
+
+    The rows of any other commit have the seqs right below its own.
+    """
+    late = db.late_ranges.c
+    before = [seq - 1 for seq in commits]
+    chunks = [before[start : start + CHUNK] for start in range(0, len(before), CHUNK)]
+    wanted = [select(func.min(late.first_seq)).where(late.table_id == table_id, late.number.in_(one)) for one in chunks]
+    found = [conn.execute(one).scalar() for one in wanted]
+    return min((one for one in found if one is not None), default=None)
 
 
 def release(txn: Txn, op_id: str) -> None:

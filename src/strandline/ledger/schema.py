@@ -334,15 +334,18 @@ purged_keys = Table(
 )
 Index("purged_keys_op", purged_keys.c.op_id)
 
+# Of a keyed table nothing else is written while it has one, even one without seqs (`last_seq` below `first_seq`).
 reservations = Table(
     "reservations",
     metadata,
-    Column("op_id", Text, primary_key=True),
+    Column("op_id", Text, nullable=False),
     Column("branch_id", Text, nullable=False),
     Column("table_id", Text, nullable=False),
     Column("first_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
+    PrimaryKeyConstraint("op_id", "table_id"),
 )
+Index("reservations_table", reservations.c.table_id, reservations.c.branch_id)
 
 # Ranges that were reserved and published later: a look at the past leaves out those that came after it. `number` is
 # the last seq that was given to anything when the range was published.

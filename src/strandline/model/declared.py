@@ -55,6 +55,25 @@ class Declared:
         """Whether a row of a table is judged by other rows: then a change must know what was there before."""
         return bool(self.links_from(table_id) or self.links_to(table_id) or self.uniques(table_id))
 
+    def joined(self, tables: Iterable[str]) -> dict[str, int]:
+        """These tables, and those that they refer to or that refer to them; each with the version of its schema."""
+        found = set(tables)
+        for link in [link for one in found for link in (*self.links_from(one), *self.links_to(one))]:
+            found |= {link.source.table.table_id, link.target.table.table_id}
+        return {one: self.states[one].head.schema_version for one in sorted(found) if one in self.states}
+
+    def losing(self, tables: Iterable[str]) -> set[str]:
+        """The tables that may lose rows if these do: these, and those that refer to them and cascade."""
+        found = set(tables)
+        left = list(found)
+        while left:
+            for link in self.links_to(left.pop()):
+                source = link.source.table.table_id
+                if link.reference.on_delete == "cascade" and source not in found:
+                    found.add(source)
+                    left.append(source)
+        return found
+
     @cached_property
     def _links(self) -> tuple[dict[str, tuple[Link, ...]], dict[str, tuple[Link, ...]]]:
         by_name = {state.table.name.lower(): state for state in self.states.values()}

@@ -29,7 +29,8 @@ class TableEffect:
     `removed` are the files that the snapshot lacks; `rows_removed` of their rows are not in `files` either. `pruned` is
     the highest seq that retention removes of each stream: checked against the sinks' watermarks when it is published,
     unless `past_sinks`. `condemned` are snapshots that nobody may pin from the publish on, and that settling removes.
-    `barrier` says that rows changed otherwise than by being appended.
+    `barrier` says that rows changed otherwise than by being appended. `unhashed` are versions of a keyed table that
+    are known by no hash: from the commit down, they are looked for in the log.
     """
 
     branch_id: str
@@ -51,15 +52,17 @@ class TableEffect:
     past_sinks: bool = False
     condemned: tuple[int, ...] = ()
     barrier: bool = False
+    unhashed: bool = False
 
 
 @dataclass(frozen=True)
 class CommitDraft:
-    """A commit to be written by the publish."""
+    """A commit to be written by the publish; with an id where rows carry it already."""
 
     kind: str
     message: str
     tables: Mapping[str, int]
+    commit_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Effects:
 
     `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in
     the same transaction as the rows, so neither can be there without the other. `purge` is what a purge does in the
-    ledger itself.
+    ledger itself. `judged` are the tables that were `written`, and the `schemas` that rows were judged by: those of
+    all tables that are joined to them by references.
     """
 
     tables: tuple[TableEffect, ...]
@@ -77,6 +81,7 @@ class Effects:
     progress: Mapping[str, Any] | None = None
     stream: Mapping[str, Any] | None = None
     purge: Mapping[str, Any] | None = None
+    judged: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ def effects_from(body: Mapping[str, Any]) -> Effects | None:
         return None
     tables = tuple(_table_effect(effect) for effect in stored["tables"])
     commit = CommitDraft(**stored["commit"]) if stored["commit"] is not None else None
-    return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"], stored.get("purge"))
+    more = stored.get("purge"), stored.get("judged")
+    return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"], *more)
 
 
 def _table_effect(stored: Mapping[str, Any]) -> TableEffect:

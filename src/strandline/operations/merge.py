@@ -29,7 +29,7 @@ from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import MAX_SEQ, Ledger
-from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
+from strandline.ledger.mutations import Held, Moved, Mutation, Source, TableChange, TableRead, fast_forward
 from strandline.ledger.refs import find_homes
 from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
@@ -46,7 +46,7 @@ from strandline.model.violations import Violation
 from strandline.model.wire import to_json_lines
 from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import Sides, TableMerge
-from strandline.operations.mutate import table_change
+from strandline.operations.mutate import HELD_S, table_change
 from strandline.views.breaking import breaking, newly_broken
 from strandline.views.diff import Written
 from strandline.views.looking import Looking
@@ -114,7 +114,7 @@ class Merger:
                     raise Busy(
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
                     ) from moved
-                time.sleep(random.uniform(0, 0.02))
+                time.sleep(HELD_S if isinstance(moved, Held) else random.uniform(0, 0.02))
 
     def _merge(self, request: Request) -> Merged:
         source, target = self._view(request.source, None), self._view(request.into, None)
@@ -415,7 +415,7 @@ def _too_few(plan: _Plan, after: View) -> Iterator[Violation]:
         for rule in state.schema.constraints:
             if isinstance(rule, Cardinality) and rule.low:
                 _note_seen(plan, after, state)
-                yield from (one for one in breaking(after, state, rule) if (one.table, one.key) not in gone)
+                yield from (one for one, _ in breaking(after, state, rule) if (one.table, one.key) not in gone)
 
 
 def _note_seen(plan: _Plan, after: View, state: TableState) -> None:

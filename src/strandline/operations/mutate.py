@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, TooLarge, Unsupported
+from strandline.errors import BadRequest, Busy, Conflict, InvalidRows, NotFound, StrandError, TooLarge, Unsupported
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append
 from strandline.ledger.bases import read_base
@@ -27,7 +27,7 @@ from strandline.ledger.commits import find_commit
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.mutations import Moved, Mutation, Remember, TableChange, TableRead, other_seq, other_tip
+from strandline.ledger.mutations import Held, Moved, Mutation, Remember, TableChange, TableRead, other_seq, other_tip
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
 from strandline.model.commits import Commit
@@ -43,6 +43,8 @@ from strandline.views.looking import Looking, read_declared
 from strandline.views.versions import Keys, Row, Version, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
+HELD_S = 0.1
+"""How long to wait before looking again whether a load has let go of a table."""
 MOST_ROWS = 500_000
 """How many rows one commit of the ledger alone may change: they are in memory, one by one."""
 STRIPES = 256
@@ -148,12 +150,8 @@ class Mutator:
                     return self._appender.mutate(mutation) if mutation.changes else None
                 except Moved as moved:
                     if time.monotonic() > deadline_s:
-                        raise Conflict(
-                            f"rows of {moved} that this change depends on keep being changed by others",
-                            kind="row_moved",
-                            hint="Try again, or change fewer rows at once.",
-                        ) from moved
-                    time.sleep(random.uniform(0, 0.005))
+                        raise _given_up(moved) from moved
+                    time.sleep(HELD_S if isinstance(moved, Held) else random.uniform(0, 0.005))
 
     def forget(self) -> None:
         """Ask again what the tables declare: what is remembered has been found to be old."""
@@ -178,6 +176,17 @@ class Mutator:
             found = find_commit(conn, read_base(conn, branch, []).tip or "")
         assert found is not None, "a keyed table was made, and there is no commit of that"
         return found
+
+
+def _given_up(moved: Moved) -> StrandError:
+    """What to say when a change has been begun again for long enough."""
+    if isinstance(moved, Held):
+        return Busy(f"a load is changing {moved}, or what its rows refer to", reason="load_held", table=str(moved))
+    return Conflict(
+        f"rows of {moved} that this change depends on keep being changed by others",
+        kind="row_moved",
+        hint="Try again, or change fewer rows at once.",
+    )
 
 
 def prepare(

@@ -6,6 +6,9 @@ that recovers it come through here alike, and there is one place where a table c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 
 from strandline.errors import Conflict, Damaged
@@ -28,7 +31,9 @@ from strandline.ledger.idempotency import remember
 from strandline.ledger.ledger import Connection, Txn
 from strandline.ledger.limits import check_limits
 from strandline.ledger.query_marks import move_mark
-from strandline.ledger.tables import branch_name, read_head
+from strandline.ledger.tables import branch_name, is_protected, read_head, read_states_of, refuse_protected
+from strandline.model.commits import Commit
+from strandline.model.declared import Declared
 from strandline.model.operations import Effects, Intent, TableEffect
 
 
@@ -37,14 +42,20 @@ def apply(txn: Txn, intent: Intent) -> None:
     refuse_deleted(txn.conn, intent.branch_id)
     effects = intent.effects
     assert effects is not None, f"operation {intent.op_id} is published before it was staged"
+    if effects.judged is not None:
+        _check_judged(txn.conn, intent.branch_id, effects.judged)
     for effect in effects.tables:
         _check(txn.conn, effect)
         _move(txn, intent, effect)
     if effects.purge is not None:
         purges.record(txn, intent.op_id, effects.purge)
-    commit = _commit(txn, intent, effects)
-    _keep_answers(txn, effects, commit)
     reservations.note_published(txn, intent.op_id)
+    commit = _commit(txn, intent, effects)
+    for effect in effects.tables:
+        if effect.unhashed:
+            assert commit is not None, f"operation {intent.op_id} changes rows of a keyed table without a commit"
+            heads.pass_over(txn, effect.branch_id, effect.table_id, commit.seq)
+    _keep_answers(txn, effects, commit.commit_id if commit is not None else None)
     reservations.release(txn, intent.op_id)
     intents.set_phase(txn, intent.op_id, "published")
     leases.release_tables(txn, intent.op_id)
@@ -80,6 +91,20 @@ def _check(conn: Connection, effect: TableEffect) -> None:
         )
 
 
+def _check_judged(conn: Connection, branch_id: str, judged: Mapping[str, Any]) -> None:
+    """What tables declare of their rows has not changed since rows were judged by it, and the branch may be written."""
+    refuse_protected(branch_name(conn, branch_id), protected=is_protected(conn, branch_id))
+    now = Declared.of(branch_id, 0, read_states_of(conn, branch_id, tails=False)).joined(judged["written"])
+    if now != judged["schemas"]:
+        raise Conflict(
+            "the schemas of tables were changed while rows were judged by them",
+            kind="schema_moved",
+            hint="Nothing was changed. Try again.",
+            expected=judged["schemas"],
+            actual=now,
+        )
+
+
 def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
     version = effect.from_version
     if effect.snapshot is not None:
@@ -105,7 +130,7 @@ def _move(txn: Txn, intent: Intent, effect: TableEffect) -> None:
     batches.release(txn, effect.branch_id, effect.table_id, effect.batches)
 
 
-def _commit(txn: Txn, intent: Intent, effects: Effects) -> str | None:
+def _commit(txn: Txn, intent: Intent, effects: Effects) -> Commit | None:
     if effects.commit is None:
         return None
     return write_commit(
@@ -116,7 +141,8 @@ def _commit(txn: Txn, intent: Intent, effects: Effects) -> str | None:
         message=effects.commit.message,
         tables=effects.commit.tables,
         op_id=intent.op_id,
-    ).commit_id
+        commit_id=effects.commit.commit_id,
+    )
 
 
 def _keep_answers(txn: Txn, effects: Effects, commit: str | None) -> None:

@@ -91,9 +91,7 @@ def _touched(sides: Sequence[View | None], name: str, key: list[str], written: W
 
 def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     """What commits left of a table's rows: the newest version of each."""
-    some = [one for one in commits if name in one.tables]
-    since = min((one.seq - sum(one.tables.values()) for one in some), default=0) - 1
-    return view.changed(name, [one.commit_id for one in some], max(since, 0))
+    return view.changed(name, [one for one in commits if name in one.tables])
 
 
 def said(rows: pa.Table, state: TableState) -> list[dict[str, Any]]:

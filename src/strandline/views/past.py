@@ -2,7 +2,8 @@
 
 Logs are only added to, so any later log serves: it is read without the rows that came after the point. Of a keyed table
 these are the rows of commits that the point's commit does not reach; seqs only prune. A log table is not branched, and
-there it is the seq, or the time, that decides; a load's rows came when it was published, and not with their seqs.
+there it is the seq, or the time, that decides. In both, a load's rows came when it was published, not
+with their seqs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
         if version is None:
             continue
         if state.table.key:
-            shown = Shown(point.commit.seq, None, older)
+            late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=None)
+            shown = Shown(point.commit.seq, None, older, tuple(late))
         else:
             late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
             shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))

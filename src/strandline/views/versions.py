@@ -90,7 +90,8 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     head = base.heads.get(state.table.table_id)
     if head is None:
         return {}
-    newest = touches.newest(conn, base.lineage, state.table.table_id, keys, head.folded_seq)
+    # Up to `swept_seq` a hash may tell of a version that a load has replaced, without a hash of its own.
+    newest = touches.newest(conn, base.lineage, state.table.table_id, keys, max(head.folded_seq, head.swept_seq))
     by_batch: dict[str, list[tuple[bytes, int]]] = {}
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))

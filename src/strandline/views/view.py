@@ -22,6 +22,7 @@ from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.refs import find_point
+from strandline.ledger.reservations import first_late
 from strandline.ledger.tables import read_states
 from strandline.model.schema import Schema
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.engines.spark.iceberg import Iceberg
+    from strandline.model.commits import Commit
     from strandline.model.schema import Schema
 
 
@@ -263,22 +265,30 @@ class View:
         """
         return self._keeper.held()
 
-    def changed(self, name: str, commits: Sequence[str], since: int) -> pa.Table:
+    def changed(self, name: str, commits: Sequence[Commit]) -> pa.Table:
         """What these commits left of a keyed table's rows: the newest version of each, all columns.
 
-        All their rows have seqs above `since`, so older files are not opened.
+        Files that are older than all of their rows are not opened.
         """
         import pyarrow as pa
 
         state = self.state(name)
+        since = self._before(state, commits)
         files = self.files(name, since)
         with sandbox.connect() as connection, _typed():
             if state.tail:
                 self._load_tail(connection, state, files)
-            connection.register(WANTED, pa.table({COMMIT: pa.array(commits, pa.string())}))
+            connection.register(WANTED, pa.table({COMMIT: pa.array([one.commit_id for one in commits], pa.string())}))
             rows = relations.within(self._versions_sql(state, files), since)
             found = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
             return connection.sql(found).to_arrow_table()
+
+    def _before(self, state: TableState, commits: Sequence[Commit]) -> int:
+        """A seq that all rows of these commits are above."""
+        with self._ledger.read() as conn:
+            late = first_late(conn, state.table.table_id, [one.seq for one in commits])
+        firsts = [one.seq - sum(one.tables.values()) for one in commits]
+        return max(min([*firsts, *([late] if late is not None else [])], default=1) - 1, 0)
 
     def page(self, name: str, since: int, rows: int) -> pa.Table:
         """The next versions of a keyed table behind a seq, each with the columns of the one before it of its row."""
@@ -308,6 +318,14 @@ class View:
                 self._load_tail(connection, state, files)
             connection.register(WANTED, keys)
             return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
+
+    def current(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
+        """The rows of a keyed table, as SQL for a connection that goes on asking about them."""
+        state = self.state(name)
+        files = self.files(name)
+        if state.tail:
+            self._load_tail(connection, state, files)
+        return self._current_sql(state, files)
 
     def _attach(
         self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str], named: Set[str]
