@@ -16,8 +16,8 @@ from strandline import config as configuration
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest, Conflict, InvalidRows
+from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
-from strandline.ledger import tables
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN, Ledger
@@ -305,7 +305,7 @@ class Lake(Versioned):
             raise BadRequest(f"the mode is {mode!r}", hint="It is 'append', 'merge' or 'overwrite'.")
         table_id = NAMED if table is None else table.table_id
         with self.ledger.read() as conn:
-            scope = f"load:{tables.branch_id(conn, branch)}:{table_id}"
+            scope = loads.scope(tables.branch_id(conn, branch), table_id)
         digest = identity(table_id, branch, inputs, mode)
         wanted = KeyedLoad(
             table=NAMED if table is None else table.name,

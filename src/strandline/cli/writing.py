@@ -86,7 +86,7 @@ def load(
     """Load files of any size through Spark, once.
 
     Parquet, JSON lines or CSV. The same files again load nothing more; after a crash the same command goes on where it
-    stopped. A keyed table takes up to 64 MiB, as one commit. With - for the table, every line names its own: `_table`.
+    stopped. Of keyed tables it is one commit, of any size. With - for the table, every line names its own: `_table`.
 
     \b
     append      new rows alone: keys that are there are listed, and nothing is loaded

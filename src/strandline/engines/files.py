@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 import orjson
@@ -23,6 +23,7 @@ from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsup
 from strandline.model import rows as rules
 from strandline.model.schema import Schema
 from strandline.model.types import Primitive
+from strandline.model.values import shown
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -188,10 +189,11 @@ def _line_end(file: pa.NativeFile, at: int, size: int) -> int:
 
 
 class Skipped:
-    """Counts the rows of an export that belong to other tables."""
+    """Counts the rows of an export that belong to other tables, and where rows have places all lines or rows."""
 
     def __init__(self) -> None:
         self.rows = 0
+        self.lines = 0
 
 
 def read_chunk(
@@ -229,6 +231,100 @@ def read_objects(one: Input) -> tuple[list[int], list[dict[str, Any]]]:
         return numbers, rules.read_objects(lines)
     except InvalidRows as error:
         raise rules.renumbered(error, numbers) from None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What rows of a table have to look like at the door."""
+
+    schema: Schema
+    extra: bool = False
+
+
+def read_placed(
+    chunk: Chunk, tables: Mapping[str, Asked], table: str | None, skipped: Skipped
+) -> Iterator[tuple[str, Sequence[int], pa.RecordBatch | InvalidRows]]:
+    """A chunk as validated batches by table, each with the lines of the chunk, or the rows, that it is from.
+
+    Without a `table` each line names its own: KeyError where there is none of that name.
+    """
+    start = 0
+    if chunk.input.format != "jsonl":
+        asked = tables[_required(chunk.input, table)]
+        for size, batch in read_chunk(chunk, asked.schema, extra=asked.extra, table=table or "", skipped=skipped):
+            yield table or "", range(start, start + size), batch
+            start += size
+        skipped.lines += start
+        return
+    for size, lines in _pieces(chunk, None, None, skipped):
+        numbers = [start + place for place, line in enumerate(lines) if line.strip()]
+        yield from _placed(numbers, [lines[number - start] for number in numbers], tables, table, skipped)
+        start += size
+    skipped.lines += start
+
+
+def _required(one: Input, table: str | None) -> str:
+    if table is None:
+        raise Unsupported(f"{one.uri} holds {one.format}", hint="Only JSON lines name their tables.")
+    return table
+
+
+def _placed(
+    numbers: list[int], lines: list[bytes], tables: Mapping[str, Asked], table: str | None, skipped: Skipped
+) -> Iterator[tuple[str, Sequence[int], pa.RecordBatch | InvalidRows]]:
+    if table is not None and not any(_TABLE_FIELD in line for line in lines):
+        yield table, numbers, _taken(rules.from_json_lines, lines, numbers, tables[table])
+        return
+    try:
+        found = by_table(numbers, rules.read_objects(lines), table, skipped)
+    except InvalidRows as error:
+        # What is wrong with a line is told by its place among these; a table's name, by its number.
+        yield table or "", numbers, error if _names_tables(error) else rules.renumbered(error, numbers)
+        return
+    for name, (own, objects) in found.items():
+        yield name, own, _taken(rules.from_dicts, objects, own, tables[name])
+
+
+def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], asked: Asked) -> pa.RecordBatch | InvalidRows:
+    try:
+        batch: pa.RecordBatch = take(rows, asked.schema, extra=asked.extra)
+    except InvalidRows as error:
+        return rules.renumbered(error, numbers)
+    return batch
+
+
+def by_table(
+    numbers: Sequence[int], objects: Sequence[dict[str, Any]], table: str | None, skipped: Skipped
+) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
+    """Objects of JSON lines by the table that each is for, with their lines; other tables' than `table` are skipped."""
+    found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+    bad: list[rules.BadRow] = []
+    for line, fields in zip(numbers, objects, strict=True):
+        name = fields.pop("_table", table)
+        if not isinstance(name, str):
+            bad.append(rules.BadRow(line, "_table", shown(name), "is not the name of a table"))
+        elif table is not None and name.lower() != table.lower():
+            skipped.rows += 1
+        else:
+            lines, rows = found.setdefault(name.lower(), ([], []))
+            lines.append(line)
+            rows.append(fields)
+    if bad:
+        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        raise InvalidRows(
+            bad[0].text() + more,
+            hint=_NAME_THEM,
+            rows=[asdict(row) for row in bad[: rules.MAX_REPORTED]],
+            bad=len(bad),
+        )
+    return found
+
+
+_NAME_THEM = 'Every line names its table: {"_table": "person", "id": "a"}.'
+
+
+def _names_tables(error: InvalidRows) -> bool:
+    return error.hint == _NAME_THEM
 
 
 def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
@@ -279,6 +375,7 @@ def _json_lines(
 
 
 _TABLE_MARK = b'{"_table":'
+_TABLE_FIELD = b'"_table"'
 
 
 def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
@@ -369,6 +466,18 @@ def shape_of(one: Input) -> pa.Schema:
         is_file = file.read(6) == b"ARROW1"
         file.seek(0)
         return pa.ipc.open_file(file).schema if is_file else pa.ipc.open_stream(file).schema
+
+
+def count_rows(one: Input) -> int:
+    """How many rows a file says that it has, without being read; 0 where it does not say."""
+    if one.format != "parquet":
+        return 0
+    system, path = open_uri(one.uri)
+    try:
+        with system.open_input_file(path) as file:
+            return int(pq.ParquetFile(file).metadata.num_rows)
+    except (pa.ArrowInvalid, OSError):
+        return 0  # whoever reads it says what is wrong
 
 
 def unchanged(inputs: Sequence[Input]) -> None:

@@ -18,6 +18,8 @@ from strandline.errors import Conflict
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
 
+_ONCE = "once:"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -152,6 +154,27 @@ def give_up_load(txn: Txn, load_id: str) -> None:
     txn.conn.execute(
         update(db.loads).where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None)).values(finished=1)
     )
+
+
+def scope(branch_id: str, table_id: str) -> str:
+    """Where the keys of a table's loads are kept."""
+    return f"load:{branch_id}:{table_id}"
+
+
+def once(load_id: str) -> str:
+    """The key of a load that runs every time, and that nobody will ask for again."""
+    return f"{_ONCE}{load_id}"
+
+
+def unrepeated_loads(conn: Connection) -> list[tuple[str, str, str, str]]:
+    """The unfinished loads with such a key: load, branch, table and key."""
+    load = db.loads.c
+    rows = conn.execute(
+        select(load.load_id, load.branch_id, load.table_id, load.key).where(
+            load.finished == 0, load.key.startswith(_ONCE)
+        )
+    )
+    return [(row.load_id, row.branch_id, row.table_id, row.key) for row in rows]
 
 
 def finished_loads(conn: Connection) -> list[str]:

@@ -45,6 +45,11 @@ def lease_of_job(key: str) -> str:
     return f"job:{key}"
 
 
+def lease_of_load(scope: str, key: str) -> str:
+    """The name of the lease that whoever runs a load holds."""
+    return f"{scope}:{key}"
+
+
 def branch_ref(branch_id: str) -> str:
     """The Iceberg ref under which outside engines find a branch of the lake that is not main."""
     return f"b_{branch_id}"

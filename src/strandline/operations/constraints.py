@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from strandline.errors import Conflict, InvalidRows, StrandError
+from strandline.errors import Conflict, InvalidRows
 from strandline.model.arrow import batch_arrow
 from strandline.model.constraints import Cardinality, Constraint, Unique
 from strandline.model.declared import Declared, Link
@@ -90,7 +90,7 @@ def judge(declared: Declared, changes: Changes, look: LookUp) -> Judged:
     """
     judging = examine(declared, changes, look)
     if judging.violations:
-        raise _error(judging.violations, only_rows=judging.only_rows)
+        raise refusal(judging.violations, only_rows=judging.only_rows)
     return judging.judged
 
 
@@ -317,7 +317,8 @@ def _shown(key: Row) -> str:
     return shown_key([value[0].as_py() for value in key.values()])
 
 
-def _error(violations: Sequence[Violation], *, only_rows: bool) -> StrandError:
+def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows | Conflict:
+    """The error that lists what is broken; `only_rows` where every row is wrong by itself."""
     first = violations[0]
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     hint = "Nothing was changed. The detail lists what breaks which rule."

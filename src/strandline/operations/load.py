@@ -26,7 +26,7 @@ from strandline.ledger.ledger import Txn
 from strandline.ledger.loads import Load, Part
 from strandline.ledger.query_marks import last_batch
 from strandline.ledger.tables import read_states
-from strandline.model.ids import new_id
+from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
@@ -73,7 +73,7 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
         state = read_states(conn, request.branch, [request.table])[0]
     state.table.require_log("files can't be loaded into it")
     # Two processes that run the same load would do each other's work, and undo it when one of them fails.
-    with holding(ctx, f"{scope_name(state)}:{request.key}"):
+    with holding(ctx, lease_of_load(scope_name(state), request.key)):
         if request.again:
             _forget(ctx, state, request)
         return _earlier(ctx, state, request) or _load(ctx, state, request)
@@ -126,7 +126,7 @@ def _give_up(ctx: Context, pending: Load) -> None:
 
 def scope_name(state: TableState) -> str:
     """Where a table's load keys are kept."""
-    return f"load:{state.head.branch_id}:{state.table.table_id}"
+    return loads.scope(state.head.branch_id, state.table.table_id)
 
 
 def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
@@ -285,6 +285,11 @@ def _refuse_bad(done: Sequence[Any]) -> None:
             rows.append({"file": uri, **row, "index": row["index"] + before.get(uri, 0)})
         for uri, lines in one.lines:
             before[uri] = before.get(uri, 0) + lines
+    refuse_bad(rows, bad)
+
+
+def refuse_bad(rows: Sequence[Mapping[str, Any]], bad: int) -> None:
+    """The error that lists so many bad rows, if there are any; each has its file beside what is wrong."""
     if bad:
         first = rows[0]
         raise InvalidRows(

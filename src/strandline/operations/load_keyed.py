@@ -1,31 +1,54 @@
-"""Load files into keyed tables: one commit, of one table or of many, by the ledger alone.
+"""Load files into keyed tables: one commit, of one table or of many.
 
-All rows are read and validated first, then they are a mutation like any other: judged by the constraints of the tables,
-stored whole or not at all, retried where others were faster. What remembers the load is written with its commit, so run
-again after a crash it answers `already_loaded`, or loads.
+All rows are read and validated first. Few of them are then a mutation like any other, by the ledger alone: judged by
+the constraints of the tables, stored whole or not at all, retried where others were faster. Many are written to a
+folder by Spark, and are an operation. What remembers the load is written with its commit, so run again after a crash it
+answers `already_loaded`, or loads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from strandline.engines.files import Chunk, Input, Skipped, read_chunk, read_objects
-from strandline.errors import Conflict, InvalidRows, StrandError, TooLarge
+from strandline.engines.files import (
+    Asked,
+    Chunk,
+    Input,
+    Skipped,
+    by_table,
+    count_rows,
+    cut,
+    read_chunk,
+    read_objects,
+    unchanged,
+)
+from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError, TooLarge
+from strandline.failpoints import fail
+from strandline.ledger import loads
 from strandline.ledger.appends import IdempotencyKey
+from strandline.ledger.commits import commit_of_operation
 from strandline.ledger.idempotency import forget, recall
 from strandline.ledger.mutations import Remember
 from strandline.model import rows as rules
+from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.tables import TableState
-from strandline.model.values import shown
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
-from strandline.operations.load import SMALL_BYTES, in_file
+from strandline.operations.load import SMALL_BYTES, in_file, refuse_bad
+from strandline.operations.load_tables import LoadTables, TablesPlan
 from strandline.operations.mutate import MOST_ROWS, Change, Mutator, Request, changes_of, require_keyed
+from strandline.operations.recovery import tidy_loads
+from strandline.operations.steps import run
+from strandline.views.looking import read_declared
+
+if TYPE_CHECKING:
+    from strandline.engines.spark.convert_keyed import ConvertedKeyed, KeyedPart
 
 Mode = Literal["append", "merge", "overwrite"]
 
@@ -51,6 +74,11 @@ class KeyedLoad:
     digest: str
     again: bool = False
 
+    @property
+    def only(self) -> str | None:
+        """The one table, by the name it is looked up by; None where each line names its own."""
+        return None if self.table == NAMED else self.table.lower()
+
 
 @dataclass
 class _Rows:
@@ -67,24 +95,40 @@ class _Rows:
         first = len(self.places)
         self.places += [(uri, line) for line in lines]
         if len(self.places) > MOST_ROWS:
-            raise _too_large(f"there are more than {MOST_ROWS:,} rows")
+            raise TooLarge(f"there are more than {MOST_ROWS:,} rows")
         self.changes += changes_of(state, rows, [(first + at, strict) for at in range(rows.num_rows)])
 
 
 def load_keyed(ctx: Context, mutator: Mutator, load: KeyedLoad) -> Loaded:
     """Load it as one commit, or say that it is loaded already."""
-    size_bytes = sum(one.size_bytes for one in load.inputs)
-    if size_bytes > SMALL_BYTES:
-        raise _too_large(f"the files have {size_bytes >> 20} MiB")
-    if load.key is None:
-        return _load(mutator, load)
     # Two processes that run the same load: the second waits, and finds the first one's answer.
-    with holding(ctx, f"{load.scope}:{load.key}"):
-        with ctx.ledger.write() as txn:
-            if load.again:
-                forget(txn, load.scope, load.key)
-            answer = recall(txn, load.scope, load.key, load.digest)
-        return _load(mutator, load) if answer is None else _loaded(load, answer, already_loaded=True)
+    with holding(ctx, lease_of_load(load.scope, load.key)) if load.key is not None else nullcontext():
+        earlier = _earlier(ctx, load)
+        if earlier is not None:
+            return earlier
+        if not _is_large(load):
+            try:
+                return _load(mutator, load)
+            except TooLarge:  # the ledger does not take so much at once
+                ctx.report("more than the ledger takes at once", 0, None)
+        return _load_large(ctx, load)
+
+
+def _earlier(ctx: Context, load: KeyedLoad) -> Loaded | None:
+    """What an earlier run has answered, if there was one."""
+    if load.key is None:
+        return None
+    with ctx.ledger.write() as txn:
+        if load.again:
+            forget(txn, load.scope, load.key)
+        answer = recall(txn, load.scope, load.key, load.digest)
+    return None if answer is None else _loaded(load, answer, already_loaded=True)
+
+
+def _is_large(load: KeyedLoad) -> bool:
+    """Whether the files are known to hold more than the ledger takes, before they are read."""
+    sizes = sum(one.size_bytes for one in load.inputs)
+    return sizes > SMALL_BYTES or sum(map(count_rows, load.inputs)) > MOST_ROWS
 
 
 def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
@@ -118,7 +162,7 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     return _loaded(load, {**answer, **seqs, "commit": commit.commit_id})
 
 
-def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool = False) -> Loaded:
+def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool = False, **more: Any) -> Loaded:
     first, last = answer.get("first_seq"), answer.get("last_seq")
     return Loaded(
         table=load.table,
@@ -129,8 +173,9 @@ def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool 
         commit=answer.get("commit"),
         already_loaded=already_loaded,
         skipped=answer["skipped"],
-        deleted=last - first + 1 - answer["rows"] if first is not None and last is not None else 0,
+        deleted=answer.get("deleted", last - first + 1 - answer["rows"] if first is not None else 0),
         tables=answer["tables"],
+        **more,
     )
 
 
@@ -172,26 +217,9 @@ def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableSt
 
 def _by_table(load: KeyedLoad, one: Input, rows: _Rows) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
     """The objects of a file by the table that each is for, and their lines."""
-    found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
-    bad: list[rules.BadRow] = []
-    for line, fields in zip(*read_objects(one), strict=True):
-        name = fields.pop("_table", None if load.table == NAMED else load.table)
-        if not isinstance(name, str):
-            bad.append(rules.BadRow(line, "_table", shown(name), "is not the name of a table"))
-        elif load.table != NAMED and name.lower() != load.table.lower():
-            rows.skipped += 1
-        else:
-            lines, objects = found.setdefault(name.lower(), ([], []))
-            lines.append(line)
-            objects.append(fields)
-    if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        raise InvalidRows(
-            bad[0].text() + more,
-            hint='Every line names its table: {"_table": "person", "id": "a"}.',
-            rows=[asdict(row) for row in bad[: rules.MAX_REPORTED]],
-            bad=len(bad),
-        )
+    skipped = Skipped()
+    found = by_table(*read_objects(one), load.only, skipped)
+    rows.skipped += skipped.rows
     return found
 
 
@@ -213,8 +241,126 @@ def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
     return {"file": uri, **one, "index": line}
 
 
-def _too_large(what: str) -> TooLarge:
-    return TooLarge(
-        f"{what}, and a keyed table takes {SMALL_BYTES >> 20} MiB and {MOST_ROWS:,} rows at once",
-        hint="Cut the input, and load the parts one after the other.",
+# -- a large one -------------------------------------------------------------------------------------------------------
+
+
+def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
+    """Write the rows to the load's folder, and then all of them to their tables at once."""
+    key = load.key or loads.once(new_id())
+    with holding(ctx, lease_of_load(load.scope, key)) if load.key is None else nullcontext():
+        pending = _begin(ctx, load, key)
+        try:
+            plan = _convert(ctx, load, pending)
+            done = run(ctx, LoadTables(load.branch, load.actor, plan))
+        except Exception:
+            with ctx.ledger.write() as txn:
+                loads.give_up_load(txn, pending.load_id)
+            tidy_loads(ctx)
+            raise
+        tidy_loads(ctx)
+    if done is None:  # a run that was thought dead had staged all of it, and it was published for it
+        earlier = _earlier(ctx, replace(load, again=False))
+        if earlier is None:
+            raise LeaseLost("another process thought that this one was dead, and gave its load up")
+        return earlier
+    assert done.effects.progress is not None
+    with ctx.ledger.read() as conn:
+        commit = commit_of_operation(conn, done.op_id)
+    answer = {**done.effects.progress["answer"], "commit": commit}
+    return _loaded(load, answer, operations=(done.op_id,), warnings=done.warnings)
+
+
+def _begin(ctx: Context, load: KeyedLoad, key: str) -> loads.Load:
+    """Write it down before its folder is made; one that an earlier run left is gone on with, from its beginning."""
+    _, branch_id, table_id = load.scope.split(":")
+    with ctx.ledger.write() as txn:
+        if loads.find_load(txn.conn, branch_id, table_id, key) is None:
+            loads.begin_load(txn, f"load-{new_id()}", branch_id, table_id, key, load.digest, load.actor)
+        pending = loads.find_load(txn.conn, branch_id, table_id, key)
+    assert pending is not None, "a load that was just written down is not there"
+    return pending
+
+
+def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
+    """The first pass: all rows are validated, and written by table to the load's folder. It holds nothing."""
+    from strandline.engines.spark.convert_keyed import convert_keyed
+
+    states = _states(ctx, load)
+    work = [list(some) for some in cut(load.inputs)]
+    chunks = [chunk for some in work for chunk in some]
+    numbers = iter(enumerate(chunks))
+    ctx.staging.create(pending.load_id)
+    ctx.report(f"reading {len(load.inputs)} files", 0, None)
+    fail("load.before_convert")
+    done = convert_keyed(
+        ctx.iceberg().session,
+        [[next(numbers) for _ in some] for some in work],
+        {name: Asked(state.schema, state.table.extra) for name, state in states.items()},
+        table=load.only,
+        folder=ctx.staging.uri(pending.load_id),
     )
+    for one in done:
+        if one.unknown is not None:
+            raise _no_such(load, one.unknown)
+    places = _places(chunks, done)
+    _refuse_bad(done, places)
+    unchanged(load.inputs)
+    fail("load.after_convert")
+    parts: dict[str, list[KeyedPart]] = {} if load.only is None else {states[load.only].table.table_id: []}
+    for part in (part for one in done for part in one.parts):
+        parts.setdefault(states[part.table].table.table_id, []).append(part)
+    known = {state.table.table_id: state for state in states.values()}
+    remember = {"scope": load.scope, "key": load.key, "digest": load.digest} if load.key is not None else None
+    return TablesPlan(
+        load_id=pending.load_id,
+        parts=parts,
+        versions={table_id: known[table_id].head.schema_version for table_id in parts},
+        chunks=places,
+        inputs=load.inputs,
+        skipped=sum(one.skipped for one in done),
+        strict=load.mode == "append",
+        whole=load.mode == "overwrite",
+        find_load=lambda conn: loads.find_load(conn, pending.branch_id, pending.table_id, pending.key),
+        remember=remember,
+    )
+
+
+def _states(ctx: Context, load: KeyedLoad) -> dict[str, TableState]:
+    """The tables that rows may be for."""
+    if load.only is not None:
+        return {load.only: load.state_of(load.only)}
+    declared = read_declared(ctx.ledger, load.branch)
+    return {state.table.name.lower(): state for state in declared.states.values()}
+
+
+def _no_such(load: KeyedLoad, name: str) -> StrandError:
+    """What is wrong with a table that a line names."""
+    try:
+        require_keyed(load.state_of(name))
+    except StrandError as error:
+        return error
+    return Conflict(f"table {name!r} was made meanwhile", kind="schema_moved", hint="Try again.")
+
+
+def _places(chunks: Sequence[Chunk], done: Sequence[ConvertedKeyed]) -> list[tuple[str, int]]:
+    """Of each chunk its file, and how many lines of it are before the chunk."""
+    before: dict[str, int] = {}
+    found: list[tuple[str, int]] = []
+    counted = dict(pair for one in done for pair in one.lines)
+    for number, chunk in enumerate(chunks):
+        found.append((chunk.input.uri, before.get(chunk.input.uri, 0)))
+        before[chunk.input.uri] = found[-1][1] + counted.get(number, 0)
+    return found
+
+
+def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]]) -> None:
+    """One error over all bad rows, told by file and line."""
+    for one in done:
+        if one.error is not None:
+            raise one.error
+    rows = [
+        {"file": places[number][0], **row, "index": row["index"] + places[number][1]}
+        for one in done
+        for number, row in one.bad
+    ]
+    refuse_bad(rows, sum(one.bad_count for one in done))

@@ -24,7 +24,7 @@ from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases, loads, reservations
 from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head, refuse_writes
-from strandline.model.ids import lease_of_operation
+from strandline.model.ids import lease_of_load, lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
 from strandline.operations import publish
 from strandline.operations.context import Context
@@ -61,6 +61,7 @@ def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[
 
 def tidy_loads(ctx: Context) -> None:
     """Remove the folders of loads that are finished; one that can't be removed now is removed later."""
+    _finish_unrepeated(ctx)
     with ctx.ledger.read() as conn:
         finished = loads.finished_loads(conn)
     for load_id in finished:
@@ -70,6 +71,19 @@ def tidy_loads(ctx: Context) -> None:
                 loads.forget_load(txn, load_id)
         except (StrandError, OSError) as error:
             log.warning("folder left for later", load=load_id, error=str(error))
+
+
+def _finish_unrepeated(ctx: Context) -> None:
+    """Let go of loads that were to run once, and whose process is dead: nobody will run them again."""
+    with ctx.ledger.read() as conn:
+        found = [
+            (load_id, leases.find(conn, lease_of_load(loads.scope(branch_id, table_id), key)))
+            for load_id, branch_id, table_id, key in loads.unrepeated_loads(conn)
+        ]
+    for load_id, lease in found:
+        if lease is None or ctx.watch.is_dead(lease):
+            with ctx.ledger.write() as txn:
+                loads.finish_load(txn, load_id)
 
 
 def left_behind(ctx: Context) -> list[Intent]:

@@ -98,7 +98,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
         for column in table.required:
             found += lacking(after, state, column)
         for constraint in table.constraints:
-            found += breaking(after, state, constraint)
+            found += [one for one, _ in breaking(after, state, constraint)]
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Conflict(

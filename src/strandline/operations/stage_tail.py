@@ -208,7 +208,7 @@ def _write_files(
     """
     total = sum(ref.rows for ref in refs)
     per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
-    writer = _Files(ctx, op_id, log_schema(state), per_file)
+    writer = SeqFiles(ctx, op_id, log_schema(state), per_file, "tail")
     done = 0
     with writer:
         for batch in read_batches(ctx.ledger, state, refs, unreadable.note, cutoff_us=cutoff_us):
@@ -225,12 +225,13 @@ def _kept(batch: pa.RecordBatch, duplicates: pa.Array | None) -> pa.RecordBatch:
     return batch.filter(pc.invert(pc.is_in(batch.column(SEQ), value_set=duplicates)))
 
 
-class _Files:
+class SeqFiles:
     """Parquet files of about the same number of rows, one after another."""
 
-    def __init__(self, ctx: Context, op_id: str, schema: pa.Schema, rows_per_file: int) -> None:
+    def __init__(self, ctx: Context, op_id: str, schema: pa.Schema, rows_per_file: int, name: str) -> None:
         self._ctx = ctx
         self._op_id = op_id
+        self._name = name
         self._schema = schema
         self._limit = rows_per_file
         self._writer: pq.ParquetWriter | None = None
@@ -238,7 +239,7 @@ class _Files:
         self.paths: list[str] = []
         self.rows = 0
 
-    def __enter__(self) -> _Files:
+    def __enter__(self) -> SeqFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -258,7 +259,7 @@ class _Files:
         self.rows += batch.num_rows
 
     def _open(self) -> None:
-        uri = self._ctx.staging.uri(self._op_id, f"tail-{len(self.paths):05d}.parquet")
+        uri = self._ctx.staging.uri(self._op_id, f"{self._name}-{len(self.paths):05d}.parquet")
         system, path = open_uri(uri)
         self._writer = pq.ParquetWriter(
             path, self._schema, filesystem=system, compression="snappy", use_dictionary=False, write_statistics=False

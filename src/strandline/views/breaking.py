@@ -1,14 +1,17 @@
 """Which rows of a view break a rule: all rows are looked at, for a rule that nobody has looked at before.
 
 Sets (what is unique, what refers to what) are DuckDB's work; what a row keeps or breaks by itself is judged as it is in
-a mutation. A table that a rule refers to and that the view lacks comes with the rule: it has no rows.
+a mutation. Every row that is found comes with its seq, where it is a row of the table that has the rule. A table that a
+rule refers to and that the view lacks comes with the rule: it has no rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow.compute as pc
 
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
@@ -20,7 +23,24 @@ from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.values import shown
 from strandline.model.violations import Violation
-from strandline.views.view import View
+from strandline.views.view import Result, View
+
+
+class Rows(Protocol):
+    """Tables of a branch: as they are, or as they will be."""
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of all of them."""
+
+    def sql(self, query: str) -> Result:
+        """Run a query over them."""
+
+    def state(self, name: str) -> TableState:
+        """One of them."""
+
+
+Found: TypeAlias = tuple[Violation, int | None]
 
 
 def newly_broken(view: View, state: TableState, before: Schema) -> list[Violation]:
@@ -32,7 +52,7 @@ def newly_broken(view: View, state: TableState, before: Schema) -> list[Violatio
             found += lacking(view, state, column.name)
     for constraint in state.schema.constraints:
         if constraint not in before.constraints:
-            found += breaking(view, state, constraint)
+            found += [one for one, _ in breaking(view, state, constraint)]
     return found
 
 
@@ -46,7 +66,7 @@ def lacking(view: View, state: TableState, column: str) -> list[Violation]:
     ]
 
 
-def breaking(view: View, state: TableState, constraint: Constraint) -> list[Violation]:
+def breaking(view: Rows, state: TableState, constraint: Constraint) -> list[Found]:
     """The first rows that break a constraint of their table."""
     match constraint:
         case Unique():
@@ -60,29 +80,29 @@ def breaking(view: View, state: TableState, constraint: Constraint) -> list[Viol
     return list(islice(found, MAX_REPORTED))
 
 
-def _repeated(view: View, state: TableState, rule: Unique) -> Iterator[Violation]:
+def _repeated(view: Rows, state: TableState, rule: Unique) -> Iterator[Found]:
     by = _names(rule.columns)
     query = (
-        f"SELECT {_names(_key(state))}, {by} FROM {_table(state)} WHERE {_all_there(rule.columns)} "
+        f"SELECT {_names(_key(state))}, {by}, {SEQ} FROM {_table(state)} WHERE {_all_there(rule.columns)} "
         f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by} LIMIT {MAX_REPORTED}"
     )
-    for row in view.sql(query).rows():
-        yield _violation(state, rule, row, "is taken by another row too")
+    for *row, seq in view.sql(query).rows():
+        yield _violation(state, rule, row, "is taken by another row too"), seq
 
 
-def _dangling(view: View, state: TableState, rule: Reference) -> Iterator[Violation]:
+def _dangling(view: Rows, state: TableState, rule: Reference) -> Iterator[Found]:
     names = ", ".join(f"t.{quote_name(name)}" for name in [*_key(state), *rule.columns])
     there = " AND ".join(f"t.{quote_name(name)} IS NOT NULL" for name in rule.columns)
     others = ""
     if _is_there(view, rule):
         target = view.state(rule.table)
         others = f"ANTI JOIN {_table(target)} x ON {_joined(rule.columns, target)} "
-    query = f"SELECT {names} FROM {_table(state)} t {others}WHERE {there} LIMIT {MAX_REPORTED}"
-    for row in view.sql(query).rows():
-        yield _violation(state, rule, row, f"names no row of {rule.table!r}")
+    query = f"SELECT {names}, t.{SEQ} FROM {_table(state)} t {others}WHERE {there} LIMIT {MAX_REPORTED}"
+    for *row, seq in view.sql(query).rows():
+        yield _violation(state, rule, row, f"names no row of {rule.table!r}"), seq
 
 
-def _miscounted(view: View, state: TableState, rule: Cardinality) -> Iterator[Violation]:
+def _miscounted(view: Rows, state: TableState, rule: Cardinality) -> Iterator[Found]:
     reference = next(
         one for one in state.schema.constraints if isinstance(one, Reference) and one.columns == rule.columns
     )
@@ -98,20 +118,20 @@ def _miscounted(view: View, state: TableState, rule: Cardinality) -> Iterator[Vi
     )
     for *values, number in view.sql(query).rows():
         named = shown_key(values)
-        yield Violation(
-            target.table.name, named, ", ".join(rule.columns), rule.text(), named, f"is referred to by {number} rows"
-        )
+        said = f"is referred to by {number} rows"
+        yield Violation(target.table.name, named, ", ".join(rule.columns), rule.text(), named, said), None
 
 
-def _refused(view: View, state: TableState, rule: OneOf | Range | Check) -> Iterator[Violation]:
-    key = _key(state)
-    for batch in view.sql(f"SELECT {_names([*key, *rule.columns])} FROM {_table(state)}").reader():
-        for row, keeps in zip(batch.to_pylist(), passing(rule, batch.column(len(key))).to_pylist(), strict=True):
-            if not keeps:
-                yield _violation(state, rule, list(row.values()), f"is not allowed by {rule.text()}")
+def _refused(view: Rows, state: TableState, rule: OneOf | Range | Check) -> Iterator[Found]:
+    query = f"SELECT {_names([*_key(state), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {_table(state)}"
+    for batch in view.sql(query).reader():
+        keeps = passing(rule, batch.column(len(_key(state))))
+        for row in batch.filter(pc.invert(keeps)).to_pylist():
+            *values, seq = row.values()
+            yield _violation(state, rule, values, f"is not allowed by {rule.text()}"), seq
 
 
-def _is_there(view: View, rule: Reference) -> bool:
+def _is_there(view: Rows, rule: Reference) -> bool:
     return rule.table.lower() in map(str.lower, view.tables)
 
 

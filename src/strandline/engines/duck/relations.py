@@ -204,6 +204,16 @@ def define(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None
     connection.execute(f"CREATE VIEW {internal(name)} AS {query}")
 
 
+def keep(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
+    """The same, with what the query finds now."""
+    connection.execute(f"CREATE TABLE {internal(name)} AS {query}")
+
+
+def keep_more(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
+    """Add what a query finds to what is kept under a name."""
+    connection.execute(f"INSERT INTO {internal(name)} {query}")
+
+
 def read_seqs(connection: duckdb.DuckDBPyConnection, name: str) -> pa.Table:
     """The seqs that one of our own tables holds."""
     return connection.sql(f"SELECT {SEQ} FROM {internal(name)}").to_arrow_table()

@@ -61,9 +61,9 @@ def convert_one(
     """One task: read, judge and write these chunks."""
     for bucket, store in stores.items():
         know(f"{S3}{bucket}", store)
-    keep = _as_it_is(chunks, schema, extra)
+    keep = is_as_it_is(chunks, schema, extra)
     path = chunks[0].input.uri if keep else f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    output = _Output(None if keep else path, stored_schema(schema, extra))
+    output = Output(None if keep else path, stored_schema(schema, extra))
     skipped = Skipped()
     lines: list[tuple[str, int]] = []
     bad: list[tuple[str, int, dict[str, Any]]] = []
@@ -87,14 +87,15 @@ def convert_one(
     return Converted(path, output.rows, size_bytes, skipped.rows, tuple(lines), tuple(bad[:MAX_REPORTED]), bad_count)
 
 
-def _as_it_is(chunks: Sequence[Chunk], schema: Schema, extra: bool) -> bool:
+def is_as_it_is(chunks: Sequence[Chunk], schema: Schema, extra: bool) -> bool:
+    """Whether these chunks are one large Parquet file that has the right shape already."""
     one = chunks[0].input
     if len(chunks) > 1 or one.format != "parquet" or one.size_bytes < AS_IT_IS_BYTES:
         return False
     return bool(shape_of(one).remove_metadata().equals(stored_schema(schema, extra)))
 
 
-class _Output:
+class Output:
     """A Parquet file that exists only if something is written to it; without a path, rows are only counted."""
 
     def __init__(self, uri: str | None, schema: pa.Schema) -> None:

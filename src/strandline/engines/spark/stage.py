@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from strandline.engines.spark.session import CATALOG
 from strandline.model.foreign import spark_ddl
 from strandline.model.schema import Schema
-from strandline.model.types import ACTOR, AT, SEQ, Column
+from strandline.model.types import ACTOR, AT, COMMIT, REMOVED, SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -50,6 +50,21 @@ def read_numbered(
             sf.broadcast(session.read.option("__globPaths__", "false").parquet(without)), on=SEQ, how="left_anti"
         )
     return rows.withColumns({AT: sf.timestamp_micros(sf.lit(at_us)), ACTOR: sf.lit(actor)})
+
+
+def read_removed(session: SparkSession, ddl: str, paths: Sequence[str], *, at_us: int, actor: str) -> DataFrame:
+    """Keys of rows that go, which carry their `_seq` already."""
+    from pyspark.sql import functions as sf
+
+    rows = _files(session, ddl).parquet(*paths)
+    return rows.withColumns({AT: sf.timestamp_micros(sf.lit(at_us)), ACTOR: sf.lit(actor)})
+
+
+def as_versions(rows: DataFrame, commit_id: str, *, removed: bool) -> DataFrame:
+    """Rows as versions of a keyed table, all of one commit."""
+    from pyspark.sql import functions as sf
+
+    return rows.withColumns({COMMIT: sf.lit(commit_id), REMOVED: sf.lit(removed)})
 
 
 def stored_frame(rows: DataFrame, written: Schema, schema: Schema, version: int) -> DataFrame:

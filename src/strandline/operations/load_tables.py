@@ -1,0 +1,392 @@
+"""A large load of keyed tables: one commit over all of them, in memory that does not grow with the input.
+
+Its rows are in Parquet files already. The operation holds its tables, and those that refer to them or that they refer
+to; it takes its seqs, and from then on mutations of all these tables wait. So what it judges the rows by is what will
+be there when they are published: nothing has to be compared then but what the tables declare, and it is never begun
+again because of others. A process that dies lets go of all of it by the way that every operation is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from strandline.engines.files import Input, unchanged
+from strandline.engines.spark import stage as spark_stage
+from strandline.engines.spark.convert_keyed import CHUNK, LINE, KeyedPart
+from strandline.engines.spark.stage import NumberedFile
+from strandline.errors import Conflict, Damaged, StrandError
+from strandline.failpoints import fail
+from strandline.ledger import leases, loads, reservations
+from strandline.ledger.bases import read_base
+from strandline.ledger.ledger import Connection
+from strandline.ledger.tables import is_protected, read_states, refuse_protected
+from strandline.model.declared import Declared
+from strandline.model.foreign import column_ddl
+from strandline.model.ids import new_id
+from strandline.model.keys import shown_key
+from strandline.model.operations import CommitDraft, Effects, TableEffect
+from strandline.model.tables import DataFile, TableState
+from strandline.model.types import EXTRA, SEQ
+from strandline.operations.constraints import refusal
+from strandline.operations.context import Context
+from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.stage_tail import MAX_FILE_ROWS, SeqFiles, StagedRows, append, prepare_branch, stage_tail
+from strandline.operations.steps import Coverage, Running
+from strandline.views.coming import Broken, Coming, Incoming, Taken
+from strandline.views.view import View, log_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARTS_AT_ONCE = 64
+"""So many files become one job of Spark: each is a task, and a part of its plan."""
+
+
+@dataclass(frozen=True)
+class TablesPlan:
+    """What a load brings: the files of each table that it is about, by id, under the schemas of these versions.
+
+    `chunks` are the pieces of the input that rows are told by: where each is, and how many lines are before it.
+    Either no row may be there (`strict`), or no other row may be left (`whole`), or neither.
+    """
+
+    load_id: str
+    parts: Mapping[str, Sequence[KeyedPart]]
+    versions: Mapping[str, int]
+    chunks: Sequence[tuple[str, int]]
+    inputs: Sequence[Input]
+    skipped: int
+    strict: bool
+    whole: bool
+    find_load: Callable[[Connection], loads.Load | None]
+    remember: Mapping[str, Any] | None
+
+    def rows(self, table_id: str) -> int:
+        """How many rows come to a table."""
+        return sum(part.rows for part in self.parts.get(table_id, ()))
+
+
+@dataclass(frozen=True)
+class _Reserved:
+    """The seqs of a table's rows, and of those that say which rows go: these come behind, and there are so many."""
+
+    first_seq: int
+    removed_from: int
+    going: int
+
+
+@dataclass
+class _Staged:
+    """What was written for one table."""
+
+    state: TableState
+    tail: StagedRows
+    puts: int
+    goes: int
+    first_seq: int | None = None
+    last_seq: int = 0
+    snapshot: int | None = None
+    files: tuple[DataFile, ...] = ()
+
+    def add(self, snapshot: int, files: tuple[DataFile, ...]) -> None:
+        """Some of its rows are on the private branch."""
+        self.snapshot, self.files = snapshot, (*self.files, *files)
+        self.first_seq = min(file.first_seq for file in self.files)
+        self.last_seq = max(file.last_seq for file in self.files)
+
+
+@dataclass
+class LoadTables:
+    """The operation."""
+
+    branch: str
+    actor: str
+    plan: TablesPlan
+    kind: str = "load"
+    commit_id: str = field(default_factory=new_id)
+
+    def cover(self, conn: Connection) -> Coverage | None:
+        """The tables that it writes, those that may lose rows with them, and all that these are joined to.
+
+        Nothing, if another process has done it meanwhile.
+        """
+        pending = self.plan.find_load(conn)
+        if pending is None or pending.load_id != self.plan.load_id:
+            return None
+        declared = self._declared(conn)
+        refuse_protected(self.branch, protected=is_protected(conn, declared.branch_id))
+        scopes = [scope_of(declared.states[one]) for one in declared.joined(_written(declared, self.plan))]
+        return Coverage(declared.branch_id, tuple(scopes))
+
+    def _declared(self, conn: Connection) -> Declared:
+        base = read_base(conn, self.branch, [])
+        declared = Declared.of(base.branch_id, base.shape, read_states(conn, self.branch))
+        for table_id, version in self.plan.versions.items():
+            state = declared.states.get(table_id)
+            if state is None or state.head.schema_version != version:
+                raise _moved()
+        return declared
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Reserve, judge, and append what counts to every table's log."""
+        declared, reserved, at_us = self._reserve(ctx, running)
+        ctx.staging.create(running.op_id)
+        view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s)
+        with view.held(), Coming(view, declared, self._incoming(declared, reserved)) as coming:
+            ctx.report("judging the rows", 0, None)
+            coming.find()
+            self._refuse_taken(declared, coming, reserved)
+            self._refuse_broken(coming, reserved)
+            staged = []
+            for table_id in sorted({*self.plan.parts, *coming.losing}):
+                puts, goes = coming.puts(table_id), coming.goes(table_id)
+                if puts or goes:
+                    one = _Staged(declared.states[table_id], StagedRows(None), puts, goes)
+                    staged.append(self._write(ctx, coming, one, reserved[table_id], running.op_id, at_us))
+        unchanged(self.plan.inputs)
+        return self._effects(declared, staged)
+
+    def _reserve(self, ctx: Context, running: Running) -> tuple[Declared, dict[str, _Reserved], int]:
+        """Take the seqs of all tables; the tails of those that come back are exactly what lies below.
+
+        Of the rows that may go there are at most as many as there are versions.
+        """
+        reserved: dict[str, _Reserved] = {}
+        with ctx.ledger.write() as txn:
+            leases.check(txn.conn, running.op_id, running.fences)
+            declared = self._declared(txn.conn)
+            losing = _losing(declared, self.plan)
+            if {*declared.joined(_written(declared, self.plan))} != {one.table_id for one in running.intent.scopes}:
+                raise _moved()
+            for scope in running.intent.scopes:
+                state, rows = declared.states[scope.table_id], self.plan.rows(scope.table_id)
+                going = state.head.books.log + sum(ref.rows for ref in state.tail) if scope.table_id in losing else 0
+                first = reservations.reserve(txn, running.op_id, scope.branch_id, scope.table_id, rows + going)
+                reserved[scope.table_id] = _Reserved(first, first + rows, going)
+            fail("reserve.before_commit")
+        fail("reserve.after_commit")
+        return declared, reserved, txn.at_us
+
+    def _incoming(self, declared: Declared, reserved: Mapping[str, _Reserved]) -> dict[str, Incoming]:
+        return {
+            table_id: Incoming(
+                declared.states[table_id],
+                [(file.path, file.first_seq) for file in _numbered(parts, reserved[table_id])],
+                self.plan.rows(table_id),
+                self.plan.whole,
+            )
+            for table_id, parts in self.plan.parts.items()
+        }
+
+    # -- what is refused -----------------------------------------------------------------------------------------------
+
+    def _refuse_taken(self, declared: Declared, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
+        """Conflict where keys that are to be inserted are there."""
+        if not self.plan.strict:
+            return
+        found: list[tuple[str, Taken]] = []
+        count = 0
+        for table_id in self.plan.parts:
+            some, more = coming.taken(table_id)
+            found += [(table_id, one) for one in some]
+            count += more
+        if not found:
+            return
+        rows = [
+            {**self._place(coming, reserved, table_id, one.seq), "row": _named(declared.states[table_id], one.key)}
+            for table_id, one in found
+        ]
+        others = f" (and {count - 1} more)" if count > 1 else ""
+        raise Conflict(
+            f"{rows[0]['file']}: {rows[0]['row']} can't be inserted: it is there already{others}",
+            kind="key_exists",
+            hint="Nothing was loaded. --mode merge replaces rows that are there.",
+            expected=None,
+            actual=found[0][1].known,
+            rows=rows,
+            count=count,
+        )
+
+    def _refuse_broken(self, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
+        found = coming.broken()
+        if not found:
+            return
+        only_rows = all(one.only_row for one in found)
+        error = refusal([one.violation for one in found], only_rows=only_rows)
+        raise _told(error, self._places(coming, reserved, found))
+
+    def _places(
+        self, coming: Coming, reserved: Mapping[str, _Reserved], found: Sequence[Broken]
+    ) -> Iterator[dict[str, Any]]:
+        for one in found:
+            yield {} if one.at is None else self._place(coming, reserved, *one.at)
+
+    def _place(self, coming: Coming, reserved: Mapping[str, _Reserved], table_id: str, seq: int) -> dict[str, Any]:
+        """The file and the line of a row that comes."""
+        parts = self.plan.parts[table_id]
+        for part, file in zip(parts, _numbered(parts, reserved[table_id]), strict=True):
+            if file.first_seq <= seq < file.first_seq + part.rows:
+                chunk, line = part.chunk, seq - file.first_seq
+                if chunk is None:
+                    chunk, line = coming.place(table_id, seq, [CHUNK, LINE])
+                uri, before = self.plan.chunks[chunk]
+                return {"file": uri, "index": before + line}
+        raise AssertionError(f"no part of the load has seq {seq}")
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def _write(
+        self, ctx: Context, coming: Coming, staged: _Staged, reserved: _Reserved, op_id: str, at_us: int
+    ) -> _Staged:
+        state = staged.state
+        assert staged.goes <= reserved.going, f"{staged.goes} rows go, and {reserved.going} seqs were reserved for them"
+        prepare_branch(ctx, state, op_id)
+        if state.tail:
+            staged.tail = stage_tail(ctx, state, state.tail, op_id)
+        fail("stage.before_files")
+        left_out, removed = self._files(ctx, coming, state, reserved, op_id)
+        fail("stage.after_files")
+        numbered = _numbered(self.plan.parts.get(state.table.table_id, ()), reserved) if staged.puts else []
+        for start in range(0, len(numbered), PARTS_AT_ONCE):
+            ctx.report(f"loading {state.table.name}", sum(file.rows for file in staged.files), staged.puts)
+            some = numbered[start : start + PARTS_AT_ONCE]
+            staged.add(*append(ctx, state, self._put(ctx, state, some, left_out, at_us), op_id))
+        if removed:
+            staged.add(*append(ctx, state, self._gone(ctx, state, removed, at_us), op_id))
+        stored = sum(file.rows for file in staged.files)
+        if stored != staged.puts + staged.goes:
+            raise Damaged(
+                f"{staged.puts + staged.goes} versions should have been written, and {stored} were: a part of the load "
+                "has changed",
+                hint="Put the file back as it was, and run the load again.",
+            )
+        return staged
+
+    def _files(
+        self, ctx: Context, coming: Coming, state: TableState, reserved: _Reserved, op_id: str
+    ) -> tuple[str | None, list[str]]:
+        """The seqs of rows that don't count, and the rows that go, in the operation's folder."""
+        table_id = state.table.table_id
+        left_out: list[str] = []
+        if table_id in self.plan.parts:
+            seqs = pa.schema([pa.field(SEQ, pa.int64())])
+            # In one file: Spark reads it once for all that it leaves out.
+            left_out = _write_files(ctx, op_id, seqs, coming.left_out(table_id), f"left-{table_id}", rows_per_file=None)
+        removed: list[str] = []
+        if table_id in coming.losing:
+            shape = log_schema(state.stored)
+            names = [*(state.schema.column(one).stored for one in state.table.key), SEQ]
+            keys = pa.schema([shape.field(name) for name in names])
+            gone = coming.removed(table_id, reserved.removed_from)
+            removed = _write_files(ctx, op_id, keys, gone, f"gone-{table_id}", rows_per_file=MAX_FILE_ROWS)
+        return next(iter(left_out), None), removed
+
+    def _put(
+        self, ctx: Context, state: TableState, files: Sequence[NumberedFile], left_out: str | None, at_us: int
+    ) -> DataFrame:
+        written = state.schema
+        columns = [*written.columns, *(one for one in state.table.added_columns if one.name == EXTRA)]
+        ddl = ", ".join(column_ddl(column) for column in columns)
+        session = ctx.iceberg().session
+        rows = spark_stage.read_numbered(session, ddl, files, at_us=at_us, actor=self.actor, without=left_out)
+        rows = spark_stage.stored_frame(rows, written, written, state.head.schema_version)
+        return spark_stage.as_versions(rows, self.commit_id, removed=False)
+
+    def _gone(self, ctx: Context, state: TableState, paths: Sequence[str], at_us: int) -> DataFrame:
+        stored = state.stored
+        names = {*(state.schema.column(one).stored for one in state.table.key), SEQ}
+        ddl = ", ".join(column_ddl(column) for column in stored.columns if column.name in names)
+        rows = spark_stage.read_removed(ctx.iceberg().session, ddl, paths, at_us=at_us, actor=self.actor)
+        return spark_stage.as_versions(rows, self.commit_id, removed=True)
+
+    def _effects(self, declared: Declared, staged: Sequence[_Staged]) -> Effects:
+        rows = sum(one.puts for one in staged)
+        tables = {one.state.table.name: one.puts + one.goes for one in staged}
+        answer = {
+            "rows": rows,
+            "duplicates_dropped": sum(self.plan.rows(table_id) for table_id in self.plan.parts) - rows,
+            "skipped": self.plan.skipped,
+            "deleted": sum(one.goes for one in staged),
+            "tables": {one.state.table.name: one.puts for one in staged if one.puts},
+            "first_seq": min((one.first_seq for one in staged if one.first_seq is not None), default=None),
+            "last_seq": max((one.last_seq for one in staged), default=None),
+        }
+        written = _written(declared, self.plan)
+        progress = {"load_id": self.plan.load_id, "since": 0, "parts_done": 0, "finished": True, "answer": answer}
+        commit = CommitDraft(self.kind, f"load {rows} rows", tables, self.commit_id) if staged else None
+        return Effects(
+            tables=tuple(_effect(one) for one in staged),
+            commit=commit,
+            answer={**self.plan.remember, "answer": answer} if self.plan.remember is not None else None,
+            progress=progress,
+            judged={"written": written, "schemas": declared.joined(written)},
+        )
+
+
+def _moved() -> Conflict:
+    return Conflict("a table was changed while its rows were read", kind="schema_moved", hint="Try again.")
+
+
+def _effect(staged: _Staged) -> TableEffect:
+    base, versions = flush_effect(staged.state, staged.tail), staged.puts + staged.goes
+    heads = StagedRows(None, staged.files).stream_heads()
+    return replace(
+        base,
+        snapshot=staged.snapshot,
+        files=(*staged.tail.files, *staged.files),
+        rows_added=staged.tail.rows + versions,
+        rows_acked=versions,
+        last_seq=staged.last_seq,
+        stream_heads={**base.stream_heads, **heads},
+        barrier=True,
+        unhashed=True,
+    )
+
+
+def _losing(declared: Declared, plan: TablesPlan) -> set[str]:
+    """The tables that may lose rows."""
+    return declared.losing(plan.parts) if plan.whole else set()
+
+
+def _written(declared: Declared, plan: TablesPlan) -> list[str]:
+    """The tables that may be written."""
+    return sorted({*plan.parts, *_losing(declared, plan)})
+
+
+def _numbered(parts: Sequence[KeyedPart], reserved: _Reserved) -> list[NumberedFile]:
+    """Files with the seqs that their rows get."""
+    files: list[NumberedFile] = []
+    seq = reserved.first_seq
+    for part in parts:
+        files.append(NumberedFile(part.path, seq))
+        seq += part.rows
+    return files
+
+
+def _write_files(
+    ctx: Context, op_id: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], name: str, *, rows_per_file: int | None
+) -> list[str]:
+    with SeqFiles(ctx, op_id, schema, rows_per_file or 1 << 62, name) as files:
+        for batch in rows:
+            for one in pa.Table.from_batches([batch]).cast(schema).to_batches():
+                files.write(one)
+    return files.paths
+
+
+def _named(state: TableState, key: Sequence[Any]) -> str:
+    return f"{state.table.name} {shown_key(key)}"
+
+
+def _told(error: StrandError, places: Iterator[dict[str, Any]]) -> StrandError:
+    """An error about rows, told by file and line where these are known."""
+    detail = dict(error.detail)
+    known = list(zip(places, detail["violations"], strict=False))
+    detail["violations"] = [{**one, **place} for place, one in known]
+    if "rows" in detail:
+        detail["rows"] = [{**one, **place} for (place, _), one in zip(known, detail["rows"], strict=True)]
+    uri = next((place["file"] for place, _ in known if "file" in place), "")
+    return type(error)(f"{uri}: {error.message}" if uri else error.message, hint=error.hint, **detail)

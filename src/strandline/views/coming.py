@@ -1,0 +1,314 @@
+"""Keyed tables as a large load will leave them: what is there, without what goes, and with what comes.
+
+Nothing of it is held in Python. What is there is a view of the branch; what comes are Parquet files, whose rows have
+their seqs already. DuckDB finds which of them count, which rows go, and whether the tables then keep their rules; it is
+asked in the same words as when a rule is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.engines.duck import relations, sandbox
+from strandline.engines.duck.sandbox import quote_name
+from strandline.model.constraints import Constraint, Reference, Unique
+from strandline.model.declared import Declared, Link
+from strandline.model.row_rules import ROW_RULES
+from strandline.model.rows import MAX_REPORTED
+from strandline.model.tables import TableState
+from strandline.model.types import SEQ
+from strandline.model.violations import Violation
+from strandline.views.breaking import breaking
+from strandline.views.view import Result, View
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What comes to a table: files, each with the seq of its first row, and how many rows they have.
+
+    `whole` says that no other rows are left.
+    """
+
+    state: TableState
+    files: Sequence[tuple[str, int]]
+    rows: int
+    whole: bool
+
+
+class Taken(NamedTuple):
+    """A row that can't be inserted, by its seq: its key, and the seq of the row that is there, if it was before."""
+
+    seq: int
+    key: tuple[Any, ...]
+    known: int | None
+
+
+class Broken(NamedTuple):
+    """A rule that is broken, whether by a row alone; and of a row that comes, its table and its seq."""
+
+    violation: Violation
+    at: tuple[str, int] | None
+    only_row: bool
+
+
+class Coming:
+    """The tables of a branch as they will be; `incoming` are those that a load names, by id."""
+
+    def __init__(self, view: View, declared: Declared, incoming: Mapping[str, Incoming]) -> None:
+        self._view = view
+        self._declared = declared
+        self._incoming = incoming
+        self._connection = sandbox.connect()
+        self._defined: set[str] = set()
+        self._losing: set[str] = set()
+        self._puts: dict[str, int] = {}
+
+    def __enter__(self) -> Coming:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    # -- what comes and what goes --------------------------------------------------------------------------------------
+
+    def find(self) -> None:
+        """Find the rows that count of those that come, the last of each key; and those that go."""
+        for table_id, one in self._incoming.items():
+            key = _names(one.state.table.key)
+            relations.define(self._connection, _in("loaded", table_id), self._loaded(one))
+            last = f"SELECT {key}, max({SEQ}) AS {SEQ} FROM {_of('loaded', table_id)} GROUP BY {key}"
+            self._keep("last", table_id, last)
+            self._puts[table_id] = self._count(_of("last", table_id))
+        self._losing = self._declared.losing(table_id for table_id, one in self._incoming.items() if one.whole)
+        for table_id in sorted(self._losing):
+            key = _names(self._state(table_id).table.key)
+            self._keep("gone", table_id, f"SELECT {key} FROM {self._now(table_id)} WHERE false")
+        for table_id, one in self._incoming.items():
+            if one.whole:
+                key = _names(one.state.table.key)
+                kept = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
+                self._keep_more("gone", table_id, f"SELECT {key} FROM {kept}")
+        self._cascade()
+
+    def _cascade(self) -> None:
+        """Let go what refers to rows that go, and what refers to that, as far as references cascade."""
+        links = [
+            link
+            for table_id in sorted(self._losing)
+            for link in self._declared.links_to(table_id)
+            if link.reference.on_delete == "cascade"
+        ]
+        while links and sum(self._cascade_once(link) for link in links):
+            pass
+
+    def _cascade_once(self, link: Link) -> int:
+        source, target = link.source.table, link.target.table
+        columns = link.reference.columns
+        names = ", ".join(f"s.{quote_name(name)}" for name in source.key)
+        to = " AND ".join(
+            f"s.{quote_name(one)} = g.{quote_name(key)}" for one, key in zip(columns, target.key, strict=True)
+        )
+        # One that comes without the reference, or with another one, stays.
+        same = " AND ".join(f"s.{quote_name(one)} = f.{quote_name(one)}" for one in (*source.key, *columns))
+        rows = (
+            f"{self._now(source.table_id)} s SEMI JOIN {_of('gone', target.table_id)} g ON {to} "
+            f"SEMI JOIN {self._then(source.table_id)} f ON {same}"
+        )
+        before = self._count(_of("gone", source.table_id))
+        self._keep_more("gone", source.table_id, f"SELECT DISTINCT {names} FROM {rows}")
+        return self._count(_of("gone", source.table_id)) - before
+
+    def taken(self, table_id: str) -> tuple[list[Taken], int]:
+        """The first rows that come and whose keys are there, before them or by them; and how many there are."""
+        one, now = self._incoming[table_id], self._now(table_id)
+        key = _names(one.state.table.key)
+        known = self._count(f"{_of('last', table_id)} SEMI JOIN {now} USING ({key})")
+        if not known and self._puts[table_id] == one.rows:
+            return [], 0
+        place = f"row_number() OVER (PARTITION BY {key} ORDER BY {SEQ})"
+        rows = (
+            f"SELECT l.{SEQ} AS came, {key}, n.{SEQ} AS known FROM "
+            f"(SELECT {key}, {SEQ}, {place} AS place FROM {_of('loaded', table_id)}) l "
+            f"LEFT JOIN {now} n USING ({key}) WHERE l.place > 1 OR n.{SEQ} IS NOT NULL"
+        )
+        found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {MAX_REPORTED}")
+        return [Taken(at, tuple(values), seq) for at, *values, seq in found], self._count(f"({rows})")
+
+    def puts(self, table_id: str) -> int:
+        """How many rows a table gets."""
+        if table_id not in self._incoming:
+            return 0
+        return self._puts[table_id] - (self._count(self._put_and_gone(table_id)) if table_id in self._losing else 0)
+
+    def goes(self, table_id: str) -> int:
+        """How many rows a table loses."""
+        return self._count(_of("gone", table_id)) if table_id in self._losing else 0
+
+    @property
+    def losing(self) -> set[str]:
+        """The tables that may lose rows."""
+        return self._losing
+
+    def left_out(self, table_id: str) -> Iterator[pa.RecordBatch]:
+        """The seqs of rows that come and don't count: a later one has their key, or a reference took them away."""
+        one = self._incoming[table_id]
+        parts: list[str] = []
+        if self._puts[table_id] < one.rows:
+            last = f"{_of('loaded', table_id)} ANTI JOIN {_of('last', table_id)} USING ({SEQ})"
+            parts.append(f"SELECT {SEQ} FROM {last}")
+        if table_id in self._losing:
+            parts.append(f"SELECT {SEQ} FROM {self._put_and_gone(table_id)}")
+        return self._batches(relations.together(parts)) if parts else iter(())
+
+    def removed(self, table_id: str, first_seq: int) -> Iterator[pa.RecordBatch]:
+        """The keys of the rows that go, by their names in data files, with seqs from this one on."""
+        state = self._state(table_id)
+        key = ", ".join(
+            f"{quote_name(name)} AS {quote_name(state.schema.column(name).stored)}" for name in state.table.key
+        )
+        order = f"row_number() OVER (ORDER BY {_names(state.table.key)})"
+        rows = f"SELECT {key}, {first_seq - 1} + {order} AS {SEQ} FROM {_of('gone', table_id)}"
+        return self._batches(f"{rows} ORDER BY {SEQ}")
+
+    def place(self, table_id: str, seq: int, columns: Sequence[str]) -> tuple[Any, ...]:
+        """What a row that comes has in other columns of its file: who told it to us knows what they mean."""
+        path, first = max((one for one in self._incoming[table_id].files if one[1] <= seq), key=lambda one: one[1])
+        found = relations.numbered(relations.local_path(path), columns, first)
+        return self._rows(f"SELECT {_names(columns)} FROM ({found}) WHERE {SEQ} = {seq}")[0]
+
+    # -- whether that is allowed ---------------------------------------------------------------------------------------
+
+    def broken(self) -> list[Broken]:
+        """What the tables will not keep of what they declare, as far as it can be due to what comes and goes."""
+        getting = [one for one in self._incoming if self._puts[one]]
+        losing = [one for one in sorted(self._losing) if self.goes(one)]
+        found: list[Broken] = []
+        for table_id in getting:
+            for rule in self._state(table_id).schema.constraints:
+                if isinstance(rule, (*ROW_RULES, Unique)):
+                    found += self._breaking(table_id, rule)
+        made = [link for one in {*getting, *losing} for link in self._declared.links_from(one)]
+        met = [link for one in {*getting, *losing} for link in self._declared.links_to(one)]
+        for link in {(link.source.table.table_id, link.reference): link for link in (*made, *met)}.values():
+            rules: tuple[Constraint, ...] = (link.reference, *link.counts)
+            for one in rules:
+                found += self._breaking(link.source.table.table_id, one)
+        return sorted(found, key=lambda one: (one.at is None, one.at))
+
+    def _breaking(self, table_id: str, rule: Constraint) -> Iterator[Broken]:
+        state = self._state(table_id)
+        for one in (state, *(link.target for link in self._declared.links_from(table_id))):
+            self._then(one.table.table_id)
+        for found, seq in breaking(self, state, rule):
+            at = (table_id, seq) if seq is not None and self._comes(table_id, seq) else None
+            told = found
+            if at is None and isinstance(rule, Unique):
+                continue  # it was there before: those that come with its value are told
+            if at is None and isinstance(rule, Reference):
+                told = replace(found, reason=f"still refers to a deleted row of {rule.table!r}")
+            yield Broken(told, at, isinstance(rule, ROW_RULES))
+
+    def _comes(self, table_id: str, seq: int) -> bool:
+        one = self._incoming.get(table_id)
+        return one is not None and bool(one.files) and seq >= min(first for _, first in one.files)
+
+    def sql(self, query: str) -> Result:
+        """Run a query of our own over the tables as they will be."""
+        return Result(self._connection, query)
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        return self._view.tables
+
+    def state(self, name: str) -> TableState:
+        """A table."""
+        return self._view.state(name)
+
+    # -- how it is said ------------------------------------------------------------------------------------------------
+
+    def _state(self, table_id: str) -> TableState:
+        return self._declared.states[table_id]
+
+    def _loaded(self, one: Incoming) -> str:
+        names = list(one.state.schema.names)
+        if one.files:
+            return relations.together(
+                [relations.numbered(relations.local_path(path), names, first) for path, first in one.files]
+            )
+        columns = [column for column in one.state.columns if column.name in (*names, SEQ)]
+        return relations.empty(columns)
+
+    def _now(self, table_id: str) -> str:
+        """A table as it is."""
+        if _in("now", table_id) not in self._defined:
+            self._defined.add(_in("now", table_id))
+            rows = self._view.current(self._connection, self._state(table_id).table.name)
+            relations.define(self._connection, _in("now", table_id), rows)
+        return _of("now", table_id)
+
+    def _then(self, table_id: str) -> str:
+        """A table as it will be, under its own name."""
+        state = self._state(table_id)
+        if _in("then", table_id) not in self._defined:
+            self._defined.add(_in("then", table_id))
+            self._connection.execute(f"CREATE VIEW {quote_name(state.table.name)} AS {self._future(state)}")
+        return quote_name(state.table.name)
+
+    def _future(self, state: TableState) -> str:
+        table_id, key = state.table.table_id, _names(state.table.key)
+        columns = _names([*state.schema.names, SEQ])
+        one = self._incoming.get(table_id)
+        if one is None:
+            rows = f"SELECT {columns} FROM {self._now(table_id)}"
+        else:
+            rows = f"SELECT {columns} FROM {_of('loaded', table_id)}"
+            if self._puts[table_id] < one.rows:
+                rows += f" SEMI JOIN {_of('last', table_id)} USING ({SEQ})"
+            if not one.whole:
+                others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
+                rows = f"SELECT {columns} FROM {others} UNION ALL {rows}"
+        if table_id in self._losing:
+            rows = f"SELECT * FROM ({rows}) ANTI JOIN {_of('gone', table_id)} USING ({key})"
+        return rows
+
+    def _put_and_gone(self, table_id: str) -> str:
+        key = _names(self._state(table_id).table.key)
+        return f"{_of('last', table_id)} SEMI JOIN {_of('gone', table_id)} USING ({key})"
+
+    def _keep(self, what: str, table_id: str, query: str) -> None:
+        with sandbox.interruptible():
+            relations.keep(self._connection, _in(what, table_id), query)
+
+    def _keep_more(self, what: str, table_id: str, query: str) -> None:
+        with sandbox.interruptible():
+            relations.keep_more(self._connection, _in(what, table_id), query)
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        with sandbox.interruptible():
+            found: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
+        return found
+
+    def _count(self, rows: str) -> int:
+        return int(self._rows(f"SELECT count(*) FROM {rows}")[0][0])
+
+    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        with sandbox.interruptible():
+            yield from self._connection.sql(query).to_arrow_reader(100_000)
+
+
+def _in(what: str, table_id: str) -> str:
+    return f"{what}_{table_id}"
+
+
+def _of(what: str, table_id: str) -> str:
+    return relations.internal(_in(what, table_id))
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(map(quote_name, columns))
