@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 import strandline as sl
+from strandline import failpoints
 from strandline.errors import Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.model.merge import resolution_file
+from strandline.operations import merge
 from tests.kit import strand_json
+from tests.versions.racing import racing
 from tests.versions.test_merge import changed, kinds, on
 
 PET = {"key": ["id"], "columns": {"id": "string", "owner": "string?"}}
@@ -198,3 +201,34 @@ def then(lake: Lake) -> str:
     with lake.ledger.read() as conn:
         moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=lake.ledger.last_at_us(conn))
     return moment.isoformat()
+
+
+@pytest.mark.both_ledgers
+def test_a_merge_does_not_begin_again_for_what_its_source_does_meanwhile(lake: Lake) -> None:
+    """It brings what it has read; what came to the source since is for the next one."""
+    people(lake, a=1, b=1)
+    theirs = changed(lake, "x", a=2)
+    changed(lake, "main", b=2)
+    ends = racing(lake, lambda one: one.merge("x"), lambda one: changed(one, "x", a=3, c=3), "merge.before_store")
+    assert (ends, failpoints.passages("merge.before_store")) == (["stored", "stored"], 1)
+    assert (on(lake), lake.log(limit=1)[0].parents[1]) == ([("a", 2), ("b", 2)], theirs)
+    assert lake.merge("x").outcome == "merged"
+    assert on(lake) == [("a", 3), ("b", 2), ("c", 3)]
+
+
+def test_a_source_that_is_never_still_is_merged_by_its_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could be taken over whole is written then; later merges take it over again."""
+    people(lake, a=1)
+    declare(lake, "pet", "reference(owner -> person, restrict)", **PET)
+    theirs = lake.mutate(
+        [sl.put("person", {"id": "b", "age": 2}), sl.put("pet", {"id": "p", "owner": "b"})], branch="x"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "ADOPTING", 0)
+        done = lake.merge("x")
+    assert (done.outcome, lake.log(limit=1)[0].parents[1]) == ("merged", theirs.commit_id)
+    assert (on(lake), on(lake, columns="id, owner", table="pet")) == ([("a", 1), ("b", 2)], [("p", "b")])
+    assert lake.merge("main", "x").outcome == "merged"
+    changed(lake, "x", c=3)
+    assert lake.merge("x").outcome == "merged"
+    assert (on(lake), differing(lake, "x", "main")) == ([("a", 1), ("b", 2), ("c", 3)], [])

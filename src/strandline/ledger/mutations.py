@@ -291,13 +291,18 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
 
 
 def _source_moved(txn: Txn, mutation: Mutation, source: Source) -> Exception | None:
-    """Merges into a branch come one after another, and each takes its source as it was read."""
+    """Merges into a branch come one after another.
+
+    One that takes over tables or schemas takes them as the source has them now, so this must be where it was read. Of
+    one that writes rows, the source may have gone on: what came later is for the next merge.
+    """
     tip = txn.conn.execute(
         select(db.branches.c.tip).where(
             db.branches.c.branch_id == source.branch_id, db.branches.c.deleted_at_us.is_(None)
         )
     ).scalar()
-    if tip != source.tip or is_merged_since(txn.conn, mutation.branch_id, mutation.base):
+    taken = source.adopted or source.schemas or not mutation.changes
+    if tip is None or (taken and tip != source.tip) or is_merged_since(txn.conn, mutation.branch_id, mutation.base):
         return Moved("the branch")
     for one in source.adopted:
         known = one.last_seq

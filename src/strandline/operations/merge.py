@@ -10,6 +10,7 @@ again. Nothing is written while anything is in conflict.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,8 @@ from strandline.views.versions import Versions, row_at
 from strandline.views.view import View
 
 PATIENCE_S = 60.0
+ADOPTING = 3
+"""So often it is tried to take tables over; a source that is never still is merged by its rows."""
 FEW_KEYS = 1000
 """So many keys are compared one by one with what was committed meanwhile; of more, the whole table is."""
 
@@ -104,9 +107,9 @@ class Merger:
         if request.source == request.into:
             raise BadRequest(f"{request.into!r} can't be merged into itself", hint="Name another branch.")
         deadline_s = time.monotonic() + PATIENCE_S
-        while True:
+        for attempt in itertools.count():
             try:
-                return self._merge(request)
+                return self._merge(request, adopting=attempt < ADOPTING)
             except (Moved, Conflict) as moved:
                 if isinstance(moved, Conflict) and moved.detail["kind"] != "schema_moved":
                     raise
@@ -115,10 +118,11 @@ class Merger:
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
                     ) from moved
                 time.sleep(HELD_S if isinstance(moved, Held) else random.uniform(0, 0.02))
+        raise AssertionError("unreachable")
 
-    def _merge(self, request: Request) -> Merged:
+    def _merge(self, request: Request, *, adopting: bool) -> Merged:
         source, target = self._view(request.source, None), self._view(request.into, None)
-        plan = self._plan(request, source, target)
+        plan = self._plan(request, source, target, adopting=adopting)
         if plan is None:
             return self._told(request, source, target, "up_to_date", target.base.tip)
         mutation = self._judged(request, plan)
@@ -178,7 +182,7 @@ class Merger:
             rows_read=sum(one.looked_at for one in plan.tables) if plan else 0,
         )
 
-    def _plan(self, request: Request, source: View, target: View) -> _Plan | None:
+    def _plan(self, request: Request, source: View, target: View, *, adopting: bool) -> _Plan | None:
         """What the merge comes to; None where the source has nothing new."""
         theirs, ours = source.base.tip, target.base.tip
         if theirs is None:
@@ -197,7 +201,7 @@ class Merger:
             homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
         plan.adopted = [one for one in adopted.values() if one is not None]
-        if plan.is_ahead and len(plan.adopted) < len(names):
+        if (plan.is_ahead and len(plan.adopted) < len(names)) or not adopting:
             plan.is_ahead = False
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]
         taken = {one.table for one in plan.adopted}
