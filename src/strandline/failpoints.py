@@ -59,6 +59,8 @@ NAMES: dict[str, str] = {
     "expire.after_forget": "the ledger has forgotten expired snapshots and their files, the intent is there",
     "sweep.before_delete": "something that is nobody's was found, and is still there",
     "sweep.after_delete": "something that was nobody's is gone",
+    "purge.before_forget": "no branch has purged rows of a keyed table any more, their hashes are still written down",
+    "purge.after_forget": "a purge of a keyed table is over, the caller not yet told",
     "reserve.before_commit": "a load's seq range reserved, transaction not yet committed",
     "reserve.after_commit": "a load's seq range reserved and durable",
     "load.before_convert": "before a load's input is converted into its folder",

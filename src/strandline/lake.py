@@ -459,14 +459,23 @@ class Lake(Versioned):
         return upkeep.sweep(self.context, tables, branch, **how)
 
     def purge(
-        self, table: str, where: str, *, actor: str = "", and_history: bool = False, dry_run: bool = False
+        self,
+        table: str,
+        where: str,
+        *,
+        actor: str = "",
+        branch: str = MAIN,
+        and_history: bool = False,
+        dry_run: bool = False,
     ) -> Maintained:
-        """Remove the rows that a condition names for good: from the log, the tail, dead letters and quarantine."""
+        """Remove the rows that a condition names for good: from the log, the tail, dead letters and quarantine.
+
+        Of a keyed table a row goes with all its versions, on every branch; the condition is read by the schema of one.
+        """
         from strandline.operations.purge import purge
 
-        return purge(
-            self.context, table, MAIN, actor or default_actor(), where, and_history=and_history, dry_run=dry_run
-        )
+        actor = actor or default_actor()
+        return purge(self.context, table, branch, actor, where, and_history=and_history, dry_run=dry_run)
 
     def needs(self, *, branch: str = MAIN) -> list[Need]:
         """What maintenance is due, by what the ledger knows alone; the neediest table first."""

@@ -82,7 +82,8 @@ DELIVERY_POINTS = ["deliver.before_open", "deliver.after_open", "deliver.before_
                    "forward.before_send", "forward.after_send", "dead.before_commit", "dead.after_commit"]  # fmt: skip
 """`test_forward` dies at these."""
 MAINTENANCE_POINTS = ["expire.before_delete", "expire.after_delete", "expire.after_forget",
-                      "sweep.before_delete", "sweep.after_delete"]  # fmt: skip
+                      "sweep.before_delete", "sweep.after_delete", "purge.before_forget",
+                      "purge.after_forget"]  # fmt: skip
 """`tests/maintenance` dies at these."""
 BACKUP_POINTS = [name for name in failpoints.NAMES if name.startswith(("backup.", "restore.", "mark."))]
 """`tests/backup` dies at these, which it compares with the list."""

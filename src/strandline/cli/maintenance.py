@@ -155,6 +155,7 @@ def purge(
     and_history: Annotated[
         bool, typer.Option("--and-history", help="Also out of older snapshots, as far as nobody reads them.")
     ] = False,
+    branch: Branch = "main",
     dry_run: DryRun = False,
     yes: Yes = False,
     actor: Actor = "",
@@ -165,17 +166,21 @@ def purge(
     That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges, which
     sinks deliver too; the row keys count as seen, so that a backfill does not bring the rows back.
 
+    Of a keyed table a row goes with all its versions, on every branch and tag, if the condition names any of them. It
+    is read by the schema that the table has on --branch.
+
     \b
     Example: strand purge messages --where "session = 's1'" --and-history --yes
+             strand purge person --where "id = 'a'" --dry-run
     """
     session = session_of(context)
     with session.open() as lake:
         if not dry_run and not yes:
-            planned = lake.purge(table, where, dry_run=True)
+            planned = lake.purge(table, where, branch=branch, dry_run=True)
             told = f"{planned.detail['rows']:,} rows of {planned.table} would be removed for good."
             if not _asked(session, f"{told} Go on?"):
                 raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
-        how = {"and_history": and_history, "dry_run": dry_run}
+        how = {"branch": branch, "and_history": and_history, "dry_run": dry_run}
         asked = {"table": table, "where": where, "actor": who(actor), "how": how}
         answer = session.carry_out(lake, "purge", asked, here=here)
     _emit(session, answer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, or_, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -20,7 +20,7 @@ from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.ledger.tables import branch_id, refuse_protected
 from strandline.model.commits import Commit
 from strandline.model.ids import new_id
-from strandline.model.names import check_ref_name
+from strandline.model.names import Holder, check_ref_name
 
 TAG, KEPT = "tag:", "~"
 """Before the name of a tag where branches have theirs, and before that of one that nobody gave: no name has these."""
@@ -277,12 +277,25 @@ def remove(txn: Txn, gone: str) -> None:
     )
 
 
+def holders(conn: Connection, table_id: str) -> list[tuple[Holder, str]]:
+    """All that have a keyed table, and of which kind each is: branches, also one that is being made, and tags.
+
+    Among the tags are those that stand for deleted branches.
+    """
+    branch, head = db.branches.c, db.heads.c
+    rows = conn.execute(
+        select(branch.name, branch.kind)
+        .join_from(db.branches, db.heads, head.branch_id == branch.branch_id)
+        .where(head.table_id == table_id, branch.deleted_at_us.is_(None))
+        .order_by(branch.kind, branch.name)
+    )
+    return [(Holder(row.name), str(row.kind)) for row in rows]
+
+
 def refuse_deleted(conn: Connection, of: str) -> None:
     """Conflict when a branch was deleted: nothing may be published on it any more."""
     branch = db.branches.c
-    gone = select(branch.branch_id).where(
-        branch.branch_id == of, or_(branch.deleted_at_us.is_not(None), branch.kind == "tag")
-    )
+    gone = select(branch.branch_id).where(branch.branch_id == of, branch.deleted_at_us.is_not(None))
     if conn.execute(gone).scalar() is not None:
         raise Conflict(
             "the branch was deleted meanwhile",

@@ -21,7 +21,7 @@ from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.ledger.tables import insert_schema, raise_shape, read_schema, refuse_protected, set_schema
+from strandline.ledger.tables import insert_schema, raise_shape, read_head, read_schema, refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
 
 MANY = 1000
@@ -71,12 +71,16 @@ class Remember:
 
 @dataclass(frozen=True)
 class Source:
-    """The branch that a merge takes changes from, at the commit that it was read at, and the tables it takes whole."""
+    """The branch that a merge takes changes from, at the commit that it was read at, and the tables it takes whole.
+
+    `barriers` are those of the tables whose rows were read: rows that were purged since must not come back.
+    """
 
     branch_id: str
     tip: str
     adopted: tuple[Adoption, ...] = ()
     schemas: Mapping[str, int] = field(default_factory=dict)
+    barriers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -304,6 +308,9 @@ def _source_moved(txn: Txn, mutation: Mutation, source: Source) -> Exception | N
     taken = source.adopted or source.schemas or not mutation.changes
     if tip is None or (taken and tip != source.tip) or is_merged_since(txn.conn, mutation.branch_id, mutation.base):
         return Moved("the branch")
+    for table_id, barrier in source.barriers.items():
+        if read_head(txn.conn, source.branch_id, table_id).barrier != barrier:
+            return Moved("the branch")
     for one in source.adopted:
         known = one.last_seq
         if known is not None and not can_adopt(txn.conn, source.branch_id, mutation.branch_id, one.table_id, known):

@@ -34,6 +34,23 @@ def seen_hashes(conn: Connection, table_id: str) -> list[bytes]:
     return [bytes(one) for one in found.scalars()]
 
 
+def read_unfinished(conn: Connection, table_id: str) -> dict[str, list[bytes]]:
+    """The hashes of keys of a keyed table that are being purged, by the operation that wrote them down.
+
+    They are there until no branch has such a row: those of a keyed table are not counted as seen.
+    """
+    key = db.purged_keys.c
+    found: dict[str, list[bytes]] = {}
+    for row in conn.execute(select(key.op_id, key.hash).where(key.table_id == table_id, key.seen == 1)):
+        found.setdefault(str(row.op_id), []).append(bytes(row.hash))
+    return found
+
+
+def forget_done(txn: Txn, operations: Sequence[str]) -> None:
+    """No branch has rows any more whose hashes these operations wrote down."""
+    txn.conn.execute(delete(db.purged_keys).where(db.purged_keys.c.op_id.in_(list(operations))))
+
+
 def forget_hashes(txn: Txn, op_id: str) -> None:
     """A purge was given up: its keys have not been purged."""
     txn.conn.execute(delete(db.purged_keys).where(db.purged_keys.c.op_id == op_id, db.purged_keys.c.seen == 0))

@@ -12,14 +12,14 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from strandline.errors import StrandError
+from strandline.errors import Conflict, StrandError
 from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, store
 from strandline.ledger.dead_letters import DISCARDED
 from strandline.ledger.encode import checksum, encode_rows
 from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.purged_keys import count_as_seen
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_head, read_states
 
 TOMBSTONES = "strand_purges"
 TOMBSTONE_COLUMNS = {
@@ -50,7 +50,9 @@ def read_quarantined(conn: Connection, table_id: str) -> list[tuple[str, int, by
 
 
 def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
-    """The ledger's part of a purge's publish."""
+    """The ledger's part of a purge's publish. Of several operations that are one purge, the first records it."""
+    if "tombstone" not in purge:
+        return
     count_as_seen(txn, op_id)
     for some in _chunks(purge["letters"], CHUNK):
         txn.conn.execute(
@@ -61,9 +63,33 @@ def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
     for batch in purge["quarantined"]:
         _shrink(txn, purge["branch_id"], purge["table_id"], batch)
     (state,) = read_states(txn.conn, MAIN, [TOMBSTONES])
-    (answer,) = store(txn, [Append.of(state, purge["actor"], encode_rows([purge["tombstone"]], state))])
+    tombstone = {"purge_id": op_id, **purge["tombstone"]}
+    (answer,) = store(txn, [Append.of(state, purge["actor"], encode_rows([tombstone], state))])
     if isinstance(answer, StrandError):
         raise answer
+
+
+def check(conn: Connection, purge: Mapping[str, Any]) -> None:
+    """Conflict when somebody may have come to refer to a row that goes, since it was looked for."""
+    relied = purge.get("relied")
+    if not relied:
+        return
+    of, claim = relied["branch_id"], db.claims.c
+    shape = conn.execute(select(db.branches.c.shape).where(db.branches.c.branch_id == of)).scalar_one()
+    moved = shape != relied["shape"]
+    for table_id, barrier in relied["barriers"].items():
+        moved = moved or read_head(conn, of, table_id).barrier != barrier
+    for table_id, hashes in relied["claims"].items():
+        for some in _chunks([bytes.fromhex(one) for one in hashes], CHUNK):
+            here = (claim.table_id == table_id, claim.branch_id == of, claim.number > relied["number"])
+            found = select(claim.hash).where(*here, claim.hash.in_(list(some))).limit(1)
+            moved = moved or conn.execute(found).first() is not None
+    if moved:
+        raise Conflict(
+            "rows were made to refer to some that are being purged, or may have been",
+            kind="table_moved",
+            hint="Nothing was removed. It is looked at again.",
+        )
 
 
 def _shrink(txn: Txn, branch_id: str, table_id: str, batch: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from strandline.ledger.batches import REF_COLUMNS
 from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.model.ids import new_id
+from strandline.model.names import Holder
 from strandline.model.schema import Schema, from_json
 from strandline.model.tables import STATE, BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
 
@@ -25,10 +26,11 @@ NAMESPACE = "lake"
 
 
 def branch_id(conn: Connection, name: str) -> str:
-    """The id behind a branch's name."""
+    """The id behind a branch's name; behind a tag's too where it is a `Holder`."""
     branch = db.branches.c
-    living = branch.deleted_at_us.is_(None) & (branch.kind != "tag")
-    found = conn.execute(select(branch.branch_id).where(living, branch.name == name)).scalar()
+    kinds = () if isinstance(name, Holder) else (branch.kind != "tag",)
+    living = and_(branch.deleted_at_us.is_(None), *kinds)
+    found = conn.execute(select(branch.branch_id).where(living, branch.name == str(name))).scalar()
     if found is None:
         known = conn.execute(select(branch.name).where(living, branch.kind == "branch")).scalars()
         raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)

@@ -10,6 +10,13 @@ MAX_LENGTH = 200
 _REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/]|[/.]$|(^|/)\.|\.lock(/|$)|^@$")
 
 
+class Holder(str):
+    """The name of a branch, or that of a tag as the ledger has it, for work that is done to both alike.
+
+    A name that somebody gives is plain text, and never means a tag: nothing may be committed there.
+    """
+
+
 def check_ref_name(name: str, what: str = "a branch") -> None:
     """BadRequest unless git would take it as the name of a branch."""
     if not name or len(name) > MAX_LENGTH or _REFUSED.search(name):

@@ -34,13 +34,16 @@ class Trim:
     table: str
     branch: str
     actor: str
+    version: int
     removal: Removal
     kind: str = "branch"
     state: TableState = field(init=False)
 
     def cover(self, conn: Connection) -> Coverage | None:
-        """The table."""
+        """The table, unless it has moved since the rows were found: a purge comes to it too."""
         self.state = read_states(conn, self.branch, [self.table])[0]
+        if self.state.head.version != self.version:
+            return None
         return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
@@ -82,12 +85,12 @@ def _version(state: TableState) -> int:
 
 
 def _cut(ctx: Context, branch: str, table: str, shown: Shown, actor: str) -> None:
-    with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-        files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
-        state_is_there = state.folded is not None and state.folded.head.last_seq > 0
-    removal, _ = find_rows(state, files, f"NOT ({shown.condition()})")
-    if removal.rows:
-        run(ctx, Trim(table, branch, actor, removal))
-    if files and not state_is_there:
+    while True:
+        with ctx.ledger.read() as conn:
+            state = read_states(conn, branch, [table])[0]
+            files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+        removal, _ = find_rows(state, files, f"NOT ({shown.condition()})")
+        if not removal.rows or run(ctx, Trim(table, branch, actor, state.head.version, removal)) is not None:
+            break
+    if files and state.folded_seq == 0:
         fold(ctx, table, branch, actor, Budget())

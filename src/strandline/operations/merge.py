@@ -92,6 +92,7 @@ class _Plan:
     coming: list[tuple[TableState, pa.Table]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     conflicts: list[RowConflict] = field(default_factory=list)
+    barriers: dict[str, int] = field(default_factory=dict)
 
 
 class Merger:
@@ -211,6 +212,8 @@ class Merger:
         written = self._written(source, homes[0], wanted), self._written(target, homes[1], wanted)
         for name in names:
             if name not in taken and not any(one.table == name for one in plan.conflicts):
+                read = source.state(name).head
+                plan.barriers[read.table_id] = read.barrier
                 sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in table.conflicts]
@@ -280,7 +283,7 @@ class Merger:
             reads=tuple(_reads(plan, look, judged)),
             shape=plan.base.shape,
             tip=plan.base.tip if plan.is_ahead else None,
-            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas),
+            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas, plan.barriers),
         )
 
 

@@ -44,6 +44,8 @@ def apply(txn: Txn, intent: Intent) -> None:
     assert effects is not None, f"operation {intent.op_id} is published before it was staged"
     if effects.judged is not None:
         _check_judged(txn.conn, intent.branch_id, effects.judged)
+    if effects.purge is not None:
+        purges.check(txn.conn, effects.purge)
     for effect in effects.tables:
         _check(txn.conn, effect)
         _move(txn, intent, effect)

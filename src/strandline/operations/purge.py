@@ -6,37 +6,32 @@ appends the tombstone to `strand_purges`, which sinks deliver like any other tab
 rows: they never will, except by deliveries that were open already.
 
 Older snapshots still hold the rows until they expire; with `and_history` that is at once, as far as nobody reads them.
+Of a keyed table rows go by their keys, on all branches: `purge_keyed`.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from strandline.engines.duck import relations
-from strandline.engines.duck.predicates import check_predicate, without_matches
-from strandline.errors import Conflict, StrandError
-from strandline.ledger import batches, purges
-from strandline.ledger.files import count_snapshots, read_files
+from strandline.engines.duck.predicates import check_predicate
+from strandline.ledger import purges
+from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.purged_keys import note_hashes
-from strandline.ledger.tables import create_table, read_states
-from strandline.model.maintenance import Budget, Maintained
+from strandline.ledger.tables import read_states
+from strandline.model.maintenance import Maintained
 from strandline.model.operations import Effects, TableEffect
-from strandline.model.schema import parse_mapping
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
-from strandline.model.wire import decode, encode
 from strandline.operations.context import Context
-from strandline.operations.expire import expire
 from strandline.operations.flush import flush, scope_of
+from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
+from strandline.operations.purge_keyed import purge_keyed
 from strandline.operations.removal import Removal, find_rows, stage_removal
 from strandline.operations.steps import Coverage, Running, run
-from strandline.operations.sweep import sweep
 from strandline.views.view import View, key_scope, stored_columns
 
 HASH = "hash"
@@ -87,9 +82,9 @@ class Purge:
         effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
         if found.removal.rows:
             effect = stage_removal(ctx, state, found.removal, running.op_id)
-        return Effects(tables=(replace(effect, barrier=True),), purge=self._purge(running.op_id))
+        return Effects(tables=(replace(effect, barrier=True),), purge=self._purge())
 
-    def _purge(self, op_id: str) -> dict[str, Any]:
+    def _purge(self) -> dict[str, Any]:
         state, found = self.state, self.found
         return {
             "branch_id": state.head.branch_id,
@@ -98,7 +93,6 @@ class Purge:
             "letters": list(found.letters),
             "quarantined": list(found.quarantined),
             "tombstone": {
-                "purge_id": op_id,
                 "table_name": state.table.name,
                 "table_id": state.table.table_id,
                 "predicate": self.where,
@@ -114,7 +108,8 @@ def purge(
     """Remove every row that a condition names; run again after a crash, it does what is left."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
-    state.table.require_log("its rows can't be purged")
+    if state.table.key:
+        return purge_keyed(ctx, table, branch, actor, where, and_history=and_history, dry_run=dry_run)
     check_predicate(where, stored_columns(state), state.table.name)
     if dry_run:
         return _preview(ctx, state, branch, where)
@@ -123,7 +118,7 @@ def purge(
     done, found = _run(ctx, table, branch, actor, where)
     warnings = list(done.warnings if done is not None else ())
     if and_history:
-        warnings += _purge_history(ctx, table, branch, actor)
+        warnings += purge_history(ctx, state.table, [branch], actor)
     warnings += found.unsure
     return Maintained(
         table=state.table.name,
@@ -142,7 +137,7 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
         found = find(ctx, state, where)
         if found.is_nothing:
             return None, found
-        _ensure_tombstones(ctx, branch, actor)
+        ensure_tombstones(ctx, actor)
         done = run(ctx, Purge(table, branch, actor, where, found))
         if done is not None:
             return done, found
@@ -160,88 +155,9 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
     removal, rows = find_rows(state, files, where, hashed)
     hashes = sorted({bytes(one) for one in rows.column(HASH).to_pylist() if one}) if hashed and rows.num_rows else []
     gone = set(rows.column(SEQ).to_pylist()) if rows.num_rows else set()
-    named, unsure = _letters(letters, gone, where)
-    shrunk, quarantined_rows, unread = _quarantined(quarantined, where)
+    named, unsure = find_letters(letters, gone, where)
+    shrunk, quarantined_rows, unread = find_quarantined(quarantined, where)
     return Found(head.version, removal, hashes, named, shrunk, quarantined_rows, [*unsure, *unread])
-
-
-def _letters(letters: Sequence[tuple[str, int, bytes]], gone: set[int], where: str) -> tuple[list[str], list[str]]:
-    """Dead letters of rows that go, or whose own bytes the condition names: their rows may be gone from the log."""
-    named: list[str] = []
-    unsure: list[str] = []
-    for letter_id, seq, payload in letters:
-        matched = True if seq in gone else _matches(payload, where)
-        if matched is None:
-            unsure.append(f"dead letter {letter_id} lacks columns of the condition: look at it with `strand sink dead`")
-        elif matched:
-            named.append(letter_id)
-    return named, unsure
-
-
-def _matches(payload: bytes, where: str) -> bool | None:
-    try:
-        return without_matches(decode(payload), where)[1] > 0
-    except (StrandError, pa.ArrowException):
-        return None
-
-
-def _quarantined(found: Sequence[tuple[str, int, bytes]], where: str) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """Quarantined batches as far as they can be read: what is left of those that hold such rows."""
-    shrunk: list[dict[str, Any]] = []
-    gone = 0
-    unread: list[str] = []
-    for batch_id, rows, payload in found:
-        try:
-            kept, matched = without_matches(decode(payload), where)
-        except (StrandError, pa.ArrowException):
-            unread.append(
-                f"quarantined batch {batch_id} ({rows} rows) can't be read: it may hold such rows. "
-                f"`strand quarantine discard {batch_id}` removes it"
-            )
-            continue
-        if matched:
-            gone += matched
-            bytes_left = encode(kept) if kept.num_rows else b""
-            shrunk.append(
-                {"batch_id": batch_id, "rows": kept.num_rows, "payload": base64.b64encode(bytes_left).decode()}
-            )
-    return shrunk, gone, unread
-
-
-def _ensure_tombstones(ctx: Context, branch: str, actor: str) -> None:
-    """Make the table of tombstones, unless it is there."""
-    try:
-        create_table(
-            ctx.ledger,
-            purges.TOMBSTONES,
-            parse_mapping(purges.TOMBSTONE_COLUMNS),
-            branch=branch,
-            actor=actor,
-            row_key=["purge_id"],
-            partition_by=(),
-            dedupe="table",
-            extra=False,
-        )
-    except Conflict as error:
-        if error.detail["kind"] != "table_exists":
-            raise
-
-
-def _purge_history(ctx: Context, table: str, branch: str, actor: str) -> list[str]:
-    """Let the snapshots and batches go that still hold the rows; says what has to stay, and why."""
-    with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    while batches.sweep(ctx.ledger, grace_s=0, table_id=state.table.table_id):
-        pass
-    done = expire(ctx, table, branch, actor, Budget(), grace_s=0)
-    sweep(ctx, [state.table.name], grace_s=0)
-    with ctx.ledger.read() as conn:
-        kept, _ = count_snapshots(conn, state.head.branch_id, state.table.table_id)
-    left = kept - (0 if state.head.log_snapshot is None else 1)
-    told = (
-        [f"{left} older snapshots stay: an open delivery or a held view reads them. Run it again later"] if left else []
-    )
-    return [*done.warnings, *told]
 
 
 def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Maintained:

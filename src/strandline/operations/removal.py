@@ -61,11 +61,20 @@ class Removal:
 
 
 def find_rows(
-    state: TableState, files: Sequence[DataFile], condition: str, more: Sequence[str] = ()
+    state: TableState,
+    files: Sequence[DataFile],
+    condition: str,
+    more: Sequence[str] = (),
+    hashes: Sequence[bytes] | None = None,
 ) -> tuple[Removal, pa.Table]:
-    """The rows of a table's files that a condition of DuckDB's names; beside it their seqs and `more` expressions."""
+    """The rows of a table's files that a condition of DuckDB's names; beside it their seqs and `more` expressions.
+
+    With `hashes`, the condition may ask whether that of a row is among them: `relations.has_hash`.
+    """
     found: list[tuple[DataFile, pa.Table]] = []
     with sandbox.interruptible(), sandbox.connect() as connection:
+        if hashes is not None:
+            relations.load_hashes(connection, hashes)
         for file in files:
             matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
             if matched.num_rows:
@@ -89,7 +98,7 @@ def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str)
     """Write the log without these rows on the operation's branch; says what the publish has to do."""
     prepare_branch(ctx, state, op_id)
     groups = _groups(ctx, state, removal)
-    without = _write_seqs(ctx, op_id, removal.seqs) if groups else None
+    without = _write_seqs(ctx, state, op_id, removal.seqs) if groups else None
     fail("stage.before_append")
     snapshot = maintain.remove(ctx.iceberg(), place_of(state, op_id), removal.whole, groups, without)
     fail("stage.after_append")
@@ -109,17 +118,18 @@ def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str)
 
 
 def _groups(ctx: Context, state: TableState, removal: Removal) -> list[Group]:
-    if not removal.partly:
-        return []
+    """What is written together: neighbours in a log; of a state each file alone, because it is in the order of keys."""
+    if not removal.partly or state.table.kind == "state":
+        return [(file,) for file in removal.partly]
     with ctx.ledger.read() as conn:
         files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
     return neighbours(files, removal.partly, removal.whole, state.table.settings.target_file_bytes)
 
 
-def _write_seqs(ctx: Context, op_id: str, seqs: pa.Array) -> str:
+def _write_seqs(ctx: Context, state: TableState, op_id: str, seqs: pa.Array) -> str:
     ctx.staging.create(op_id)
     fail("stage.before_files")
-    uri = ctx.staging.uri(op_id, "removed.parquet")
+    uri = ctx.staging.uri(op_id, f"removed-{state.table.kind}.parquet")
     system, path = open_uri(uri)
     pq.write_table(pa.table({SEQ: seqs}), path, filesystem=system)
     fail("stage.after_files")

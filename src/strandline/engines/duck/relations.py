@@ -312,6 +312,19 @@ def key_hash(scope: KeyScope) -> str:
     return f"unhex(md5({' || '.join(parts)}))"
 
 
+HASHES = "hashes"
+
+
+def load_hashes(connection: duckdb.DuckDBPyConnection, hashes: Sequence[bytes]) -> None:
+    """Give a connection hashes of keys to compare with."""
+    _load_hashes(connection, HASHES, hashes)
+
+
+def has_hash(scope: KeyScope) -> str:
+    """The condition for rows whose keys have one of these hashes."""
+    return f"{key_hash(scope)} IN (SELECT hash FROM {internal(HASHES)})"
+
+
 def _load_hashes(connection: duckdb.DuckDBPyConnection, name: str, hashes: Sequence[bytes]) -> None:
     import pyarrow as pa
 

@@ -1,0 +1,391 @@
+"""Purge of a keyed table: a row of which any version is named goes with all its versions, on every branch and tag.
+
+One version alone can't go: an older one would come back to life. So the condition names keys, over all branches, and
+these are removed from one branch or tag after another. On each the tail is flushed and the log folded, so that no hash
+tells of a version that is about to go; then one operation takes the rows out of the log and the state together.
+
+The first of these operations records the purge and writes the hashes of its keys down. They stay until there is no
+such row anywhere: whoever purges the table again, after a crash, first does what is left of that. Changes and merges
+that were judged by what was there before find the barrier raised, and begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.engines.duck import relations, sandbox
+from strandline.engines.duck.predicates import check_predicate
+from strandline.errors import Busy, Conflict, NotFound
+from strandline.failpoints import fail
+from strandline.ledger import purges
+from strandline.ledger.branches import holders
+from strandline.ledger.files import read_files
+from strandline.ledger.ledger import Connection
+from strandline.ledger.purged_keys import forget_done, note_hashes, read_unfinished
+from strandline.ledger.tables import read_states
+from strandline.model.maintenance import Budget, Maintained
+from strandline.model.names import Holder
+from strandline.model.operations import Effects, TableEffect
+from strandline.model.tables import BatchRef, DataFile, Table, TableState
+from strandline.model.types import SEQ
+from strandline.operations.context import Context
+from strandline.operations.flush import flush, scope_of
+from strandline.operations.fold import fold, folded_of
+from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
+from strandline.operations.referring import find_referring, refuse_referred
+from strandline.operations.removal import Removal, find_rows, stage_removal
+from strandline.operations.steps import Coverage, Done, Running, run
+from strandline.views.keeping import Keeper
+from strandline.views.tail import read_batches
+from strandline.views.view import log_schema, on_unreadable, stored_columns
+
+HASH = "hash"
+MOST_ROUNDS = 20
+"""So often all branches are looked at again, because somebody writes these very rows meanwhile."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The table as a branch or tag has it: its log and its state, each with its files."""
+
+    name: Holder
+    kind: str
+    parts: tuple[tuple[TableState, tuple[DataFile, ...]], ...]
+
+    @property
+    def tail(self) -> tuple[BatchRef, ...]:
+        """What is not in the log yet."""
+        return self.parts[0][0].tail
+
+
+@dataclass(frozen=True)
+class Look:
+    """All places at one moment, and where in them there are versions of some keys: in files, and at seqs of tails."""
+
+    places: Sequence[Place]
+    paths: frozenset[str] = frozenset()
+    in_tails: Sequence[int] = ()
+    rows: int = 0
+
+    @property
+    def left(self) -> list[Place]:
+        """The places that have any."""
+        return [place for place in self.places if self._has(place)]
+
+    def _has(self, place: Place) -> bool:
+        filed = any(file.path in self.paths for _, files in place.parts for file in files)
+        return filed or any(ref.first_seq <= seq <= ref.last_seq for ref in place.tail for seq in self.in_tails)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a condition names: keys, with their hashes; and what goes besides. `unfinished` is left of other purges."""
+
+    keys: pa.Table
+    unfinished: Mapping[str, Sequence[bytes]]
+    letters: Sequence[str] = ()
+    quarantined: Sequence[dict[str, Any]] = ()
+    quarantined_rows: int = 0
+    unsure: Sequence[str] = ()
+
+    @cached_property
+    def new(self) -> list[bytes]:
+        """The hashes of keys that no purge has recorded yet."""
+        known = {one for some in self.unfinished.values() for one in some}
+        return sorted({bytes(one) for one in self.keys[HASH].to_pylist()} - known)
+
+    @property
+    def hashes(self) -> list[bytes]:
+        """Those of all keys that are to go."""
+        return [*self.new, *(one for some in self.unfinished.values() for one in some)]
+
+    @property
+    def to_record(self) -> bool:
+        """Whether there is something that no purge has recorded."""
+        return bool(self.new or self.letters or self.quarantined)
+
+
+@dataclass
+class PurgeKeys:
+    """The operation: rows with these hashes go from one branch or tag. `record` is what the first one writes down.
+
+    Only what is folded goes: of what came later, hashes tell, and the next look finds it.
+    """
+
+    table: str
+    branch: Holder
+    actor: str
+    hashes: Sequence[bytes]
+    record: Mapping[str, Any] | None
+    new: Sequence[bytes]
+    is_branch: bool
+    kind: str = "purge"
+    state: TableState = field(init=False)
+
+    def cover(self, conn: Connection) -> Coverage:
+        """The log and the state."""
+        self.state = read_states(conn, self.branch, [self.table])[0]
+        return Coverage(self.state.head.branch_id, (scope_of(self.state), scope_of(folded_of(self.state))))
+
+    def stage(self, ctx: Context, running: Running) -> Effects:
+        """Write both without the rows, and the hashes of what is recorded now."""
+        log, state = self.state, folded_of(self.state)
+        (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
+        relied = self._relied(ctx, rows) if self.is_branch else {}
+        if self.record is not None:
+            note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
+        effects = (
+            replace(_without(ctx, log, gone, running.op_id), barrier=True),
+            _without(ctx, state, folded, running.op_id),
+        )
+        return Effects(tables=effects, purge={**(self.record or {}), "relied": relied})
+
+    def _find(self, ctx: Context, part: TableState) -> tuple[Removal, pa.Table]:
+        head, key = part.head, part.table.key
+        with ctx.ledger.read() as conn:
+            files = read_files(conn, head.branch_id, head.table_id, head.version)
+        folded = f"{_gone(part.table)} AND {SEQ} <= {self.state.folded_seq}"
+        return find_rows(part, files, folded, [sandbox.quote_name(name) for name in key], self.hashes)
+
+    def _relied(self, ctx: Context, rows: pa.Table) -> Mapping[str, Any]:
+        if not rows.num_rows:
+            return {}
+        key = list(self.state.table.key)
+        found = find_referring(
+            ctx, self.branch, self.state.table.table_id, rows.select(key).group_by(key).aggregate([])
+        )
+        refuse_referred({self.branch: found}, self.table)
+        return found.relied
+
+
+def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> TableEffect:
+    head = part.head
+    if not removal.rows:
+        return TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
+    return stage_removal(ctx, part, removal, op_id)
+
+
+def purge_keyed(
+    ctx: Context, table: str, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
+) -> Maintained:
+    """Remove every row of which a condition names a version; run again after a crash, it does what is left.
+
+    The condition is read by the schema that the table has on a branch.
+    """
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+    check_predicate(where, stored_columns(state), state.table.name)
+    found = find(ctx, state, where)
+    look = look_for(ctx, state.table, found.hashes)
+    branches = [place.name for place in look.places if place.kind == "branch"]
+    keys = found.keys.select(list(state.table.key))
+    refuse_referred({name: find_referring(ctx, name, state.table.table_id, keys) for name in branches}, table)
+    before, detail = _rows(ctx, table, branch), {**_detail(found, look), "and_history": and_history}
+    if dry_run:
+        after = _rows_without(ctx, state, before, found.hashes)
+        return Maintained(
+            state.table.name, before, after, True, not found.hashes, warnings=tuple(found.unsure), detail=detail
+        )
+    record = _record(state, actor, where, found, look)
+    operations, warnings = _work_off(ctx, state, Holder(branch), actor, found, record)
+    if and_history:
+        with ctx.ledger.read() as conn:
+            names = [name for name, _ in holders(conn, state.table.table_id)]
+        warnings += purge_history(ctx, state.table, names, actor)
+    return Maintained(
+        state.table.name,
+        before,
+        _rows(ctx, table, branch),
+        operations=tuple(operations),
+        warnings=(*warnings, *found.unsure),
+        detail=detail,
+    )
+
+
+def find(ctx: Context, state: TableState, where: str) -> Found:
+    """The keys that a condition names on any branch, and what is left of purges that died on the way."""
+    table = state.table
+    with ctx.ledger.read() as conn:
+        places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
+        unfinished = read_unfinished(conn, table.table_id)
+        letters = purges.read_letters(conn, table.table_id)
+        quarantined = purges.read_quarantined(conn, table.table_id)
+    wanted = [f"{relations.key_hash(_scope(table))} AS {HASH}", *map(sandbox.quote_name, table.key)]
+    with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
+        _, filed = find_rows(state, _distinct(places, 0), where, wanted)
+        rows = [filed, _in_tails(ctx, state, places, where, wanted, None)]
+    kept = [some for some in rows if some.num_rows]
+    keys = pa.concat_tables(kept) if kept else rows[1]
+    gone = set(keys[SEQ].to_pylist())
+    named, unsure = find_letters(letters, gone, where)
+    shrunk, quarantined_rows, unread = find_quarantined(quarantined, where)
+    keys = keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([])
+    return Found(keys, unfinished, named, shrunk, quarantined_rows, [*unsure, *unread])
+
+
+def read_places(conn: Connection, table: Table) -> list[Place]:
+    """The table wherever it is, as one database snapshot shows it."""
+    places: list[Place] = []
+    for name, kind in holders(conn, table.table_id):
+        state = read_states(conn, name, [table.name])[0]
+        heads = [(one, one.head) for one in (state, folded_of(state))]
+        parts = [(one, tuple(read_files(conn, at.branch_id, at.table_id, at.version))) for one, at in heads]
+        places.append(Place(name, kind, tuple(parts)))
+    return places
+
+
+def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> Look:
+    """Where there are versions with these hashes, over all branches and tags at one moment."""
+    with ctx.ledger.read() as conn:
+        places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
+    if not hashes or not places:
+        return Look(places)
+    paths: set[str] = set()
+    seqs: list[pa.ChunkedArray] = []
+    with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
+        for part in (0, 1):
+            state = places[0].parts[part][0]
+            removal, rows = find_rows(state, _distinct(places, part), _gone(table), hashes=hashes)
+            paths.update(file.path for file in (*removal.whole, *removal.partly))
+            seqs += [rows[SEQ]] if rows.num_rows else []
+        in_tails = _in_tails(ctx, places[0].parts[0][0], places, _gone(table), [], hashes)[SEQ]
+    every = pa.chunked_array([*seqs, in_tails], pa.int64())
+    return Look(places, frozenset(paths), in_tails.to_pylist(), pc.count_distinct(every).as_py())
+
+
+def _distinct(places: Sequence[Place], part: int) -> list[DataFile]:
+    """The files of all logs, or of all states: those that branches share once."""
+    return list({file.path: file for place in places for file in place.parts[part][1]}.values())
+
+
+def _in_tails(
+    ctx: Context,
+    state: TableState,
+    places: Sequence[Place],
+    condition: str,
+    more: Sequence[str],
+    hashes: Sequence[bytes] | None,
+) -> pa.Table:
+    """The same as `find_rows` for what is not flushed on any branch: seqs, and `more` expressions."""
+    refs = sorted({ref.batch_id: ref for place in places for ref in place.tail}.values(), key=lambda ref: ref.first_seq)
+    with sandbox.interruptible(), sandbox.connect() as connection:
+        if hashes is not None:
+            relations.load_hashes(connection, hashes)
+        rows = read_batches(ctx.ledger, state, refs, on_unreadable(state))
+        relations.load_rows(connection, "tail", log_schema(state), rows)
+        return relations.matching(connection, relations.everything("tail"), [SEQ, *more], condition)
+
+
+def _work_off(
+    ctx: Context, state: TableState, asked: Holder, actor: str, found: Found, record: Mapping[str, Any] | None
+) -> tuple[list[str], list[str]]:
+    """Remove the rows from one place after another, until no place has any; then forget their hashes."""
+    name = state.table.name
+    operations: list[str] = []
+    warnings: list[str] = []
+    over = list(found.unfinished)
+    if record is not None:
+        ensure_tombstones(ctx, actor)
+    for _ in range(MOST_ROUNDS):
+        look = look_for(ctx, state.table, found.hashes)
+        left = look.left or [place for place in look.places if place.name == asked and record is not None]
+        if not left:
+            _forget(ctx, over)
+            return operations, warnings
+        for place in left:
+            operation = PurgeKeys(
+                name, place.name, actor, found.hashes, record, found.new, is_branch=place.kind == "branch"
+            )
+            done = _remove(ctx, operation)
+            if done is not None:
+                over += [done.op_id] if record is not None else []
+                record = None
+                operations.append(done.op_id)
+                warnings.extend(done.warnings)
+                ctx.report(f"purging {name}", len(operations), None)
+    raise Busy(f"rows of {name!r} that are being purged keep being written", reason="rows_written")
+
+
+def _remove(ctx: Context, operation: PurgeKeys) -> Done | None:
+    """Bring all of a place into its state, and take the rows out; None where it has gone or moved meanwhile."""
+    try:
+        flush(ctx, operation.table, operation.branch, operation.actor)
+        fold(ctx, operation.table, operation.branch, operation.actor, Budget())
+        return run(ctx, operation)
+    except NotFound:
+        return None
+    except Conflict as error:
+        if error.detail.get("kind") != "table_moved":
+            raise
+        return None
+
+
+def _forget(ctx: Context, operations: Sequence[str]) -> None:
+    if operations:
+        fail("purge.before_forget")
+        with ctx.ledger.write() as txn:
+            forget_done(txn, operations)
+        fail("purge.after_forget")
+
+
+def _record(state: TableState, actor: str, where: str, found: Found, look: Look) -> dict[str, Any] | None:
+    """What is written down of a purge; None where all of it was recorded by one that died."""
+    if not found.to_record:
+        return None
+    table = state.table
+    return {
+        "branch_id": state.head.branch_id,
+        "table_id": table.table_id,
+        "actor": actor,
+        "letters": list(found.letters),
+        "quarantined": list(found.quarantined),
+        "tombstone": {
+            "table_name": table.name,
+            "table_id": table.table_id,
+            "predicate": where,
+            "rows": look.rows + found.quarantined_rows,
+            "upto_seq": max(place.parts[0][0].head.last_seq for place in look.places),
+        },
+    }
+
+
+def _scope(table: Table) -> relations.KeyScope:
+    return relations.KeyScope(table.key)
+
+
+def _gone(table: Table) -> str:
+    return relations.has_hash(_scope(table))
+
+
+def _detail(found: Found, look: Look) -> dict[str, Any]:
+    return {
+        "rows": look.rows,
+        "keys": len(found.hashes),
+        "branches": sorted(place.name for place in look.left if place.kind == "branch"),
+        "dead_letters": len(found.letters),
+        "quarantined_rows": found.quarantined_rows,
+    }
+
+
+def _rows(ctx: Context, table: str, branch: str) -> dict[str, int]:
+    """How many versions a branch has."""
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+    return {"rows": state.head.books.log + sum(ref.rows for ref in state.tail)}
+
+
+def _rows_without(
+    ctx: Context, state: TableState, before: Mapping[str, int], hashes: Sequence[bytes]
+) -> dict[str, int]:
+    with ctx.ledger.read() as conn:
+        places = read_places(conn, state.table)
+    place = next(one for one in places if one.parts[0][0].head.branch_id == state.head.branch_id)
+    _, filed = find_rows(state, place.parts[0][1], _gone(state.table), hashes=hashes)
+    waiting = _in_tails(ctx, state, [place], _gone(state.table), [], hashes)
+    return {"rows": before["rows"] - filed.num_rows - waiting.num_rows}
