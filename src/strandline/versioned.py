@@ -202,9 +202,11 @@ class Versioned:
         """Give a commit a name: a branch's newest, or the one that `at` names. What it needs is kept for good."""
         from strandline.ledger.branches import create_tag
         from strandline.ledger.refs import find_point
+        from strandline.views.past import refuse_pruned
 
         with self.ledger.write() as txn:
             point = find_point(txn.conn, at, branch)
+            refuse_pruned(txn.conn, point)
             return create_tag(txn, name, point.commit, point.holder, point.covers)
 
     def tags(self) -> list[Tag]:

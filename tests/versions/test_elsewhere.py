@@ -11,7 +11,6 @@ import pytest
 
 import strandline as sl
 from strandline.backup import backup
-from strandline.errors import Unsupported
 from strandline.lake import Lake
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
@@ -73,14 +72,6 @@ def test_maintenance_backup_and_doctor_know_keyed_tables(lake: Lake, tmp_path: P
     assert examine(lake, deep=True) == []
     lake.mutate([sl.patch("person", "a", {"age": 2}), sl.insert("person", {"id": "b"})])
     assert people(lake) == [("a", "Ann", 2), ("b", None, None)]
-
-
-def test_what_keyed_tables_dont_have_is_refused(lake: Lake) -> None:
-    """Retention would change rows past the commits."""
-    changed(lake)
-    with pytest.raises(Unsupported, match="keyed"):
-        lake.set_table("person", retention_s=1.0)
-    assert people(lake) == [("a", "Ann", 1)]
 
 
 @pytest.mark.sqlite_only

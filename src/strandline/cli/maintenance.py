@@ -192,6 +192,8 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str
     if yes or window_s is None:
         return
     state = lake.view().state(name)
+    if state.table.key:
+        return  # the newest version of each row stays
     column = changes.get("time_column", state.table.settings.time_column)
     total = state.head.books.log
     if total and lake.view().count_older(name, column, window_s) == total:

@@ -46,6 +46,7 @@ def set_(
 
     \b
     retention=90d        rows older than this go (strand retain, or the worker); none keeps them for good
+                         of a keyed table: versions that were replaced so long ago, by the time of commits
     time_column=ts       the column that says how old a row is; _at, when it was appended, unless set
     target_file_size=128MiB  to which compaction merges small files
     Example: strand table set messages retention=90d time_column=ts

@@ -36,7 +36,11 @@ def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, l
 
     It has if it came from there since that row, or if the other came from here and has written none of its own.
     Not where a file would come back that was replaced: a version has a file from one moment to another, and no more.
+    Nor where retention has taken more out of the source's log: who looks back from the target still needs it.
     """
+    pruned = read_head(conn, source_id, table_id).kept_from
+    if pruned and pruned != read_head(conn, target_id, table_id).kept_from:
+        return False
     line = [(target_id, lineage(conn, source_id)), (source_id, lineage(conn, target_id))]
     came = any(one == other and upto is not None and upto >= last_seq for other, found in line for one, upto in found)
     return came and not any(_returning(conn, source_id, target_id, one) for one in (table_id, state_id(table_id)))

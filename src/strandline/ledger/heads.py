@@ -22,6 +22,7 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
         "rows_acked": head.rows_acked + effect.rows_acked,
         "rows_dropped": head.rows_dropped + effect.rows_dropped,
         "last_seq": case((head.last_seq > effect.last_seq, head.last_seq), else_=effect.last_seq),
+        "kept_from": case((head.kept_from > effect.kept_from, head.kept_from), else_=effect.kept_from),
     }
     if effect.snapshot is not None:
         values["log_snapshot"] = effect.snapshot

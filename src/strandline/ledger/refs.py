@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.ledger import schema as db
 from strandline.ledger.branches import list_branches, list_tags
 from strandline.ledger.commits import get_commit, tip_before_moves
 from strandline.ledger.history import Graph
@@ -51,12 +52,41 @@ def find_homes(
     """
     left = {one.commit_id: one for one in commits}
     found: list[tuple[str, list[Commit]]] = []
-    others = [one.tip for one in list_branches(conn)] + [one.covers for one in list_tags(conn, kept=True)]
-    for place in dict.fromkeys([tip, *(one for one in others if one is not None)]):
+    holders: dict[str, list[str]] = {tip: []}
+    others = [(one.tip, one.branch_id) for one in list_branches(conn)]
+    others += [(one.covers, one.branch_id) for one in list_tags(conn, kept=True)]
+    for place, holder in others:
+        if place is not None and place != tip:
+            holders.setdefault(place, []).append(holder)
+    for place, here in holders.items():
         if left:
             line = graph.line(place, min(one.seq for one in left.values()))
-            found.append((place, [left.pop(one) for one in list(left) if one in line]))
+            horizons = [one for holder in here for one in read_horizons(conn, graph, holder).items()]
+            whole = [one for one in left if one in line and not _is_pruned(graph, horizons, left[one])]
+            found.append((place, [left.pop(one) for one in whole]))
     return None if left else [(place, here) for place, here in found if here or place == tip]
+
+
+def tip_of(conn: Connection, of: str) -> str | None:
+    """The newest commit of a branch, by the branch's id."""
+    tip: str | None = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == of)).scalar_one()
+    return tip
+
+
+def read_horizons(conn: Connection, graph: Graph, holder: str) -> dict[str, Commit]:
+    """Of the tables of a branch or tag that retention has taken versions of, the commit from which on all are kept."""
+    head = db.heads.c
+    rows = conn.execute(
+        select(db.tables.c.name, head.kept_from)
+        .join_from(db.heads, db.tables, db.tables.c.table_id == head.table_id)
+        .where(head.branch_id == holder, head.kept_from > 0)
+    )
+    return {row.name: graph.at(row.kept_from) for row in rows}
+
+
+def _is_pruned(graph: Graph, horizons: Sequence[tuple[str, Commit]], commit: Commit) -> bool:
+    """Whether rows that a commit wrote may be gone: later ones that are below a horizon took their place."""
+    return any(table in commit.tables and graph.reaches(one.commit_id, commit) for table, one in horizons)
 
 
 def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, int | None]:
@@ -100,13 +130,19 @@ def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: 
 
 
 def _holder(conn: Connection, graph: Graph, commit: Commit, branch: str) -> tuple[str, str]:
-    """A branch or tag that has a commit's rows: one that has no others, else this branch, else any."""
+    """A branch or tag that has a commit's rows: one that has no others, else this branch, else any.
+
+    One of which retention has taken some only where nobody has all.
+    """
     places = [(one.branch_id, one.tip) for one in sorted(list_branches(conn), key=lambda one: one.name != branch)]
     places += [(one.branch_id, one.covers) for one in list_tags(conn, kept=True)]
     places.sort(key=lambda place: place[1] != commit.commit_id)
-    for found, tip in places:
-        if tip is not None and graph.has_on_line(tip, commit):
+    having = [(found, tip) for found, tip in places if tip is not None and graph.has_on_line(tip, commit)]
+    for found, tip in having:
+        if all(graph.reaches(commit.commit_id, one) for one in read_horizons(conn, graph, found).values()):
             return found, tip
+    if having:
+        return having[0]
     raise HistoryGone(
         f"the rows of commit {commit.commit_id} are on no branch and under no tag any more",
         hint="Its branch was deleted; a tag would have kept them.",

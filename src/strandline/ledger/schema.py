@@ -166,6 +166,8 @@ schemas = Table(
 )
 
 # Up to `swept_seq` versions may be known by no hash any more: they are in a state, or are looked for in the log.
+# `kept_from` is the number of the commit from which on retention has kept a keyed table: who looks back at one that
+# does not reach it may lack rows. 0: all are there.
 heads = Table(
     "heads",
     metadata,
@@ -177,6 +179,7 @@ heads = Table(
     Column("schema_version", BigInteger, nullable=False),
     Column("barrier", BigInteger, nullable=False),
     Column("swept_seq", BigInteger, nullable=False),
+    Column("kept_from", BigInteger, nullable=False, default=0),
     Column("refuses", Text),
     Column("rows_acked", BigInteger, nullable=False),
     Column("rows_log", BigInteger, nullable=False),
@@ -299,7 +302,8 @@ files = Table(
     PrimaryKeyConstraint("branch_id", "table_id", "path"),
 )
 
-# `pruned_upto` is the highest seq of the stream that retention has removed: who has not come so far lacks rows.
+# `pruned_upto` is the highest seq of the stream that retention has removed: who has not come so far lacks rows. Of a
+# keyed table it is that of the version which took the removed one's place.
 stream_heads = Table(
     "stream_heads",
     metadata,

@@ -28,9 +28,12 @@ def change_settings(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Ta
         on_branch = branch_id(txn.conn, MAIN)
         head = read_head(txn.conn, on_branch, table.table_id)
         settings = replace(table.settings, **changes)
+        if table.key and settings.time_column != AT:
+            raise BadRequest(
+                f"{table.name!r} is a keyed table: how long its versions are kept goes by their commits",
+                hint="Set its retention alone.",
+            )
         _check_time(table, read_schema(txn.conn, table.table_id, head.schema_version), settings.time_column)
-        if settings.retention_s is not None:
-            table.require_log("has no retention")
         if settings.retention_s is not None and settings.retention_s <= 0:
             raise BadRequest("a retention of nothing would remove every row", hint="Write 90d, or none to keep all.")
         if settings.target_file_bytes < 1:

@@ -167,6 +167,7 @@ def _insert(txn: Txn, table: Table, on_branch: str, number: int) -> None:
             schema_version=number,
             barrier=0,
             swept_seq=0,
+            kept_from=0,
             rows_acked=0,
             rows_log=0,
             rows_dropped=0,
@@ -292,6 +293,7 @@ def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
         refuses=row.refuses,
         books=Books(row.rows_acked, row.rows_log, row.rows_dropped, row.rows_pruned, row.rows_quarantined),
         barrier=row.barrier,
+        kept_from=row.kept_from,
     )
 
 

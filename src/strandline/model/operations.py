@@ -30,7 +30,8 @@ class TableEffect:
     the highest seq that retention removes of each stream: checked against the sinks' watermarks when it is published,
     unless `past_sinks`. `condemned` are snapshots that nobody may pin from the publish on, and that settling removes.
     `barrier` says that rows changed otherwise than by being appended. `unhashed` are versions of a keyed table that
-    are known by no hash: from the commit down, they are looked for in the log.
+    are known by no hash: from the commit down, they are looked for in the log. `kept_from` is the number of the commit
+    from which on a keyed table's log is kept whole, where retention has moved it.
     """
 
     branch_id: str
@@ -53,6 +54,7 @@ class TableEffect:
     condemned: tuple[int, ...] = ()
     barrier: bool = False
     unhashed: bool = False
+    kept_from: int = 0
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,13 @@ class Table:
         if self.key:
             raise Unsupported(f"{self.name!r} is a keyed table, and {what}", hint=hint, table=self.name)
 
+    def stale_us(self, now_us: int) -> int | None:
+        """Rows whose time lies before this don't enter the log at all; None where all do.
+
+        Of a keyed table they do: what goes there is decided by what took its place, and when.
+        """
+        return None if self.key else self.settings.cutoff_us(now_us)
+
     @property
     def added_columns(self) -> tuple[Column, ...]:
         """The columns that Strandline adds to this table's log, in their order behind the user's."""
@@ -105,7 +112,8 @@ class Head:
 
     `version` counts the log snapshots published here; the ledger's files are recorded against it, so a view that
     remembers a version can be planned later. `barrier` is raised by what changes rows, or what they have to keep,
-    otherwise than by appending some. `refuses` is why writes are refused, when they are.
+    otherwise than by appending some. `refuses` is why writes are refused, when they are. `kept_from` is the number of
+    the commit from which on retention has kept all points of a keyed table; 0 where it has removed nothing.
     """
 
     branch_id: str
@@ -117,6 +125,7 @@ class Head:
     refuses: str | None
     books: Books
     barrier: int = 0
+    kept_from: int = 0
 
 
 @dataclass(frozen=True)

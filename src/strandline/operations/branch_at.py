@@ -24,7 +24,7 @@ from strandline.operations.flush import scope_of
 from strandline.operations.fold import fold
 from strandline.operations.removal import Removal, find_rows, stage_removal
 from strandline.operations.steps import Coverage, Running, run
-from strandline.views.past import Shown, read_past
+from strandline.views.past import Shown, read_past, refuse_pruned
 
 
 @dataclass
@@ -56,11 +56,13 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
     """Make a branch at whatever a text names: a branch, a tag, a commit or a time of main."""
     with ctx.ledger.read() as conn:
         point = find_point(conn, at, MAIN)
+        refuse_pruned(conn, point)
         past = [(state, shown) for state, shown in read_past(conn, point) if state.table.key]
     if point.covers == point.commit.commit_id:
         return create_branch_of(ctx.ledger, name, point.holder, point.commit.commit_id)
     hidden = {one.commit_id for one in point.hidden}
     with ctx.ledger.write() as txn:
+        refuse_pruned(txn.conn, point)  # here too: a retention may have come to it since
         schemas = {state.table.table_id: _version(state) for state, _ in past}
         made = making.begin(txn, name, point, schemas, hidden)
         building = branch_name(txn.conn, made)

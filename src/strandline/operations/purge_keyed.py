@@ -11,6 +11,7 @@ that were judged by what was there before find the barrier raised, and begin aga
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -66,7 +67,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Look:
-    """All places at one moment, and where in them there are versions of some keys: in files, and at seqs of tails."""
+    """All places at one moment, and where in them there are versions of some keys: in files, and at seqs of tails.
+
+    The seqs are in their order.
+    """
 
     places: Sequence[Place]
     paths: frozenset[str] = frozenset()
@@ -80,7 +84,11 @@ class Look:
 
     def _has(self, place: Place) -> bool:
         filed = any(file.path in self.paths for _, files in place.parts for file in files)
-        return filed or any(ref.first_seq <= seq <= ref.last_seq for ref in place.tail for seq in self.in_tails)
+        return filed or any(self._is_in(ref) for ref in place.tail)
+
+    def _is_in(self, ref: BatchRef) -> bool:
+        at = bisect_left(self.in_tails, ref.first_seq)
+        return at < len(self.in_tails) and self.in_tails[at] <= ref.last_seq
 
 
 @dataclass(frozen=True)
@@ -256,7 +264,7 @@ def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> Look:
             seqs += [rows[SEQ]] if rows.num_rows else []
         in_tails = _in_tails(ctx, places[0].parts[0][0], places, _gone(table), [], hashes)[SEQ]
     every = pa.chunked_array([*seqs, in_tails], pa.int64())
-    return Look(places, frozenset(paths), in_tails.to_pylist(), pc.count_distinct(every).as_py())
+    return Look(places, frozenset(paths), sorted(in_tails.to_pylist()), pc.count_distinct(every).as_py())
 
 
 def _distinct(places: Sequence[Place], part: int) -> list[DataFile]:

@@ -79,19 +79,23 @@ def find_rows(
             matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
             if matched.num_rows:
                 found.append((file, matched))
+    return removal_of(found), pa.concat_tables([rows for _, rows in found]) if found else pa.table({})
+
+
+def removal_of(found: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
+    """What goes, by the seqs of the rows that go of each file."""
     highest: dict[str, int] = {}
     for file, rows in found:
         last = int(pc.max(rows.column(SEQ)).as_py())
         highest[file.partition] = max(highest.get(file.partition, 0), last)
     partly = [(file, rows) for file, rows in found if rows.num_rows < file.rows]
     seqs = [chunk for _, rows in partly for chunk in rows.column(SEQ).chunks]
-    removal = Removal(
+    return Removal(
         whole=tuple(file for file, rows in found if rows.num_rows == file.rows),
         partly=tuple(file for file, _ in partly),
         seqs=pa.concat_arrays(seqs) if seqs else pa.array([], pa.int64()),
         highest=highest,
     )
-    return removal, pa.concat_tables([rows for _, rows in found]) if found else pa.table({})
 
 
 def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str) -> TableEffect:

@@ -85,7 +85,7 @@ def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id:
     state = state.stored
     ctx.staging.create(op_id)
     unreadable = _Unreadable(ctx, state)
-    cutoff_us = state.table.settings.cutoff_us(time.time_ns() // 1000)
+    cutoff_us = state.table.stale_us(time.time_ns() // 1000)
     duplicates = _duplicates(ctx, state, refs, unreadable, cutoff_us) if state.table.row_key else None
     fail("stage.before_files")
     paths, rows, fresh = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable, cutoff_us)

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from strandline.errors import Busy
 from strandline.ledger.holds import count_expirable
-from strandline.ledger.ledger import MAIN
+from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.tables import branch_id, read_states
 from strandline.model.ids import state_id
 from strandline.model.maintenance import (
@@ -22,13 +22,15 @@ from strandline.model.maintenance import (
     Sweeping,
     together,
 )
-from strandline.model.tables import STATE
+from strandline.model.tables import STATE, TableState
 from strandline.operations import compact as compacting
 from strandline.operations import expire as expiring
 from strandline.operations import fold as folding
 from strandline.operations import retain as retaining
 from strandline.operations import sweep as sweeping
 from strandline.operations.context import Context
+from strandline.operations.retain_keyed import plan as plan_keyed
+from strandline.operations.retain_keyed import retain_keyed
 
 Work = Callable[[str], Maintained]
 
@@ -55,8 +57,11 @@ def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
     """Prune these tables, or all."""
     budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
 
+    keyed = set(_keyed(ctx, branch))
+
     def one(name: str) -> Maintained:
-        return retaining.retain(
+        work = retain_keyed if name in keyed else retaining.retain
+        return work(
             ctx,
             name,
             branch,
@@ -104,18 +109,26 @@ def needs(ctx: Context, branch: str) -> list[Need]:
             if branch != MAIN and not state.table.key:
                 continue
             groups = compacting.plan(conn, state, eager=False)
-            old = retaining.plan(conn, state, now_us)
             need = Need(
                 state.table.name,
                 small_files=sum(len(group) for group in groups),
                 small_bytes=sum(file.size_bytes for group in groups for file in group),
-                old_rows=0 if old is None else retaining.estimate(old),
+                old_rows=_old_rows(conn, state, now_us),
                 snapshots=expirable.get(state.table.table_id, 0) + expirable.get(state_id(state.table.table_id), 0),
                 **folding.sizes(conn, state),
             )
             if need != Need(state.table.name):
                 found.append(need)
     return sorted(found, key=lambda need: (-need.small_files, -need.old_rows, -need.snapshots, need.table))
+
+
+def _old_rows(conn: Connection, state: TableState, now_us: int) -> int:
+    """About how many rows retention would remove, or of a keyed table would look at; no file is opened."""
+    if state.table.key:
+        versions = plan_keyed(conn, state, now_us)
+        return versions.passed if versions is not None and versions.is_due else 0
+    old = retaining.plan(conn, state, now_us)
+    return 0 if old is None else retaining.estimate(old)
 
 
 def _names(ctx: Context, tables: Sequence[str], branch: str) -> list[str]:

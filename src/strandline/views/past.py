@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from strandline.errors import HistoryGone
 from strandline.ledger.history import Graph
 from strandline.ledger.reservations import read_late
 from strandline.ledger.tables import read_states_of
@@ -24,12 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shown:
-    """The rows of a table that a point shows: those below a seq or up to a time, but for some commits and ranges."""
+    """The rows of a table that a point shows: those below a seq or up to a time, but for some commits and ranges.
+
+    `gone` where retention has taken some of them away.
+    """
 
     below: int | None
     upto_us: int | None
     commits: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
+    gone: bool = False
+
+    def require_whole(self, table: str) -> None:
+        """HistoryGone where rows of the table that the point showed are no longer kept."""
+        if self.gone:
+            raise HistoryGone(
+                f"what table {table!r} had then is past its retention, and some of it is no longer kept",
+                hint="Look at a later point; a tag would have kept this one.",
+                table=table,
+            )
 
     def condition(self, microseconds: str = "epoch_us") -> str:
         """As SQL that both engines read; they differ in what they call the microseconds of a time."""
@@ -53,12 +67,20 @@ def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
             continue
         if state.table.key:
             late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=None)
-            shown = Shown(point.commit.seq, None, older, tuple(late))
+            kept = state.head.kept_from
+            gone = bool(kept) and not graph.reaches(point.commit.commit_id, graph.at(kept))
+            shown = Shown(point.commit.seq, None, older, tuple(late), gone)
         else:
             late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
             shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))
         found.append((replace(state, schema=state.schemas[version]), shown))
     return found
+
+
+def refuse_pruned(conn: Connection, point: Point) -> None:
+    """HistoryGone where a point can't be made a branch or a tag any more: a keyed table lacks rows."""
+    for state, shown in read_past(conn, point):
+        shown.require_whole(state.table.name)
 
 
 def _schema_version(graph: Graph, state: TableState, point: Point) -> int | None:

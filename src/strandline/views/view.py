@@ -125,6 +125,8 @@ class View:
             found = found.folded
         if found is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
+        if (shown := self._shown.get(found.table.table_id)) is not None:
+            shown.require_whole(found.table.name)
         return found
 
     def stable_seq(self, name: str) -> int:
@@ -395,7 +397,7 @@ class View:
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            cutoff_us = state.table.settings.cutoff_us(self._at_us)
+            cutoff_us = state.table.stale_us(self._at_us)
             for batch in read_batches(self._ledger, state, state.tail, on_unreadable(state), cutoff_us=cutoff_us):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))

@@ -146,6 +146,26 @@ def current(state: str, later: str, key: Sequence[str], columns: Sequence[str]) 
     return f"{kept} UNION ALL SELECT {_names(columns)} FROM ({newest(later, key)})"
 
 
+NEXT = "next"
+
+
+def note_superseded(connection: duckdb.DuckDBPyConnection, rows: str, key: Sequence[str], condition: str) -> None:
+    """Remember, as `superseded`, which of the versions that a condition names have a newer one among them.
+
+    Each with the seq of that: the `NEXT`.
+    """
+    named = f"SELECT {_names([*key, SEQ])} FROM ({rows}) WHERE {condition}"
+    later = f"lead({SEQ}) OVER (PARTITION BY {_names(key)} ORDER BY {SEQ})"
+    query = f"SELECT {SEQ}, {later} AS {NEXT} FROM ({named}) QUALIFY {NEXT} IS NOT NULL"
+    connection.execute(f"CREATE TABLE {internal('superseded')} AS {query}")
+
+
+def superseded_of(connection: duckdb.DuckDBPyConnection, rows: str) -> pa.Table:
+    """Those of these rows, a SELECT of seqs, that are `superseded`: each with its next."""
+    query = f"SELECT {SEQ}, s.{NEXT} FROM ({rows}) JOIN {internal('superseded')} s USING ({SEQ})"
+    return connection.sql(query).to_arrow_table()
+
+
 def note_changed(connection: duckdb.DuckDBPyConnection, versions: str, order: Sequence[str]) -> int:
     """Remember the keys that a fold changes, as `changed`; returns how many of these rows are there afterwards."""
     named = f"SELECT {_names(order)}, {REMOVED} FROM ({versions})"
