@@ -232,3 +232,27 @@ def test_a_source_that_is_never_still_is_merged_by_its_rows(lake: Lake, monkeypa
     changed(lake, "x", c=3)
     assert lake.merge("x").outcome == "merged"
     assert (on(lake), differing(lake, "x", "main")) == ([("a", 1), ("b", 2), ("c", 3)], [])
+
+
+@pytest.mark.both_ledgers
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_branch_at_a_commit_that_came_by_a_fast_forward_finds_its_rows(lake: Lake, kept: bool) -> None:
+    """Main came to have them later than they were written: a change meets them all the same, each as it was then."""
+    people(lake, a=1)
+    then = changed(lake, "x", a=2, b=2)
+    changed(lake, "x", b=3, c=3)
+    assert lake.merge("x").outcome == "fast_forward"
+    if not kept:
+        lake.delete_branch("x")
+    lake.branch("y", then)
+    lake.branch("y/z", "y")
+    for branch in ("y", "y/z"):
+        for key in "ab":
+            with pytest.raises(Conflict, match="there already"):
+                lake.mutate([sl.insert("person", {"id": key})], branch=branch)
+            lake.mutate([sl.patch("person", key, {"team": branch})], branch=branch)
+        lake.mutate([sl.insert("person", {"id": "c"})], branch=branch)
+        assert on(lake, branch, "id, age, team") == [("a", 2, branch), ("b", 2, branch), ("c", None, None)]
+    changed(lake, "y", c=None)
+    assert lake.merge("y").tables == {"person": 2}
+    assert on(lake, columns="id, age, team") == [("a", 2, "y"), ("b", 3, "y"), ("c", 3, None)]

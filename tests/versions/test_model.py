@@ -121,6 +121,14 @@ class VersionsMachine(RuleBasedStateMachine):
         self.lake.branch(name, source)
         self.model.branches[name] = self.model.branches[source]
 
+    @rule(name=NAMES, chance=st.randoms(use_true_random=False))
+    def branch_at(self, name: str, chance: Any) -> None:
+        """A branch at any commit that can be looked at."""
+        if name not in self.model.branches:
+            commit = chance.choice(sorted(self.model.kept()))
+            self.lake.branch(name, commit)
+            self.model.branches[name] = commit
+
     @rule(name=NAMES)
     def delete_branch(self, name: str) -> None:
         """Refused where commits would be on no other."""

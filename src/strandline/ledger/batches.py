@@ -79,6 +79,13 @@ def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
         yield chunk
 
 
+def in_tail(conn: Connection, branch_id: str, table_id: str, upto: int) -> list[str]:
+    """The batches of a tail that begin at a seq or before it."""
+    tail = db.tail.c
+    found = select(tail.batch_id).where(tail.branch_id == branch_id, tail.table_id == table_id, tail.first_seq <= upto)
+    return [str(one) for one in conn.execute(found).scalars()]
+
+
 def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> int:
     """How many of these batches the tail still refers to."""
     found = _first_seqs(conn, branch_id, table_id)

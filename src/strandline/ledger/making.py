@@ -28,7 +28,10 @@ def begin(txn: Txn, name: str, point: Point, schemas: Mapping[str, int], hidden:
     check_ref_name(name)
     refuse_existing(txn.conn, name)
     made = fork(txn, point.holder, f"~{MAKING}:{new_id()}", point.commit.commit_id, kind=MAKING)
-    txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == made).values(forked_at=point.commit.seq))
+    # It comes from nowhere: hashes tell when the holder came to have a version, which may be later than the commit that
+    # wrote it, as after a fast-forward. Rows of before are looked for by their keys, until they are folded.
+    branch = db.branches.c
+    txn.conn.execute(update(db.branches).where(branch.branch_id == made).values(parent_id=None, forked_at=0))
     for table_id in txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == made)).scalars().all():
         if table_id in schemas:
             _cut_back(txn, made, table_id, point.commit.seq, schemas[table_id], hidden)
@@ -59,7 +62,11 @@ def _cut_back(txn: Txn, made: str, table_id: str, seq: int, schema: int, hidden:
     txn.conn.execute(
         update(db.heads)
         .where(head.branch_id == made, head.table_id == table_id)
-        .values(last_seq=case((head.last_seq >= seq, seq - 1), else_=head.last_seq), schema_version=schema)
+        .values(
+            last_seq=case((head.last_seq >= seq, seq - 1), else_=head.last_seq),
+            swept_seq=seq - 1,
+            schema_version=schema,
+        )
     )
     txn.conn.execute(
         update(db.stream_heads)

@@ -7,6 +7,7 @@ its key, and by reading few rows beside it, because a state is sorted by key.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,13 +18,13 @@ from strandline.engines.duck import relations, sandbox
 from strandline.errors import Conflict, HistoryGone
 from strandline.ledger import touches
 from strandline.ledger.bases import Base, read_base
-from strandline.ledger.batches import find_payloads
+from strandline.ledger.batches import find_payloads, in_tail
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.model.arrow import batch_arrow
 from strandline.model.ids import state_id
 from strandline.model.keys import key_hash
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.views.tail import Unreadable, decode_payload
 from strandline.views.view import files_sql, refuse_unreadable, stored_columns
@@ -96,14 +97,9 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
     found: dict[bytes, Version] = {}
-    for payload in find_payloads(conn, list(by_batch)):
-        try:
-            rows = decode_payload(payload, state)
-        except Unreadable as error:
-            refuse_unreadable(state, payload.ref, str(error))
-            raise
-        for key, seq in by_batch.pop(payload.ref.batch_id):
-            found[key] = _version(rows, seq - payload.ref.first_seq, seq, state)
+    for ref, rows in _decoded(conn, state, list(by_batch)):
+        for key, seq in by_batch.pop(ref.batch_id):
+            found[key] = _version(rows, seq - ref.first_seq, seq, state)
     flushed = {seq: key for versions in by_batch.values() for key, seq in versions}
     if flushed:
         found.update(_from_log(conn, base, state, flushed))
@@ -111,6 +107,19 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     if folded and (head.folded_seq or head.swept_seq):
         found.update(_by_key(conn, base, state, folded))
     return found
+
+
+def _decoded(
+    conn: Connection, state: TableState, batch_ids: Sequence[str]
+) -> Iterator[tuple[BatchRef, pa.RecordBatch]]:
+    """Batches that are still kept, with their rows."""
+    for payload in find_payloads(conn, batch_ids):
+        try:
+            rows = decode_payload(payload, state)
+        except Unreadable as error:
+            refuse_unreadable(state, payload.ref, str(error))
+            raise
+        yield payload.ref, rows
 
 
 def _version(rows: pa.RecordBatch, place: int, seq: int, state: TableState) -> Version:
@@ -147,7 +156,7 @@ def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[i
 
 
 def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
-    """The newest versions of keys that no hash tells of: in the state, and in as much of the log as was swept past it.
+    """The newest versions of keys that no hash tells of: in the state, and in as much of the log as is swept past it.
 
     One that is nowhere was deleted, or never was.
     """
@@ -157,13 +166,27 @@ def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict
         files += read_files(conn, base.branch_id, table_id, head.version, since=head.folded_seq, until=head.swept_seq)
     asked = pa.table({name: pa.concat_arrays([key[name] for key in keys.values()]) for name in state.table.key})
     found: dict[bytes, Version] = {}
-    for key, version in _find(
-        state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked)
-    ):
+    there = _find(state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked))
+    for key, version in itertools.chain(there, _in_tail(conn, base, state, asked)):
         known = found.get(key_hash(key))
         if known is None or known.seq < version.seq:
             found[key_hash(key)] = version
     return found
+
+
+def _in_tail(
+    conn: Connection, base: Base, state: TableState, asked: pa.Table
+) -> Iterator[tuple[tuple[Any, ...], Version]]:
+    """Versions of these keys in as much of the tail as no hash may tell of."""
+    head = base.heads[state.table.table_id]
+    if head.swept_seq <= head.folded_seq:
+        return
+    wanted = set(zip(*(asked[name].to_pylist() for name in state.table.key), strict=True))
+    for ref, rows in _decoded(conn, state, in_tail(conn, base.branch_id, state.table.table_id, head.swept_seq)):
+        keys = zip(*(rows.column(name).to_pylist() for name in state.table.key), strict=True)
+        for place, key in enumerate(keys):
+            if key in wanted:
+                yield key, _version(rows, place, ref.first_seq + place, state)
 
 
 Matching: TypeAlias = "Callable[[duckdb.DuckDBPyConnection, str, list[str]], pa.Table]"
