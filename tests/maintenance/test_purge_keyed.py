@@ -20,10 +20,11 @@ from strandline.operations import steps
 from strandline.reports.doctor import examine
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
+from tests.delivery import forward, receiving
 from tests.kit import crash, in_ledger, intents_of, reopened, strand_json
 from tests.maintenance.test_expire import data_files
 from tests.maintenance.test_purge import tombstones
-from tests.versions.kit import make_people
+from tests.versions.kit import PEOPLE, make_people
 from tests.versions.test_fold import check
 from tests.versions.test_schema import apply, column
 
@@ -171,6 +172,22 @@ def test_a_view_that_was_taken_before_reads_on_and_a_delivery_sends_what_it_pinn
         assert [(row["id"], row["age"]) for row in sent] == [("a", 1), ("b", 1), ("b", 2)]
 
 
+def test_dead_letters_of_all_versions_are_emptied(lake: Lake, tmp_path: Path) -> None:
+    """Also of one that the condition does not name; the letters of other rows stay."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": key, "age": 2**40}) for key in "ab"])
+    lake.mutate([sl.patch("person", "a", {"age": 1})])
+    with receiving(tmp_path / "receiver", "messages") as receiver:
+        receiver.make_table("person", {**PEOPLE, "age": "int?"})
+        forward(lake, receiver)
+        assert sum(one.dead_letters for one in lake.tick("central")) == 2
+    assert lake.purge("person", "age = 1").detail["dead_letters"] == 1
+    assert in_ledger(lake, "select state, length(payload) > 0 from dead_letters order by seq") == [
+        ("discarded", 0),
+        ("open", 1),
+    ]
+
+
 @pytest.mark.both_ledgers
 def test_f66_a_change_that_was_judged_before_a_purge_starts_over(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A patch of a row that is purged meanwhile finds nothing to patch, and brings none of it back."""
@@ -292,6 +309,7 @@ def test_a_purge_that_dies_anywhere_is_ended_by_the_next(lake: Lake, name: str, 
         assert rows(again) == rows(again, "x") == [("b", 1)]
         assert [row[2] for row in tombstones(again)] == [1]
         assert in_ledger(again, "select count(*) from purged_keys") == [(0,)]
+        again.recover()
         assert intents_of(again) == [] and examine(again) == []
         again.mutate([sl.patch("person", "b", {"age": 3})], branch="x")
         again.merge("x")

@@ -211,6 +211,7 @@ def test_a_retention_that_dies_anywhere_is_done_or_undone(lake: Lake, name: str,
             assert rows(again, at=first) == [("a", 1), ("b", 1)], "the other branch has it"
             check(again, branch)
             again.retain("person", branch=branch)
+        again.recover()
         assert kept == 3 and intents_of(again) == [] and examine(again) == []
         again.retain("person", branch={"main": "x", "x": "main"}[branch])
         with pytest.raises(HistoryGone):

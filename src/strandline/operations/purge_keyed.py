@@ -228,13 +228,26 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
         _, filed = find_rows(state, _distinct(places, 0), where, wanted)
         rows = [filed, _in_tails(ctx, state, places, where, wanted, None)]
-    kept = [some for some in rows if some.num_rows]
-    keys = pa.concat_tables(kept) if kept else rows[1]
-    gone = set(keys[SEQ].to_pylist())
+        kept = [some for some in rows if some.num_rows]
+        keys = pa.concat_tables(kept) if kept else rows[1]
+        found = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished)
+        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in letters], found.hashes)
     named, unsure = find_letters(letters, gone, where)
     shrunk, quarantined_rows, unread = find_quarantined(quarantined, where)
-    keys = keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([])
-    return Found(keys, unfinished, named, shrunk, quarantined_rows, [*unsure, *unread])
+    unsure += unread
+    return replace(found, letters=named, quarantined=shrunk, quarantined_rows=quarantined_rows, unsure=unsure)
+
+
+def _of_letters(
+    ctx: Context, state: TableState, places: Sequence[Place], seqs: Sequence[int], hashes: Sequence[bytes]
+) -> set[int]:
+    """Those of these seqs, which dead letters have, that are versions of rows that go: not only of the named ones."""
+    if not seqs or not hashes:
+        return set()
+    those = f"{_gone(state.table)} AND {SEQ} IN ({', '.join(map(str, seqs))})"
+    _, filed = find_rows(state, _distinct(places, 0), those, hashes=hashes)
+    waiting = _in_tails(ctx, state, places, those, [], hashes)
+    return {seq for some in (filed, waiting) if some.num_rows for seq in some[SEQ].to_pylist()}
 
 
 def read_places(conn: Connection, table: Table) -> list[Place]:
