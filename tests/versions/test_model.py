@@ -1,5 +1,5 @@
-"""A model test of versions: change, branch, tag, merge, look back, flush, fold, compact, expire, sweep, purge, retain
-and reopen, in any order, against dictionaries.
+"""A model test of versions: change, branch, tag, merge, look back, flush, fold, compact, expire, sweep and reopen, in
+any order, against dictionaries.
 
 Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. There are two kinds: long ones that
 start no Spark, and short ones with maintenance between the steps.
@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from strandline.ledger import batches
 from strandline.model.merge import Merged, RowConflict, resolution_file
 from strandline.model.mutations import Statement
 from strandline.reports.doctor import examine
-from tests.kit import in_ledger, intents_of
+from tests.kit import intents_of
 from tests.versions.history_model import History, Point, Row, Rows, differences, repeated
 
 FIELDS = {"person": ("name", "age"), "pet": ("name", "chip")}
@@ -77,7 +77,7 @@ class VersionsMachine(RuleBasedStateMachine):
         first = self.lake.log(limit=1)[0].commit_id
         self.model.points[first] = Point((), {})
         self.model.branches["main"] = first
-        self.shaken = self.pruned = False
+        self.shaken = False
         self.known: dict[str, str] = {}
         self.mutate([("put", table, key, 0, 1) for table in FIELDS for key in "ab"], "main")
         for name in ("x", "y"):
@@ -152,11 +152,7 @@ class VersionsMachine(RuleBasedStateMachine):
             del self.model.tags[gone], self.model.covers[gone]
         name = f"t{len(self.model.points)}"
         if name not in self.model.tags:
-            try:
-                made = self.lake.tag(name, commit, branch=self._living(branch))
-            except HistoryGone:
-                assert self.pruned
-                return
+            made = self.lake.tag(name, commit, branch=self._living(branch))
             assert made.commit == commit
             self.model.tags[name], self.model.covers[name] = commit, made.covers
 
@@ -255,26 +251,6 @@ class VersionsMachine(RuleBasedStateMachine):
         batches.sweep(self.lake.ledger, grace_s=0)
         self.shaken = True
 
-    @precondition(lambda self: self._maintained)
-    @rule(table=st.sampled_from(sorted(FIELDS)), key=st.sampled_from("abc"))
-    def purge(self, table: str, key: str) -> None:
-        """A row is gone from every branch, tag and commit, as if it had never been."""
-        self.lake.purge(table, f"id = '{key}'")
-        for point in self.model.points.values():
-            point.rows.pop((table, key), None)
-        self.shaken = True
-
-    @precondition(lambda self: self._maintained)
-    @rule(branch=NAMES)
-    def retain(self, branch: str) -> None:
-        """All commits are old by now: branches and tags are as they were, other points too or they are gone."""
-        in_ledger(self.lake, "update commits set at_us = at_us - 1000000000")
-        for table in FIELDS:
-            self.lake.set_table(table, retention_s=100.0)
-        self.lake.flush(branch=self._living(branch))
-        self.lake.retain(branch=self._living(branch))
-        self.shaken = self.pruned = True
-
     @rule()
     def reopen(self) -> None:
         """Closed and opened, and what nobody refers to is gone."""
@@ -312,8 +288,7 @@ class VersionsMachine(RuleBasedStateMachine):
 
     def _look_back(self) -> None:
         for commit in self.model.kept():
-            with suppress(HistoryGone) if self.pruned else nullcontext():
-                assert self._seen("main", commit) == self.model.points[commit].rows, commit
+            assert self._seen("main", commit) == self.model.points[commit].rows, commit
         for name, commit in self.model.tags.items():
             assert self._seen("main", name) == self.model.points[commit].rows, name
         for commit in self.model.points.keys() - self.model.kept():
