@@ -198,6 +198,23 @@ def test_a_load_came_when_it_was_published_and_not_with_its_seqs(lake: Lake, tmp
     assert ids(lake, "person", "again") == ["a", "b"]
 
 
+def test_pieces_whose_rows_all_come_again_bring_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each key the last line counts, in whatever piece of which file it is."""
+    make_people(lake)
+    monkeypatch.setattr("strandline.engines.files.CHUNK_BYTES", 10)
+    monkeypatch.setattr("strandline.operations.load_tables.PARTS_AT_ONCE", 1)
+    files = [
+        written(tmp_path, [{"id": one, "age": age} for one in keys], f"{age}.jsonl")
+        for age, keys in enumerate(("ab", "bc", "ac", "cd"))
+    ]
+    done = lake.load("person", files, mode="merge")
+    assert (done.rows, done.duplicates_dropped) == (4, 4)
+    assert people(lake) == [("a", None, 2), ("b", None, 1), ("c", None, 3), ("d", None, 3)]
+    assert len(versions(lake)) == 4
+
+
 # -- what is wrong -----------------------------------------------------------------------------------------------------
 
 

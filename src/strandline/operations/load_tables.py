@@ -248,13 +248,17 @@ class LoadTables:
         if state.tail:
             staged.tail = stage_tail(ctx, state, state.tail, op_id)
         fail("stage.before_files")
-        left_out, removed = self._files(ctx, coming, state, reserved, op_id)
+        removed = self._removed(ctx, coming, state, reserved, op_id) if staged.goes else []
         fail("stage.after_files")
-        numbered = _numbered(self.plan.parts.get(state.table.table_id, ()), reserved) if staged.puts else []
-        for start in range(0, len(numbered), PARTS_AT_ONCE):
+        parts = self.plan.parts.get(state.table.table_id, ())
+        numbered = _numbered(parts, reserved)
+        for start in range(0, len(parts) if staged.puts else 0, PARTS_AT_ONCE):
             ctx.report(f"loading {state.table.name}", sum(file.rows for file in staged.files), staged.puts)
-            some = numbered[start : start + PARTS_AT_ONCE]
-            staged.add(*append(ctx, state, self._put(ctx, state, some, left_out, at_us), op_id))
+            some = slice(start, start + PARTS_AT_ONCE)
+            offered = sum(part.rows for part in parts[some])
+            left_out, count = self._left_out(ctx, coming, state, numbered[start].first_seq, offered, op_id)
+            if count < offered:
+                staged.add(*append(ctx, state, self._put(ctx, state, numbered[some], left_out, at_us), op_id))
         if removed:
             staged.add(*append(ctx, state, self._gone(ctx, state, removed, at_us), op_id))
         stored = sum(file.rows for file in staged.files)
@@ -266,24 +270,26 @@ class LoadTables:
             )
         return staged
 
-    def _files(
-        self, ctx: Context, coming: Coming, state: TableState, reserved: _Reserved, op_id: str
-    ) -> tuple[str | None, list[str]]:
-        """The seqs of rows that don't count, and the rows that go, in the operation's folder."""
-        table_id = state.table.table_id
-        left_out: list[str] = []
-        if table_id in self.plan.parts:
-            seqs = pa.schema([pa.field(SEQ, pa.int64())])
-            # In one file: Spark reads it once for all that it leaves out.
-            left_out = _write_files(ctx, op_id, seqs, coming.left_out(table_id), f"left-{table_id}", rows_per_file=None)
-        removed: list[str] = []
-        if table_id in coming.losing:
-            shape = log_schema(state.stored)
-            names = [*(state.schema.column(one).stored for one in state.table.key), SEQ]
-            keys = pa.schema([shape.field(name) for name in names])
-            gone = coming.removed(table_id, reserved.removed_from)
-            removed = _write_files(ctx, op_id, keys, gone, f"gone-{table_id}", rows_per_file=MAX_FILE_ROWS)
-        return next(iter(left_out), None), removed
+    def _left_out(
+        self, ctx: Context, coming: Coming, state: TableState, first_seq: int, rows: int, op_id: str
+    ) -> tuple[str | None, int]:
+        """The seqs of those of so many rows that don't count, as one file of the operation's folder; and how many."""
+        table_id, seqs = state.table.table_id, pa.schema([pa.field(SEQ, pa.int64())])
+        found = coming.left_out(table_id, first_seq, first_seq + rows - 1)
+        with SeqFiles(ctx, op_id, seqs, rows + 1, f"left-{table_id}-{first_seq}") as files:
+            for batch in found:
+                files.write(batch.cast(seqs))
+        return next(iter(files.paths), None), files.rows
+
+    def _removed(self, ctx: Context, coming: Coming, state: TableState, reserved: _Reserved, op_id: str) -> list[str]:
+        """The keys of the rows that go, as files of the operation's folder."""
+        shape = log_schema(state.stored)
+        names = [*(state.schema.column(one).stored for one in state.table.key), SEQ]
+        keys = pa.schema([shape.field(name) for name in names])
+        with SeqFiles(ctx, op_id, keys, MAX_FILE_ROWS, f"gone-{state.table.table_id}") as files:
+            for batch in coming.removed(state.table.table_id, reserved.removed_from):
+                files.write(batch.cast(keys))
+        return files.paths
 
     def _put(
         self, ctx: Context, state: TableState, files: Sequence[NumberedFile], left_out: str | None, at_us: int
@@ -365,16 +371,6 @@ def _numbered(parts: Sequence[KeyedPart], reserved: _Reserved) -> list[NumberedF
         files.append(NumberedFile(part.path, seq))
         seq += part.rows
     return files
-
-
-def _write_files(
-    ctx: Context, op_id: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], name: str, *, rows_per_file: int | None
-) -> list[str]:
-    with SeqFiles(ctx, op_id, schema, rows_per_file or 1 << 62, name) as files:
-        for batch in rows:
-            for one in pa.Table.from_batches([batch]).cast(schema).to_batches():
-                files.write(one)
-    return files.paths
 
 
 def _named(state: TableState, key: Sequence[Any]) -> str:

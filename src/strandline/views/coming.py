@@ -154,8 +154,8 @@ class Coming:
         """The tables that may lose rows."""
         return self._losing
 
-    def left_out(self, table_id: str) -> Iterator[pa.RecordBatch]:
-        """The seqs of rows that come and don't count: a later one has their key, or a reference took them away."""
+    def left_out(self, table_id: str, first_seq: int, last_seq: int) -> Iterator[pa.RecordBatch]:
+        """The seqs in a range of rows that come and don't count: a later one has their key, or a cascade took them."""
         one = self._incoming[table_id]
         parts: list[str] = []
         if self._puts[table_id] < one.rows:
@@ -163,7 +163,10 @@ class Coming:
             parts.append(f"SELECT {SEQ} FROM {last}")
         if table_id in self._losing:
             parts.append(f"SELECT {SEQ} FROM {self._put_and_gone(table_id)}")
-        return self._batches(relations.together(parts)) if parts else iter(())
+        if not parts:
+            return iter(())
+        found = f"SELECT {SEQ} FROM ({relations.together(parts)}) WHERE {SEQ} BETWEEN {first_seq} AND {last_seq}"
+        return self._batches(f"{found} ORDER BY {SEQ}")
 
     def removed(self, table_id: str, first_seq: int) -> Iterator[pa.RecordBatch]:
         """The keys of the rows that go, by their names in data files, with seqs from this one on."""
