@@ -48,9 +48,9 @@ def test_metrics_count_requests_rows_and_tails(server: Running) -> None:
     assert found["strand_http_requests_total", unknown] == 1, "not a label for every path that somebody tries"
     assert found["strand_rows_appended_total", (("table", "messages"),)] == 3, "a repeat appends nothing"
     assert found["strand_inbound_rows_total", (("gateway", "edge"), ("table", "messages"))] == 4
-    assert found["strand_tail_rows", (("table", "messages"),)] == 7
-    assert found["strand_tail_bytes", (("table", "messages"),)] > 0
-    assert found["strand_tail_age_seconds", (("table", "messages"),)] >= 0
+    assert found["strand_tail_rows", (("branch", "main"), ("table", "messages"))] == 7
+    assert found["strand_tail_bytes", (("branch", "main"), ("table", "messages"))] > 0
+    assert found["strand_tail_age_seconds", (("branch", "main"), ("table", "messages"))] >= 0
     assert found["strand_append_seconds_count", (route,)] == 3
     assert found["strand_http_in_flight", ()] == 0
 
@@ -69,7 +69,7 @@ def test_the_state_of_the_lake_is_read_when_somebody_asks(lake: Lake, serve: Cal
         assert found["strand_sink_lag_rows", sink] == 5
         (stream,) = [labels for name, labels in found if name == "strand_stream_lag_rows"]
         assert "secret" not in str(stream)
-        assert found["strand_table_rows_acked_total", (("table", "messages"),)] == 5
+        assert found["strand_table_rows_acked_total", (("branch", "main"), ("table", "messages"))] == 5
         assert found["strand_jobs_parked", ()] == found["strand_workers", ()] == 0
         lake.append("messages", [message(9)])
         assert figures(server)["strand_sink_lag_rows", sink] == 6

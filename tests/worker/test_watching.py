@@ -51,7 +51,7 @@ def test_a_worker_shows_what_it_did(lake: Lake, monkeypatch: pytest.MonkeyPatch)
         assert found["strand_operation_seconds_count", (("kind", "flush"), ("outcome", "done"))] == 1
         assert found["strand_spark_up", ()] == 1
         assert found["strand_workers", ()] == found["strand_workers_with_spark", ()] == 1
-        assert found["strand_table_rows_flushed_total", (("table", "messages"),)] == 5
+        assert found["strand_table_rows_flushed_total", (("branch", "main"), ("table", "messages"))] == 5
         assert httpx.get(f"{url}/healthz").status_code == 200
         assert httpx.get(f"{url}/nothing").status_code == 404
 

@@ -105,7 +105,7 @@ def _describe(lake: Lake, name: str) -> dict[str, Any]:
         return one_sink(conn, find_sink(conn, name))
 
 
-LIST_HEADS = ["sink", "type", "tables", "lag rows", "lag age", "parked", "dead letters", "last tick"]
+LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last tick"]
 
 
 def list_row(sink: dict[str, Any]) -> list[Any]:
@@ -114,6 +114,7 @@ def list_row(sink: dict[str, Any]) -> list[Any]:
         sink["sink"],
         sink["type"],
         "all" if sink["tables"] is None else ", ".join(sink["tables"]),
+        sink["branch"] or "DELETED",
         sink["lag"]["rows"],
         output.age(sink["lag"]["age_s"]),
         sink["parked"],
@@ -156,12 +157,15 @@ def show(context: typer.Context, name: Name) -> None:
 
 
 def _show(sink: dict[str, Any]) -> None:
-    output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch']}")
+    output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch'] or 'DELETED'}")
     for key, value in sorted(sink["settings"].items()):
         output.say(f"  {key} = {output.cell(value)}")
     if sink["hold_until"]:
         output.say(f"  sends nothing before {output.when(sink['hold_until'])}")
     output.say()
+    if sink["branch"] is None:
+        output.say("The branch that it follows was deleted. Remove the sink, or add one for another branch.")
+        return
     if not sink["streams"]:
         output.say("Nothing to follow yet: its tables have no flushed rows.")
         return
@@ -356,7 +360,8 @@ def _print_ticked(done: list[Ticked]) -> None:
     )
     for one in done:
         if one.error:
-            output.say(f"{one.sink} {one.table}/{one.partition} {one.outcome}: {output.cell(one.error)}")
+            where = f" {one.table}/{one.partition}" if one.table else ""
+            output.say(f"{one.sink}{where} {one.outcome}: {output.cell(one.error)}")
 
 
 def _exit(done: list[Ticked]) -> None:

@@ -69,15 +69,22 @@ def _status(page: dict[str, Any]) -> None:
         )
     else:
         output.say("There are no tables yet. `strand table create` makes one.")
-    for table in page["tables"]:
-        if table["refuses"]:
-            output.say(f"{table['table']} REFUSES WRITES: {table['refuses']}")
+    for branch in page["branches"]:
+        where = "" if branch["branch"] == "main" else f" on branch {branch['branch']}"
+        for table, reason in branch["refuses"].items():
+            output.say(f"{table}{where} REFUSES WRITES: {reason}")
+    if len(page["branches"]) > 1:
+        heads = ["branch", "newest commit", "from", "in tail", "tail size", "tail age", "tables with a tail"]
+        _section("Branches (`strand branch list`)", heads, [_branch_row(one) for one in page["branches"]])
+    if page["tags"]:
+        output.say()
+        output.say(f"Tags: {', '.join(tag['tag'] for tag in page['tags'])}")
     _section("Sinks (`strand sink show NAME` tells more)", sinks.LIST_HEADS, [sinks.list_row(s) for s in page["sinks"]])
     _section(
         "Operations under way",
-        ["operation", "kind", "phase", "tables", "age", "process"],
+        ["operation", "kind", "phase", "branch", "tables", "age", "process"],
         [
-            [o["op"], o["kind"], o["phase"], ", ".join(o["tables"]), output.age(o["age_s"]), o["process"]]
+            [o["op"], o["kind"], o["phase"], o["branch"], ", ".join(o["tables"]), output.age(o["age_s"]), o["process"]]
             for o in page["operations"]
         ],
     )
@@ -97,6 +104,20 @@ def _status(page: dict[str, Any]) -> None:
     _section("In quarantine", QUARANTINE_HEADS, [_quarantine_row(batch) for batch in page["quarantined"]])
     _work(page)
     _section("Last recoveries", AUDIT_HEADS, [_audit_row(entry) for entry in page["last_recoveries"]])
+
+
+def _branch_row(branch: dict[str, Any]) -> list[Any]:
+    name = f"{branch['branch']} (protected)" if branch["protected"] else branch["branch"]
+    tail = branch["tail"]
+    return [
+        name,
+        branch["tip"] or "",
+        branch["from"] or "",
+        tail["rows"],
+        output.size(tail["size_bytes"]),
+        output.age(tail["oldest_age_s"]),
+        ", ".join(tail["tables"]),
+    ]
 
 
 def _work(page: dict[str, Any]) -> None:

@@ -80,6 +80,14 @@ def deleted_branches(conn: Connection) -> list[str]:
     return [str(one) for one in conn.execute(gone).scalars()]
 
 
+def living_branch(conn: Connection, of: str) -> str | None:
+    """The name of a branch; None when it was deleted, also if its rows are kept for a while."""
+    branch = db.branches.c
+    living = branch.branch_id == of, branch.deleted_at_us.is_(None), branch.kind == "branch"
+    found = conn.execute(select(branch.name).where(*living)).scalar()
+    return None if found is None else str(found)
+
+
 def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
     """A branch and those it comes from, nearest first; each but itself up to the number at which it was left."""
     found: list[tuple[str, int | None]] = []

@@ -117,7 +117,7 @@ class MarkAhead:
 
 
 def marks_ahead(conn: Connection) -> list[MarkAhead]:
-    """Watermarks past their stream's head.
+    """Watermarks past their stream's head, on branches that are there.
 
     Up to the seq that a backup ended at, a restore may have put them there: the destination was further than the
     backup's log, and the rows are in its tail.
@@ -132,7 +132,9 @@ def marks_ahead(conn: Connection) -> list[MarkAhead]:
             db.stream_heads,
             and_(head.branch_id == mark.branch_id, head.table_id == mark.table_id, head.partition == mark.partition),
         )
+        .join(db.branches, and_(db.branches.c.branch_id == mark.branch_id, db.branches.c.kind == "branch"))
         .where(mark.epoch > UNKNOWN, mark.seq > func.coalesce(head.last_seq, 0), mark.seq > restored)
+        .where(db.branches.c.deleted_at_us.is_(None))
         .order_by(db.sinks.c.name, db.tables.c.name, mark.partition)
     )
     return [

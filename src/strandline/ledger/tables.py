@@ -343,13 +343,14 @@ def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, in
 
 
 class WaitingTail(NamedTuple):
-    """The tail of a branch's table: its bytes, and its oldest time (in µs)."""
+    """The tail of a branch's table: its bytes, its oldest time (in µs), and its rows."""
 
     branch: str
     table: str
     kind: Kind
     size_bytes: int
     since_us: int
+    rows: int
 
 
 def waiting_tails(conn: Connection) -> list[WaitingTail]:
@@ -362,6 +363,7 @@ def waiting_tails(conn: Connection) -> list[WaitingTail]:
             table.kind,
             func.sum(size.size_bytes),
             func.min(size.at_us),
+            func.sum(size.rows),
         )
         .select_from(
             db.tail.join(db.batches, size.batch_id == db.tail.c.batch_id)
@@ -392,6 +394,27 @@ def read_books(conn: Connection, on_branch: str) -> list[tuple[str, Books]]:
         .order_by(db.tables.c.name)
     )
     return [(name, Books(*counts)) for name, *counts in rows]
+
+
+class Refusing(NamedTuple):
+    """A branch's table that refuses writes, and why."""
+
+    branch: str
+    table: str
+    reason: str
+
+
+def refusing(conn: Connection) -> list[Refusing]:
+    """Every table that refuses writes until a person has looked, on every branch."""
+    head, branch = db.heads.c, db.branches.c
+    rows = conn.execute(
+        select(branch.name, db.tables.c.name, head.refuses)
+        .join_from(db.heads, db.branches, branch.branch_id == head.branch_id)
+        .join(db.tables, db.tables.c.table_id == head.table_id)
+        .where(head.refuses.is_not(None), branch.deleted_at_us.is_(None), branch.kind == "branch")
+        .order_by(branch.name, db.tables.c.name)
+    )
+    return [Refusing(*row) for row in rows]
 
 
 def refuse_writes(txn: Txn, on_branch: str, table_id: str, reason: str | None) -> None:

@@ -33,6 +33,7 @@ CHECKS: dict[str, Check] = {
     "orphans": file_checks.orphans,
     "Iceberg catalog": iceberg_checks.catalog,
     "watermarks": sink_checks.watermarks,
+    "branches of sinks": sink_checks.branches,
     "sinks after a restore": sink_checks.unasked,
     "deliveries that wait": sink_checks.waiting,
     "destinations": sink_checks.destinations,

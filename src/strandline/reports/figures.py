@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from strandline.ledger.audit import count_audit
+from strandline.ledger.branches import list_branches
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.ledger import MAIN, Connection, Ledger
 from strandline.ledger.owner import certainly_dead
@@ -24,6 +25,9 @@ from strandline.reports.sinks import sinks
 
 Figure = tuple[str, str, Mapping[str, str], float]
 """A number for whoever watches: its name, its help, its labels, its value. One that only grows ends in `_total`."""
+
+BRANCHES = 50
+"""So many branches have figures of their own: main, and those that were made last."""
 
 STREAMS = 50
 """So many streams of a sink have figures of their own: those that are furthest behind."""
@@ -59,16 +63,27 @@ def figures(ledger: Ledger) -> Iterator[Figure]:
 
 
 def _tables(conn: Connection) -> Iterator[Figure]:
-    main = branch_id(conn, MAIN)
     now_us = time.time_ns() // 1000
-    for table, rows, size_bytes, at_us in tail_sizes(conn, main):
-        label = {"table": table}
+    others = [branch for branch in list_branches(conn) if branch.name != MAIN]
+    some = sorted(others, key=lambda branch: -branch.created_at_us)[: BRANCHES - 1]
+    for branch, name in [(branch_id(conn, MAIN), MAIN), *((one.branch_id, one.name) for one in some)]:
+        yield from _of_branch(conn, branch, name, now_us)
+
+
+def _of_branch(conn: Connection, branch: str, name: str, now_us: int) -> Iterator[Figure]:
+    """The tables of a branch: on main all of them, on another one those that are branched."""
+    books_of = read_books(conn, branch)
+    known = {table for table, _ in books_of}
+    for table, rows, size_bytes, at_us in tail_sizes(conn, branch):
+        if table not in known:
+            continue
+        label = {"table": table, "branch": name}
         age_s = 0.0 if at_us is None else max(0, now_us - at_us) / 1e6
         yield "strand_tail_rows", "Rows that are not in Iceberg yet.", label, rows
         yield "strand_tail_bytes", "Bytes of rows that are not in Iceberg yet.", label, size_bytes
         yield "strand_tail_age_seconds", "Age of the oldest row that is not in Iceberg yet.", label, age_s
-    for table, books in read_books(conn, main):
-        label = {"table": table}
+    for table, books in books_of:
+        label = {"table": table, "branch": name}
         flushed = books.log + books.dropped + books.pruned
         yield "strand_table_rows_acked_total", "Rows acked, by whichever process.", label, books.acked
         yield "strand_table_rows_flushed_total", "Rows that have left the tail.", label, flushed

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from strandline.errors import StrandError
 from strandline.ledger import dead_letters, deliveries
+from strandline.ledger.branches import living_branch
 from strandline.ledger.checks import marks_ahead
 from strandline.ledger.restores import last_restore, not_asked
 from strandline.ledger.sinks import list_sinks
@@ -33,6 +34,21 @@ def watermarks(look: Look) -> Iterator[Finding]:
             meaning="Rows up to that seq would never be delivered, because they count as delivered.",
             fix="strand doctor --fix   (forgets the mark; the next tick asks the destination where it is)",
             since=None if mark.delivered_at_us is None else text_of(mark.delivered_at_us),
+        )
+
+
+def branches(look: Look) -> Iterator[Finding]:
+    """Every sink's branch is there."""
+    with look.lake.ledger.read() as conn:
+        gone = [sink.name for sink in list_sinks(conn) if living_branch(conn, sink.branch_id) is None]
+    for name in gone:
+        yield Finding(
+            kind="branch_deleted",
+            about=name,
+            what=f"sink {name}: the branch that it follows was deleted",
+            meaning="It delivers nothing any more. A branch that was made later under the same name is another one.",
+            fix=f"strand sink remove {name}   (and add it again to follow another branch)",
+            severity="warning",
         )
 
 

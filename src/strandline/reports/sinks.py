@@ -6,16 +6,17 @@ import time
 from typing import Any
 
 from strandline.ledger import dead_letters, deliveries
+from strandline.ledger.branches import living_branch
 from strandline.ledger.lags import Lag, read_lags
 from strandline.ledger.ledger import Connection
 from strandline.ledger.sinks import list_sinks
-from strandline.ledger.tables import branch_name, list_tables
+from strandline.ledger.tables import list_tables
 from strandline.model.moments import text_of
 from strandline.model.sinks import Delivery, Sink, Stream, StreamState, Tally
 
 
 def sinks(conn: Connection) -> list[dict[str, Any]]:
-    """Every sink with its streams, as one database snapshot shows them."""
+    """Every sink with its streams, as one database snapshot shows them; `branch` is None where that was deleted."""
     letters = dead_letters.count_open(conn)
     return [_sink(conn, sink, letters) for sink in list_sinks(conn)]
 
@@ -41,7 +42,7 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         "sink": sink.name,
         "sink_id": sink.sink_id,
         "type": sink.type,
-        "branch": branch_name(conn, sink.branch_id),
+        "branch": living_branch(conn, sink.branch_id),
         "tables": None if sink.tables is None else [names.get(table_id, table_id) for table_id in sink.tables],
         "settings": dict(sink.settings),
         "start_seq": sink.start_seq,

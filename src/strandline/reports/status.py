@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.ledger.audit import read_audit
 from strandline.ledger.batches import list_quarantined
+from strandline.ledger.branches import Branch, list_branches, list_tags
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import JobRecord, read_jobs
-from strandline.ledger.ledger import MAIN
+from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import Owner, certainly_dead
 from strandline.ledger.requests import Request, WorkerRecord, list_requests, read_workers
+from strandline.ledger.tables import Refusing, WaitingTail, list_tables, refusing, waiting_tails
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.reports.ledger_checks import is_dead
@@ -28,8 +31,10 @@ LAST_RECOVERIES = 5
 def status(lake: Lake) -> dict[str, Any]:
     """Everything that is worth knowing at a glance."""
     view = lake.view(MAIN)
-    names = {view.state(name).table.table_id: name for name in view.tables}
     with lake.ledger.read() as conn:
+        names = _names(conn)
+        branches, tags = list_branches(conn), list_tags(conn)
+        tails, refuse = waiting_tails(conn), refusing(conn)
         intents = read_intents(conn)
         loads = list_loads(conn)
         quarantined = list_quarantined(conn)
@@ -44,6 +49,8 @@ def status(lake: Lake) -> dict[str, Any]:
         "warehouse": lake.config.warehouse,
         "format": lake.ledger.format(),
         "tables": [_table(describe(view, name), view.state(name).tail, now_us) for name in view.tables],
+        "branches": [_branch(one, tails, refuse, now_us) for one in branches],
+        "tags": [{"tag": tag.name, "commit": tag.commit} for tag in tags],
         "sinks": following,
         "operations": [_operation(one, names, now_us) for one in intents if isinstance(one, Intent)],
         "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
@@ -53,6 +60,30 @@ def status(lake: Lake) -> dict[str, Any]:
         "requests": [_request(request, now_us) for request in asked],
         "failing_jobs": [job_entry(job) for job in jobs.values() if job.failures],
         "last_recoveries": [audit_entry(row, names) for row in recoveries],
+    }
+
+
+def _names(conn: Connection) -> dict[str, str]:
+    """What ids of tables and branches stand for, also of tables that are not on main."""
+    tables = {table.table_id: table.name for table in list_tables(conn)}
+    return tables | {branch.branch_id: branch.name for branch in list_branches(conn)}
+
+
+def _branch(branch: Branch, tails: Sequence[WaitingTail], refuse: Sequence[Refusing], now_us: int) -> dict[str, Any]:
+    """A branch, and how much of its rows is not in Iceberg yet."""
+    own = [tail for tail in tails if tail.branch == branch.name]
+    return {
+        "branch": branch.name,
+        "tip": branch.tip,
+        "from": branch.parent,
+        "protected": branch.protected,
+        "tail": {
+            "rows": sum(int(tail.rows) for tail in own),
+            "size_bytes": sum(int(tail.size_bytes) for tail in own),
+            "oldest_age_s": _age_s(min(tail.since_us for tail in own), now_us) if own else None,
+            "tables": [tail.table for tail in own],
+        },
+        "refuses": {one.table: one.reason for one in refuse if one.branch == branch.name},
     }
 
 
@@ -102,9 +133,8 @@ def _request(request: Request, now_us: int) -> dict[str, Any]:
 
 def audit(lake: Lake, limit: int | None) -> list[dict[str, Any]]:
     """What recovery did, newest first."""
-    view = lake.view(MAIN)
-    names = {view.state(name).table.table_id: name for name in view.tables}
     with lake.ledger.read() as conn:
+        names = _names(conn)
         return [audit_entry(row, names) for row in read_audit(conn, limit=limit)]
 
 
@@ -151,6 +181,7 @@ def _operation(intent: Intent, names: dict[str, str], now_us: int) -> dict[str, 
         "op": intent.op_id,
         "kind": intent.kind,
         "phase": intent.phase,
+        "branch": names.get(intent.branch_id, intent.branch_id),
         "tables": [names.get(scope.table_id, scope.table_id) for scope in intent.scopes],
         "actor": intent.actor,
         "since": text_of(intent.created_at_us),

@@ -18,13 +18,14 @@ import orjson
 from strandline import logs
 from strandline.errors import BadRequest, Busy, CallerError, Environment, nearest
 from strandline.ledger import sinks
+from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_states
 from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
-from strandline.sinks.settings import SECRET_FILE, is_secret, parse, resolved
+from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, is_secret, parse, resolved
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
@@ -114,6 +115,7 @@ def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: 
 def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
     """Give a sink other settings. Its marks stay; what is being delivered is finished under the old ones."""
     with around.ledger.write() as txn:
+        _same_branch(txn.conn, sink, asked)
         _check(txn.conn, asked)
         sinks.change_sink(
             txn,
@@ -121,6 +123,18 @@ def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
             tables=_table_ids(txn.conn, asked),
             settings=put_away(around.root, sink.sink_id, asked.settings),
             hold_until_us=asked.hold_until_us,
+        )
+
+
+def _same_branch(conn: Connection, sink: Sink, asked: Wanted) -> None:
+    """A sink's marks are of one branch: it can't go over to another."""
+    follows = living_branch(conn, sink.branch_id)
+    if follows is None:
+        raise BadRequest(f"sink {sink.name!r} can't be changed: {BRANCH_GONE}")
+    if follows != asked.branch:
+        raise BadRequest(
+            f"sink {sink.name!r} follows the branch {follows!r}, and can't go over to {asked.branch!r}",
+            hint="Add another sink for that branch.",
         )
 
 
@@ -166,8 +180,11 @@ def _follow(around: Surroundings, name: str, section: Mapping[str, Any]) -> None
 
 def _same(around: Surroundings, conn: Connection, there: Sink, asked: Wanted) -> bool:
     """Whether a sink is as it is written, its secrets included."""
+    follows = living_branch(conn, there.branch_id)
+    if follows is None:  # every tick says so
+        return True
     known = {key: value for key, value in with_secrets(around.root, there).items() if key != SECRET_FILE}
-    return (known, there.tables, there.hold_until_us) == (
+    return follows == asked.branch and (known, there.tables, there.hold_until_us) == (
         dict(asked.settings),
         _table_ids(conn, asked),
         asked.hold_until_us,
@@ -178,7 +195,14 @@ def _check(conn: Connection, asked: Wanted) -> None:
     if asked.tables is not None:
         for table in asked.tables:
             find_table(conn, table)
-    check_routing(asked.settings, read_states(conn, asked.branch, asked.tables))
+    states = read_states(conn, asked.branch, asked.tables)
+    shared = [state.table.name for state in states if asked.branch != MAIN and not state.table.key]
+    if asked.tables is not None and shared:
+        raise BadRequest(
+            f"{', '.join(shared)} can't be delivered from branch {asked.branch!r}: log tables are the same on all",
+            hint="Name keyed tables alone, and let a sink on main deliver the others.",
+        )
+    check_routing(asked.settings, [state for state in states if state.table.name not in shared])
 
 
 def _table_ids(conn: Connection, asked: Wanted) -> tuple[str, ...] | None:

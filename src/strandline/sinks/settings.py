@@ -17,6 +17,7 @@ from strandline.config import parse_duration, parse_size
 from strandline.errors import BadRequest, nearest
 
 TYPES = ("forward", "blob", "iceberg")
+BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
 
 @dataclass(frozen=True)

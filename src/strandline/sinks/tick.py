@@ -20,7 +20,7 @@ from strandline import logs
 from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
-from strandline.ledger.branches import deleted_branches, kept_branches
+from strandline.ledger.branches import living_branch
 from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
@@ -36,7 +36,7 @@ from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.marks import first_mark
 from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Stuck, resume_at
-from strandline.sinks.settings import resolved
+from strandline.sinks.settings import BRANCH_GONE, resolved
 from strandline.spans import span
 
 log = logs.Logger("strandline.sinks")
@@ -119,10 +119,9 @@ class Ticker:
     def _branch_gone(self) -> list[Ticked]:
         """Say it when the sink's branch was deleted: one of the same name is another one, with marks of its own."""
         with self.ctx.ledger.read() as conn:
-            if self.sink.branch_id not in [*deleted_branches(conn), *kept_branches(conn)]:
+            if living_branch(conn, self.sink.branch_id) is not None:
                 return []
-        said = "the branch that it follows was deleted; remove the sink, or add one for another branch"
-        return [Ticked(self.sink.name, "", "", outcome="failed", error=said)]
+        return [Ticked(self.sink.name, "", "", outcome="failed", error=BRANCH_GONE)]
 
     def _flush(self) -> list[Ticked]:
         """Move tails into the log. A table that can't be flushed keeps its rows, and the others go on."""
