@@ -56,13 +56,14 @@ def last_restore(conn: Connection) -> Restored | None:
 
 
 def not_asked(conn: Connection) -> list[tuple[str, str, str]]:
-    """Streams whose destination has yet to be asked: sink, table, partition."""
-    mark = db.watermarks.c
+    """Streams whose destination has yet to be asked: sink, table, partition. Of a deleted branch nobody asks."""
+    mark, branch = db.watermarks.c, db.branches.c
     rows = conn.execute(
         select(db.sinks.c.name, db.tables.c.name, mark.partition)
         .join_from(db.watermarks, db.sinks, db.sinks.c.sink_id == mark.sink_id)
         .join(db.tables, db.tables.c.table_id == mark.table_id)
-        .where(mark.epoch < UNKNOWN)
+        .join(db.branches, branch.branch_id == mark.branch_id)
+        .where(mark.epoch < UNKNOWN, branch.deleted_at_us.is_(None), branch.kind == "branch")
         .order_by(db.sinks.c.name, db.tables.c.name, mark.partition)
     )
     return [(row[0], row[1], row[2]) for row in rows]
