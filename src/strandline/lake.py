@@ -240,7 +240,7 @@ class Lake(Versioned):
         """Move tails into Iceberg now: one table's, or every table's."""
         from strandline.operations.flush import flush
 
-        view = self.view(branch)
+        view = self.view(branch).whole()  # rows of a dropped table are still delivered, and looked back at
         names = [table] if table is not None else view.tables
         if any(view.state(name).tail for name in names):
             self.iceberg()  # where there is no Java, say so before anything is begun

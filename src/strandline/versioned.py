@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from strandline.actors import checked_actor
 from strandline.errors import BadRequest, Conflict, InvalidRows, StrandError
 from strandline.ledger.ledger import MAIN, Ledger
-from strandline.ledger.tables import branch_id, read_head, read_states
+from strandline.ledger.tables import branch_id, read_head, read_shown
 
 if TYPE_CHECKING:
     from strandline.ledger.branches import Branch, Tag
@@ -50,7 +50,7 @@ class Versioned:
         known = self._states.get(key)
         if known is None:  # one look: another thread may forget it in between
             with self.ledger.read() as conn:
-                known = self._states[key] = read_states(conn, branch, [table])[0]
+                known = self._states[key] = read_shown(conn, branch, [table])[0]
         return known
 
     def _forgets(self, error: StrandError, branch: str) -> bool:

@@ -377,7 +377,7 @@ def test_a_rename_takes_its_constraints_along(lake: Lake) -> None:
 
 
 def test_tables_come_with_what_refers_to_them(lake: Lake) -> None:
-    """Several in one commit; on a branch keyed ones, which the others don't see; and none goes."""
+    """Several in one commit; on a branch keyed ones, which the others don't see."""
     teams(lake)
     doc: Document = {
         "tables": {
@@ -395,9 +395,22 @@ def test_tables_come_with_what_refers_to_them(lake: Lake) -> None:
     with pytest.raises(Conflict):
         lake.mutate([sl.put("street", {"id": "t", "city": "Bonn"})], branch="x")
     assert "city" not in lake.schema()["tables"] and "city" in lake.schema("x")["tables"]
-    for wrong in ({"columns": {"id": "string"}}, {"drop": True}):
-        with pytest.raises(BadRequest):
-            lake.schema_apply({"tables": {"log" if "columns" in wrong else "city": wrong}}, branch="x")
+    with pytest.raises(BadRequest, match="on main"):
+        lake.schema_apply({"tables": {"log": {"columns": {"id": "string"}}}}, branch="x")
+
+
+def test_a_rule_comes_with_the_table_that_it_refers_to(lake: Lake) -> None:
+    """The new table has no rows, so none of the others may name one; a null does not."""
+    two_people(lake)
+    doc = lake.schema()
+    doc["tables"]["person"]["constraints"] = ["reference(name -> team, restrict)"]
+    doc["tables"]["team"] = {"key": ["id"], "columns": {"id": "string"}}
+    with pytest.raises(Conflict, match="names no row of 'team'"):
+        lake.schema_apply(doc)
+    lake.mutate([sl.patch("person", key, {"name": None}) for key in "ab"])
+    lake.schema_apply(doc)
+    with pytest.raises(Conflict):
+        lake.mutate([sl.patch("person", "a", {"name": "red"})])
 
 
 def test_hard_is_refused_and_says_why(lake: Lake) -> None:

@@ -191,7 +191,7 @@ def flush(
 
     session = session_of(context)
     with session.open() as lake:
-        view = lake.view(branch)
+        view = lake.view(branch).whole()
         names = [view.state(name).table.name for name in tables or view.tables]
         asked = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
         idle = not any(view.state(name).tail for name in names)

@@ -21,8 +21,9 @@ from strandline.ledger.appends import Append, IdempotencyKey, refusal, writing
 from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
-from strandline.ledger.tables import insert_schema, raise_shape, read_head, read_schema, refuse_protected, set_schema
+from strandline.ledger.tables import insert_schema, raise_shape, read_head, refuse_protected, set_schema
 from strandline.model.commits import MERGE, Commit
+from strandline.model.schema import Schema
 
 MANY = 1000
 
@@ -70,16 +71,26 @@ class Remember:
 
 
 @dataclass(frozen=True)
+class Brought:
+    """A schema that a merge brings to a table: the source's, with its version, or one that is like nobody's."""
+
+    table: str
+    schema: Schema
+    version: int | None = None
+
+
+@dataclass(frozen=True)
 class Source:
     """The branch that a merge takes changes from, at the commit that it was read at, and the tables it takes whole.
 
-    `barriers` are those of the tables whose rows were read: rows that were purged since must not come back.
+    `schemas` are what it makes of tables' schemas, by table id. `barriers` are those of the tables whose rows were
+    read: rows that were purged since must not come back.
     """
 
     branch_id: str
     tip: str
     adopted: tuple[Adoption, ...] = ()
-    schemas: Mapping[str, int] = field(default_factory=dict)
+    schemas: Mapping[str, Brought] = field(default_factory=dict)
     barriers: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -323,8 +334,9 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     placed: list[tuple[Append, int]] = []
     noted: list[tuple[TableChange, int]] = []
     next_seq = txn.last_seq + 1
+    number = txn.last_seq + mutation.rows + 1
     for change in mutation.changes:
-        placed.append((_carried(change.append, source), next_seq))
+        placed.append((_under(change.append, source, number), next_seq))
         noted.append((change, next_seq))
         next_seq += change.append.rows
         written.last_seqs[mutation.branch_id, change.append.table_id] = next_seq - 1
@@ -334,16 +346,21 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         kind=mutation.kind,
         actor=mutation.actor,
         message=mutation.message,
-        seq=next_seq,
+        seq=number,
         at_us=txn.at_us,
         parents=tuple(one for one in (tip, source.tip if source is not None else None) if one),
         tables={
+            **(_touched(source) if source is not None else {}),
             **{change.append.table: change.append.rows for change in mutation.changes},
-            **({one.table: one.rows for one in source.adopted} if source is not None else {}),
         },
     )
     if source is not None:
-        _take_over(txn, mutation, source, commit.seq)
+        _take_over(txn, mutation, source, number)
+        for table_id, brought in source.schemas.items():
+            schema = brought.schema.carried(number)
+            if _version(brought, number) == number:
+                insert_schema(txn, mutation.branch_id, table_id, number, schema)
+            set_schema(txn, mutation.branch_id, table_id, _version(brought, number))
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
@@ -361,10 +378,21 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     return commit
 
 
-def _carried(append: Append, source: Source | None) -> Append:
+def _touched(source: Source) -> dict[str, int]:
+    """The tables that a merge changes without writing rows of its own to them."""
+    return {one.table: 0 for one in source.schemas.values()} | {one.table: one.rows for one in source.adopted}
+
+
+def _under(append: Append, source: Source | None, number: int) -> Append:
     """The rows of a merge are written under the schema that it brings."""
-    version = source.schemas.get(append.table_id) if source is not None else None
-    return append if version is None else replace(append, schema_version=version)
+    brought = source.schemas.get(append.table_id) if source is not None else None
+    return append if brought is None else replace(append, schema_version=_version(brought, number))
+
+
+def _version(brought: Brought, number: int) -> int:
+    """The version of a schema that a merge of this number brings: the source's, where rows here read the same by it."""
+    same = brought.version is not None and brought.schema.carried(number) == brought.schema
+    return brought.version if same and brought.version is not None else number
 
 
 def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str]]:
@@ -378,12 +406,6 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
 def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> None:
     moved = [at for one in source.adopted for at in adopt(txn, source.branch_id, mutation.branch_id, one, number)]
     leave_refs(txn, mutation.branch_id, moved, mutation.actor)
-    for table_id, version in source.schemas.items():
-        schema = read_schema(txn.conn, table_id, version)
-        carried = schema.carried(number)
-        if carried != schema:
-            insert_schema(txn, mutation.branch_id, table_id, number, carried)
-        set_schema(txn, mutation.branch_id, table_id, version if carried == schema else number)
     if source.schemas or any(one.last_seq is None for one in source.adopted):
         raise_shape(txn, mutation.branch_id)
 
@@ -404,6 +426,9 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
         one = are_one(txn.conn, source.branch_id, mutation.branch_id)
         number = txn.allocate(1)
         _take_over(txn, mutation, source, number)
+        for table_id, brought in source.schemas.items():
+            assert brought.version is not None, "the source's schema is the only one that was changed"
+            set_schema(txn, mutation.branch_id, table_id, brought.version)
         commits.write_move(txn, mutation.branch_id, number, tip)
         txn.conn.execute(
             update(db.branches).where(db.branches.c.branch_id == mutation.branch_id).values(tip=source.tip)

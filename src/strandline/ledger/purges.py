@@ -20,8 +20,9 @@ from strandline.ledger.encode import checksum, encode_rows
 from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.purged_keys import count_as_seen
 from strandline.ledger.tables import read_head, read_states
+from strandline.model.migration import PURGES
 
-TOMBSTONES = "strand_purges"
+TOMBSTONES = PURGES
 TOMBSTONE_COLUMNS = {
     "purge_id": "string",
     "table_name": "string",

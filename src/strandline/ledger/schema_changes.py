@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from strandline.errors import Conflict
+from strandline.errors import Busy, Conflict
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.commits import write_commit
@@ -36,11 +36,15 @@ from strandline.model.tables import TableState
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """A plan that is ready, and what it depends on: `seen` are the tables whose rows it was judged by."""
+    """A plan that is ready, and what it depends on: `shape` is that of the branch's tables.
+
+    `seen` are the tables whose rows it was judged by.
+    """
 
     plan: Plan
     actor: str
     message: str
+    shape: int
     seen: Sequence[TableState] = ()
     tip: str | None = None
 
@@ -50,12 +54,15 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
 
     def work(txn: Txn) -> Commit:
         on_branch = branch_id(txn.conn, change.plan.branch)
-        tip = txn.conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == on_branch)).scalar()
+        branch = db.branches.c
+        tip, shape = txn.conn.execute(select(branch.tip, branch.shape).where(branch.branch_id == on_branch)).one()
         if any(table.state is None or table.state.table.key for table in change.plan.tables):
             refuse_protected(change.plan.branch, protected=is_protected(txn.conn, on_branch))
         moved = other_tip(change.plan.branch, change.tip, tip)
         if moved is not None:
             raise moved
+        if shape != change.shape:
+            raise _moved(f"tables of branch {change.plan.branch!r} were changed meanwhile", change.shape, shape)
         _refuse_moved(txn, change)
         commit = write_commit(
             txn,
@@ -77,7 +84,6 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
 
 
 def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
-    assert planned.schema is not None, f"{planned.name} is dropped by nobody here"
     schema, wanted = numbered(planned.schema, number), planned.wanted
     if planned.state is None:
         table = new_table(
@@ -98,6 +104,7 @@ def _refuse_moved(txn: Txn, change: SchemaChange) -> None:
     for planned in change.plan.tables:
         if planned.state is not None:
             _refuse_other_schema(txn, planned.state)
+            _refuse_loading(txn, planned)
     for state in change.seen:
         now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
         if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
@@ -114,10 +121,24 @@ def _refuse_other_schema(txn: Txn, state: TableState) -> None:
     """Neither may the table's schema have moved here, nor any branch have given a name to a column of it since."""
     now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
     if now.schema_version != state.head.schema_version or read_schemas(txn.conn, now.table_id) != state.schemas:
-        raise Conflict(
-            f"the schema of {state.table.name!r} was changed meanwhile",
-            kind="schema_moved",
-            hint="Nothing was changed. Plan it again.",
-            expected=state.head.schema_version,
-            actual=now.schema_version,
+        said = f"the schema of {state.table.name!r} was changed meanwhile"
+        raise _moved(said, state.head.schema_version, now.schema_version)
+
+
+def _moved(said: str, expected: int, actual: int) -> Conflict:
+    hint = "Nothing was changed. Plan it again."
+    return Conflict(said, kind="schema_moved", hint=hint, expected=expected, actual=actual)
+
+
+def _refuse_loading(txn: Txn, planned: TablePlan) -> None:
+    """Rows of a load that is under way would come in after the table is gone."""
+    if not planned.schema.dropped or planned.state is None:
+        return
+    reserved = db.reservations.c
+    here = (reserved.branch_id == planned.state.head.branch_id, reserved.table_id == planned.state.head.table_id)
+    if txn.conn.execute(select(reserved.first_seq).where(*here).limit(1)).scalar() is not None:
+        raise Busy(
+            f"rows are being loaded into {planned.name!r}",
+            hint="Nothing was changed. Drop it when the load is done; `strand status` shows it.",
+            reason="loading",
         )

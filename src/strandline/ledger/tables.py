@@ -16,6 +16,7 @@ from strandline.ledger import schema as db
 from strandline.ledger.batches import REF_COLUMNS
 from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import MAIN, Ledger, Txn
+from strandline.model.constraints import Reference
 from strandline.model.ids import new_id
 from strandline.model.names import Holder
 from strandline.model.schema import Schema, from_json
@@ -71,6 +72,7 @@ def create_table(
         on_branch = branch_id(txn.conn, branch)
         if key:
             refuse_protected(branch, protected=is_protected(txn.conn, on_branch))
+        read_shown(txn.conn, branch, _others(schema, name), tails=False)  # one may have been dropped meanwhile
         commit = write_commit(
             txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0}
         )
@@ -78,6 +80,12 @@ def create_table(
         fail("table.before_commit")
     fail("table.after_commit")
     return table
+
+
+def _others(schema: Schema, name: str) -> list[str]:
+    """The other tables that a new one refers to."""
+    named = [one.table for one in schema.constraints if isinstance(one, Reference)]
+    return [one for one in named if one.lower() != name.lower()]
 
 
 def is_protected(conn: Connection, on_branch: str) -> bool:
@@ -124,7 +132,7 @@ def _refuse_existing(conn: Connection, name: str) -> None:
         raise Conflict(
             f"there is a table {existing!r} already",
             kind="table_exists",
-            hint="Pick another name; names differ in more than their case.",
+            hint="Pick another name; a dropped table keeps its own, and is added again by `strand schema apply`.",
             expected=None,
             actual=existing,
         )
@@ -218,10 +226,11 @@ def list_tables(conn: Connection) -> list[Table]:
 def read_states(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
 ) -> list[TableState]:
-    """Tables as this database snapshot shows them: heads, schemas, tails, reservations. All of them, or those named.
+    """Tables as this database snapshot has them: heads, schemas, tails, reservations. All of them, or those named.
 
     A log table has one history, main's, on whatever branch it is looked for. The state of a keyed table is found with
-    it, or by its own name. Who reads no rows needs no `tails`.
+    it, or by its own name. Who reads no rows needs no `tails`. Dropped tables are among them: their history is
+    maintained like any other. Who shows tables, or writes to them, asks for those that are shown.
     """
     on_branch = branch_id(conn, branch)
     if names is None:
@@ -235,8 +244,31 @@ def read_states(
     return [one.folded if name.endswith(STATE) and one.folded is not None else one for name, one in states]
 
 
+def read_shown(
+    conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
+) -> list[TableState]:
+    """The same without dropped tables: one that is named is an error that says who dropped it."""
+    states = read_states(conn, branch, names, tails=tails)
+    for state in states if names is not None else ():
+        if state.is_dropped:
+            raise not_shown(state.table.name, dropped_by(conn, state))
+    return [state for state in states if not state.is_dropped]
+
+
+def dropped_by(conn: Connection, state: TableState) -> str:
+    """The commit that dropped a table: its schema has that one's number."""
+    commit = db.commits.c
+    return str(conn.execute(select(commit.commit_id).where(commit.seq == state.head.schema_version)).scalar_one())
+
+
+def not_shown(name: str, commit_id: str) -> NotFound:
+    """The error of who asks for a table that was dropped."""
+    hint = f"Commit {commit_id} dropped it; `--at` an earlier commit shows it."
+    return NotFound(f"there is no table {name!r} any more", hint=hint, table=name, commit=commit_id)
+
+
 def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[TableState]:
-    """All tables of a branch or tag, by its id."""
+    """All tables of a branch or tag, by its id; dropped ones too."""
     there = _tables_of(conn, on_branch)
     own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in there]
     return _states(conn, on_branch, own, tails=tails)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from strandline.errors import BadRequest, nearest
+from strandline.errors import BadRequest, NotFound, nearest
 from strandline.model.commits import Commit
 from strandline.model.constraints import Constraint, OneOf, Reference
 from strandline.model.rows import from_dicts
@@ -26,6 +26,13 @@ HARD = (
     "its values are in files that other branches, tags and the past share, so they can't be taken out of one branch "
     "alone: make them null first, drop the column without --hard, and let the history expire"
 )
+REMOVE = "remove table"
+PURGES = "strand_purges"
+"""The table that says what was purged; sinks deliver it."""
+
+AGAIN = -1
+"""Where a table that is added again begins, until its commit has a seq."""
+
 PENDING = 0
 """A default's seq until its commit has one."""
 
@@ -55,7 +62,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What becomes of one table: a new schema, or none where it is dropped; without a state it is made.
+    """What becomes of one table: a new schema, which says so where it is dropped; without a state it is made.
 
     `required` are columns that must have a value in every row, and `constraints` those that every row must keep, which
     nobody has looked at before.
@@ -63,7 +70,7 @@ class TablePlan:
 
     name: str
     state: TableState | None
-    schema: Schema | None
+    schema: Schema
     wanted: WantedTable
     required: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
@@ -96,7 +103,9 @@ class Plan:
 def plan(
     branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, on_main: bool, hard: bool = False
 ) -> Plan:
-    """What has to be done; `current` are the branch's tables by folded name. Steps that can't be done are among it.
+    """What has to be done; `current` are the branch's tables by folded name, those that were dropped there too.
+
+    Steps that can't be done are among it.
 
     With `hard` no value may be left that is shown no more, which is more than can be promised.
     """
@@ -104,49 +113,90 @@ def plan(
     tables: list[TablePlan] = []
     for table in wanted:
         state = current.get(table.name.lower())
-        if state is None:
-            found, planned = _made(table, on_main)
+        if state is None or state.is_dropped:
+            found, planned = _made(table, on_main, state)
         else:
             found, planned = _changed(state, table, on_main)
         steps += found
         tables += [planned] if found and planned is not None else []
+    steps = [_unless_referred_to(step, current, tables) for step in steps]
     if hard:
         steps = [replace(step, verdict="refused", why=HARD) if step.verdict == "loses data" else step for step in steps]
     return Plan(branch, tuple(steps), tuple(tables))
 
 
 def numbered(schema: Schema, number: int) -> Schema:
-    """The schema with its new defaults, for rows below this seq."""
+    """The schema with its new defaults, for rows below this seq; a table that is added again begins there."""
     columns = tuple(replace(one, fills=tuple(_numbered(fill, number) for fill in one.fills)) for one in schema.columns)
-    return Schema(columns, schema.constraints)
+    return replace(schema, columns=columns, began=number if schema.began == AGAIN else schema.began)
 
 
 def _numbered(fill: Fill, number: int) -> Fill:
     return Fill(number, fill.value) if fill.below == PENDING else fill
 
 
-def _made(table: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tuple[list[Step], TablePlan | None]:
+    if table.drop and dropped is None:
+        raise NotFound(f"there is no table {table.name!r} to drop", table=table.name)
     if table.drop:
-        return [], None
+        return [], None  # a document that was applied already still says what it dropped
     schema = Schema(tuple(one.column for one in table.columns), table.constraints or ())
     what, why = "add table", ""
     if not table.key and not on_main:
         why = "a log table has one history, the same on every branch: make it on main"
+    if dropped is not None:
+        return _added_again(table, dropped)
     verdict: Verdict = "refused" if why else "safe"
     return [Step(what, table.name, None, verdict, why)], TablePlan(table.name, None, schema, table)
+
+
+def _added_again(table: WantedTable, dropped: TableState) -> tuple[list[Step], TablePlan]:
+    """A keyed table of the same key, without the rows of the one that was dropped: a name stays with its table."""
+    change, why = _Change(dropped, table), ""
+    if not dropped.table.key:
+        why = "a log table of this name was dropped, and its past keeps the name: pick another one"
+    before = {one.name: one for one in dropped.schema.columns if one.name in dropped.table.key}
+    for want in table.columns:
+        known = before.get(want.column.name)
+        if known is None:
+            change.added.append(replace(want.column, stored=change._unused(want.column.name)))
+        elif (known.type, known.nullable) == (want.column.type, want.column.nullable):
+            change.added.append(known)
+    same = all((getattr(table, one) or ()) == getattr(dropped.table, one) for one in FIXED)
+    if not why and not (same and len(change.added) == len(table.columns)):
+        kept = ", ".join(one.text() for one in before.values())
+        why = f"a table of this name was dropped here, and its past keeps the name: give it the same key ({kept})"
+    schema = Schema(tuple(change.added) or dropped.schema.columns, table.constraints or (), began=AGAIN)
+    step = Step("add table", dropped.table.name, None, "refused" if why else "safe", why or "it begins without rows")
+    return [step], TablePlan(dropped.table.name, dropped, schema, table)
 
 
 def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
     name = state.table.name
     if wanted.drop:
-        why = "other branches, tags and the past read it, and it keeps its name for them"
-        return [Step("remove table", name, None, "refused", why)], None
+        why = "it is shown no more here; other branches, tags and what was before still show it"
+        step = Step(REMOVE, name, None, "loses data", why)
+        if name == PURGES:
+            step = replace(step, verdict="refused", why="it tells sinks what was purged")
+        gone = Schema(state.schema.columns, dropped=True, began=state.schema.began)
+        return _on_main(state, [step], on_main), TablePlan(name, state, gone, wanted)
     change = _Change(state, wanted)
     change.fixed()
     change.match()
     change.constrain()
     planned = TablePlan(name, state, change.schema(), wanted, tuple(change.required), change.judged())
     return _on_main(state, change.steps, on_main), planned
+
+
+def _unless_referred_to(step: Step, current: Mapping[str, TableState], planned: Sequence[TablePlan]) -> Step:
+    """The same step, refused where it drops a table that another one will go on to refer to."""
+    if step.what != REMOVE or step.verdict == "refused":
+        return step
+    after = {name: state.schema for name, state in current.items()}
+    after |= {table.name.lower(): table.schema for table in planned}
+    refer = [name for name, schema in after.items() if not schema.dropped and step.table.lower() in refers(schema)]
+    why = f"{', '.join(sorted(refer))} refers to it: drop that reference too, or that table"
+    return replace(step, verdict="refused", why=why) if refer else step
 
 
 def _on_main(state: TableState, steps: list[Step], on_main: bool) -> list[Step]:
@@ -328,7 +378,8 @@ class _Change:
 
     def schema(self) -> Schema:
         """The table's schema after this."""
-        return Schema((*self.columns.values(), *self.added), self.constraints)
+        columns = (*self.columns.values(), *self.added)
+        return replace(self.state.schema, columns=columns, constraints=self.constraints)
 
 
 def _is_filled(column: Column) -> bool:
@@ -368,6 +419,6 @@ def default_text(column: Column, value: Any) -> str:
     return str(array.cast("string")[0].as_py())
 
 
-def refers(constraints: Sequence[Constraint]) -> set[str]:
-    """The tables that constraints are about besides their own."""
-    return {one.table.lower() for one in constraints if isinstance(one, Reference)}
+def refers(schema: Schema) -> set[str]:
+    """The tables that a schema's constraints are about besides its own, by folded name."""
+    return {one.table.lower() for one in schema.constraints if isinstance(one, Reference)}

@@ -31,10 +31,16 @@ SYSTEM_COLUMNS = frozenset(OURS)
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, in order, and what is declared of their values."""
+    """The columns of a table, in order, and what is declared of their values.
+
+    One that is `dropped` has the columns that the files have, and nobody is shown them. Of a table that was added again
+    after that, rows up to the seq `began` are of the one before, and not shown.
+    """
 
     columns: tuple[Column, ...]
     constraints: tuple[Constraint, ...] = ()
+    dropped: bool = False
+    began: int = 0
 
     def __post_init__(self) -> None:
         check_names(self.names, "a table")
@@ -45,7 +51,7 @@ class Schema:
 
     def __reduce__(self) -> tuple[type[Schema], tuple[Any, ...]]:
         """Pickled without what is cached: another process hashes strings differently."""
-        return Schema, (self.columns, self.constraints)
+        return Schema, (self.columns, self.constraints, self.dropped, self.began)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -63,12 +69,15 @@ class Schema:
         """The columns as `parse_columns` reads them."""
         return ",".join(column.text() for column in self.columns)
 
-    def to_json(self) -> dict[str, list[Any]]:
+    def to_json(self) -> dict[str, Any]:
         """As the ledger stores it; `from_json` is the inverse."""
-        return {
+        said: dict[str, Any] = {
             "columns": [_column_json(column) for column in self.columns],
             "constraints": [constraint.text() for constraint in self.constraints],
         }
+        said.update({"dropped": True} if self.dropped else {})
+        said.update({"began": self.began} if self.began else {})
+        return said
 
     def fresh(self) -> Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
@@ -80,7 +89,7 @@ class Schema:
         Rows of that branch have not seen it, also those above the seq of its change: where a column is required and has
         a default, they have that.
         """
-        return Schema(tuple(_carried(column, number) for column in self.columns), self.constraints)
+        return replace(self, columns=tuple(_carried(column, number) for column in self.columns))
 
     @cached_property
     def stored(self) -> dict[str, Column]:
@@ -109,7 +118,9 @@ def parse_mapping(types: Mapping[str, str]) -> Schema:
 def from_json(doc: Any) -> Schema:
     """A schema from what `to_json` gave."""
     try:
-        return Schema(tuple(map(_column_from_json, doc["columns"])), parse_constraints(doc.get("constraints", ())))
+        columns = tuple(map(_column_from_json, doc["columns"]))
+        constraints = parse_constraints(doc.get("constraints", ()))
+        return Schema(columns, constraints, doc.get("dropped", False), doc.get("began", 0))
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
             f"not a stored schema: {type(error).__name__} {error}",

@@ -194,6 +194,11 @@ class TableState:
         """Every version up to this seq is in the state, or was replaced by a later one up to it."""
         return self.folded.head.last_seq if self.folded is not None else 0
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it is not there any more for who reads and writes the branch; others, and the past, have it."""
+        return self.schema.dropped
+
     def under(self, schema: Schema) -> TableState:
         """The same rows under another schema."""
         folded = self.folded.under(schema) if self.folded is not None else None

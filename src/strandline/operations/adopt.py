@@ -16,7 +16,7 @@ from strandline.engines.spark import source
 from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
 from strandline.ledger.idempotency import recall
 from strandline.ledger.loads import find_load
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_shown
 from strandline.model.arrow import from_arrow
 from strandline.model.operations import Loaded
 from strandline.model.schema import Schema
@@ -70,7 +70,7 @@ def _metadata_file(name: str) -> str | None:
 def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> None:
     """A table that has rows already is adopted into only by the adoption that made it."""
     with ctx.ledger.write() as txn:
-        state = read_states(txn.conn, branch, [table])[0]
+        state = read_shown(txn.conn, branch, [table])[0]
         ours = recall(txn, scope_name(state), _key(found), found.digest) is not None
         begun = find_load(txn.conn, state.head.branch_id, state.table.table_id, _key(found)) is not None
     if state.head.books.acked and not ours and not begun:

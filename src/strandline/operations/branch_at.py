@@ -57,13 +57,13 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
     with ctx.ledger.read() as conn:
         point = find_point(conn, at, MAIN)
         refuse_pruned(conn, point)
-        past = [(state, shown) for state, shown in read_past(conn, point) if state.table.key]
+        past = [(state, shown) for state, shown in read_past(conn, point) if state.table.key and not state.is_dropped]
     if point.covers == point.commit.commit_id:
         return create_branch_of(ctx.ledger, name, point.holder, point.commit.commit_id)
     hidden = {one.commit_id for one in point.hidden}
     with ctx.ledger.write() as txn:
         refuse_pruned(txn.conn, point)  # here too: a retention may have come to it since
-        schemas = {state.table.table_id: _version(state) for state, _ in past}
+        schemas = {state.table.table_id: state.head.schema_version for state, _ in past}
         made = making.begin(txn, name, point, schemas, hidden)
         building = branch_name(txn.conn, made)
     try:
@@ -79,11 +79,6 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
         raise
     fail("branch.after_commit")
     return Branch(made, name, point.commit.commit_id, None, at_us)
-
-
-def _version(state: TableState) -> int:
-    """The number of the schema that a table has at the point."""
-    return next(number for number, schema in state.schemas.items() if schema is state.schema)
 
 
 def _cut(ctx: Context, branch: str, table: str, shown: Shown, actor: str) -> None:

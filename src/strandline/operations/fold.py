@@ -69,7 +69,7 @@ class Fold:
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the newest versions in the place of the older ones; the log's files stay for as long as that takes."""
-        view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s)
+        view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s).whole()
         with view.held():
             effect = self._stage(ctx, view, running.op_id)
         self.waited_for = somebody_waits(ctx, folded_of(view.state(self.table)))

@@ -25,7 +25,7 @@ from strandline.ledger.idempotency import forget, recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.loads import Load, Part
 from strandline.ledger.query_marks import last_batch
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_shown
 from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.rows import MAX_REPORTED
@@ -70,7 +70,7 @@ def identity(table_id: str, branch: str, inputs: Sequence[Input], mode: str = "a
 def load(ctx: Context, request: LoadRequest) -> Loaded:
     """Load it, or say that it is loaded already."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, request.branch, [request.table])[0]
+        state = read_shown(conn, request.branch, [request.table])[0]
     state.table.require_log("files can't be loaded into it")
     # Two processes that run the same load would do each other's work, and undo it when one of them fails.
     with holding(ctx, lease_of_load(scope_name(state), request.key)):

@@ -25,7 +25,7 @@ from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import Part
 from strandline.ledger.purged_keys import seen_hashes
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_shown
 from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
@@ -80,7 +80,7 @@ class LoadBite:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, always: even a load without rows settles its key."""
-        state = read_states(conn, self.branch, [self.table])[0]
+        state = read_shown(conn, self.branch, [self.table])[0]
         return Coverage(state.head.branch_id, (scope_of(state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
@@ -100,7 +100,7 @@ class LoadBite:
         """Take the seqs; the tail of the state that comes back is exactly what lies below them."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
-            state = read_states(txn.conn, self.branch, [self.table])[0]
+            state = read_shown(txn.conn, self.branch, [self.table])[0]
             head = state.head
             first_seq = reservations.reserve(txn, running.op_id, head.branch_id, head.table_id, self.plan.rows)
             fail("reserve.before_commit")

@@ -23,7 +23,7 @@ from strandline.failpoints import fail
 from strandline.ledger import leases, loads, reservations
 from strandline.ledger.bases import read_base
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import is_protected, read_states, refuse_protected
+from strandline.ledger.tables import is_protected, read_shown, refuse_protected
 from strandline.model.declared import Declared
 from strandline.model.foreign import column_ddl
 from strandline.model.ids import new_id
@@ -124,7 +124,7 @@ class LoadTables:
 
     def _declared(self, conn: Connection) -> Declared:
         base = read_base(conn, self.branch, [])
-        declared = Declared.of(base.branch_id, base.shape, read_states(conn, self.branch))
+        declared = Declared.of(base.branch_id, base.shape, read_shown(conn, self.branch))
         for table_id, version in self.plan.versions.items():
             state = declared.states.get(table_id)
             if state is None or state.head.schema_version != version:

@@ -29,7 +29,7 @@ from strandline.ledger.bases import Base, HeadNow
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
-from strandline.ledger.ledger import MAX_SEQ, Ledger
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.mutations import Held, Moved, Mutation, Source, TableChange, TableRead, fast_forward
 from strandline.ledger.refs import find_homes
 from strandline.model import rows as rules
@@ -38,7 +38,7 @@ from strandline.model.constraints import Cardinality
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
 from strandline.model.keys import key_hash, shown_key
-from strandline.model.merge import Merged, Resolution, RowConflict, tables_of
+from strandline.model.merge import Merged, Resolution, RowConflict, key_text, tables_of
 from strandline.model.migration import refers
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
@@ -47,9 +47,10 @@ from strandline.model.violations import Violation
 from strandline.model.wire import to_json_lines
 from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import Sides, TableMerge
+from strandline.operations.merge_schemas import Line, Schemas, merged_schemas
 from strandline.operations.mutate import HELD_S, table_change
 from strandline.views.breaking import breaking, newly_broken
-from strandline.views.diff import Written
+from strandline.views.diff import Written, said
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions, row_at
 from strandline.views.view import View
@@ -88,7 +89,7 @@ class _Plan:
     is_ahead: bool = False
     tables: list[TableMerge] = field(default_factory=list)
     adopted: list[Adoption] = field(default_factory=list)
-    schemas: dict[str, int] = field(default_factory=dict)
+    schemas: Schemas = field(default_factory=Schemas)
     coming: list[tuple[TableState, pa.Table]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     conflicts: list[RowConflict] = field(default_factory=list)
@@ -197,26 +198,32 @@ class Merger:
             base = bases[0].commit_id if bases else None
             made, kept = graph.only(theirs, base), graph.only(ours, base)
             plan = _started(source, target, theirs, is_ahead=_is_ahead(graph, theirs, ours, base))
+            source, target = source.whole(), target.whole()
             names = _keyed(source, made)
-            wanted = _schemas(plan, graph, source, target, names, kept)
+            line = Line(graph, ours, bases, kept)
+            plan.schemas = merged_schemas(line, source, target, names, request.resolution)
             homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
         plan.adopted = [one for one in adopted.values() if one is not None]
         if (plan.is_ahead and len(plan.adopted) < len(names)) or not adopting:
             plan.is_ahead = False
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]
-        taken = {one.table for one in plan.adopted}
+        if not plan.is_ahead:
+            plan.adopted = [one for one in plan.adopted if one.table not in plan.schemas.settled]
+        plan.conflicts += plan.schemas.conflicts
+        left = {one.table for one in plan.adopted} | {one.table for one in plan.conflicts} | plan.schemas.settled
+        wanted = plan.schemas.wanted
         here, source, target = target, source.under(wanted), target.under(wanted)
         plan.coming = [] if plan.is_ahead else _coming(plan, source)
         past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
         written = self._written(source, homes[0], wanted), self._written(target, homes[1], wanted)
         for name in names:
-            if name not in taken and not any(one.table == name for one in plan.conflicts):
+            if name not in left:
                 read = source.state(name).head
                 plan.barriers[read.table_id] = read.barrier
                 sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
-        plan.conflicts += [one for table in plan.tables for one in table.conflicts]
+        plan.conflicts += [one for table in plan.tables for one in (*table.conflicts, *_lacking(table))]
         plan.conflicts += _broken(plan, here, target.beside([state for state, _ in plan.coming]))
         _refuse_unknown(request.resolution, plan)
         return plan
@@ -228,7 +235,7 @@ class Merger:
         if homes is None:
             return None
         (_, own), *others = homes or [("", [])]
-        return [(view, own), *((self._view(view.branch, tip).under(wanted), some) for tip, some in others)]
+        return [(view, own), *((self._view(view.branch, tip).whole().under(wanted), some) for tip, some in others)]
 
     def _adoption(
         self,
@@ -283,7 +290,7 @@ class Merger:
             reads=tuple(_reads(plan, look, judged)),
             shape=plan.base.shape,
             tip=plan.base.tip if plan.is_ahead else None,
-            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas, plan.barriers),
+            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas.brought, plan.barriers),
         )
 
 
@@ -327,23 +334,24 @@ def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None
 def _refuse_unknown(resolution: Resolution, plan: _Plan) -> None:
     """BadRequest where a file decides on what is no conflict."""
     known = {(one.state.table.name, key) for one in plan.tables for key in one.decided()}
+    known |= {(name, key_text({})) for name in plan.schemas.disputed}
     for table, key in resolution.rows:
         if (table, key) not in known:
             raise BadRequest(
                 f"the resolution file decides on {table} {key}, which is not in conflict",
                 hint="Write it anew with `strand merge --dry-run --write FILE`.",
             )
-    names = {one.state.table.name for one in plan.tables}
+    names = {one.state.table.name for one in plan.tables} | plan.schemas.disputed
     for table in resolution.tables:
         if table not in names:
             raise BadRequest(f"the resolution file decides on table {table!r}, which is not in conflict")
 
 
 def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> _Plan:
-    states = [target.state(name) for name in target.tables if target.state(name).table.key]
-    heads = {one.table.table_id: HeadNow.of(one) for one in states}
+    every = target.whole()
+    heads = {every.state(name).table.table_id: HeadNow.of(every.state(name)) for name in every.tables}
     base = replace(target.base, heads=heads)
-    declared = Declared.of(base.branch_id, base.shape, states)
+    declared = Declared.of(base.branch_id, base.shape, [target.state(name) for name in target.tables])
     return _Plan(base, source.base.branch_id, tip, declared, is_ahead)
 
 
@@ -353,37 +361,14 @@ def _keyed(source: View, made: Sequence[Commit]) -> list[str]:
     return [name for name in source.tables if name in named and source.state(name).table.key]
 
 
-def _schemas(
-    plan: _Plan, graph: Graph, source: View, target: View, names: Sequence[str], kept: Sequence[Commit]
-) -> dict[str, Schema]:
-    """The schema that each table has after the merge: the one that a side changed. If both did, it is a conflict."""
-    wanted: dict[str, Schema] = {}
-    numbers = {one.seq for one in kept}
-    for name in names:
-        if name not in target.tables:
-            continue
-        theirs, ours = source.state(name), target.state(name)
-        wanted[ours.table.table_id] = ours.schema
-        if theirs.head.schema_version == ours.head.schema_version or theirs.schema == ours.schema:
-            continue
-        if graph.reaches(plan.base.tip, graph.at(theirs.head.schema_version)):
-            continue  # the source has an older one
-        if ours.head.schema_version in numbers:
-            plan.conflicts.append(
-                RowConflict(
-                    "divergent_schema",
-                    name,
-                    {},
-                    tuple(sorted(set(theirs.schema.names) ^ set(ours.schema.names))),
-                    None,
-                    ours.schema.to_json(),
-                    theirs.schema.to_json(),
-                )
-            )
-            continue
-        plan.schemas[ours.table.table_id] = theirs.head.schema_version
-        wanted[ours.table.table_id] = theirs.schema.carried(MAX_SEQ)
-    return wanted
+def _lacking(table: TableMerge) -> Iterator[RowConflict]:
+    """Rows that would be written without a value that the table has come to require: the source did not know."""
+    gone = table.written[REMOVED]
+    for column in table.state.schema.columns:
+        if not column.nullable:
+            lacks = pc.and_(pc.is_null(table.written[column.name]), pc.invert(gone))
+            for key in said(table.written.filter(lacks).select(list(table.state.table.key)), table.state):
+                yield RowConflict("value_violation", table.state.table.name, key, (column.name,), None, None, None)
 
 
 def _broken(plan: _Plan, before: View, after: View) -> Iterator[RowConflict]:
@@ -403,7 +388,7 @@ def _newly_broken(plan: _Plan, before: View, after: View) -> Iterator[Violation]
     coming = {state.table.name for state, _ in plan.coming}
     for table in plan.tables:
         state = after.state(table.state.table.name)
-        if state.table.table_id in plan.schemas:
+        if state.table.table_id in plan.schemas.brought:
             _note_seen(plan, after, state)
             written = _shown_keys(table.written, state)
             for one in newly_broken(after, state, before.state(state.table.name).schema):
@@ -427,7 +412,7 @@ def _too_few(plan: _Plan, after: View) -> Iterator[Violation]:
 
 def _note_seen(plan: _Plan, after: View, state: TableState) -> None:
     """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
-    seen = [state, *map(after.state, refers(state.schema.constraints))]
+    seen = [state, *map(after.state, refers(state.schema))]
     plan.seen |= {one.table.table_id for one in seen} & plan.base.heads.keys()
 
 
@@ -439,9 +424,11 @@ def _shown_keys(rows: pa.Table, state: TableState) -> set[str]:
 def _examined(plan: _Plan, look: Looking) -> tuple[Judged, Changes | None]:
     """Judge the merged rows, if any of the tables declares anything; what breaks a rule is a conflict."""
     declared = plan.declared
-    if plan.schemas or plan.coming:
+    if plan.schemas.brought or plan.coming:
         others = [*(one.state for one in plan.tables), *(state for state, _ in plan.coming)]
+        gone = [table_id for table_id, one in plan.schemas.brought.items() if one.schema.dropped]
         states = dict(declared.states) | {one.table.table_id: one for one in others}
+        states = {table_id: state for table_id, state in states.items() if table_id not in gone}
         declared = Declared(declared.branch_id, declared.shape, states)
     ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
     ids += [state.table.table_id for state, _ in plan.coming]
@@ -531,11 +518,13 @@ def _reads(plan: _Plan, look: Looking, judged: Judged) -> Iterator[TableRead]:
     keys: dict[str, dict[bytes, None]] = {key: dict(asked) for key, asked in look.asked.items()}
     for table in plan.tables:
         keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
+    names = {table_id: state.table.name for table_id, state in plan.declared.states.items()}
+    names |= {table.state.table.table_id: table.state.table.name for table in plan.tables}
     for table_id in {**keys, **judged.reads, **dict.fromkeys(plan.seen)}:
         head = plan.base.heads.get(table_id)
         if head is None:
             continue  # it comes with the merge
-        name = plan.declared.states[table_id].table.name
+        name = names.get(table_id, table_id)
         asked, claims = list(keys.get(table_id, {})), list(judged.reads.get(table_id, {}))
         if len(asked) > FEW_KEYS or table_id in plan.seen:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)

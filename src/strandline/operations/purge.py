@@ -164,7 +164,7 @@ def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Mainta
     found = find(ctx, state, where)
     tail = 0
     if state.tail:
-        tail = View(ctx.ledger, branch, ctx.iceberg).count(state.table.name, where) - found.removal.rows
+        tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(state.table.name, where) - found.removal.rows
     before = {"rows": state.head.books.log + sum(ref.rows for ref in state.tail)}
     after = {"rows": before["rows"] - found.removal.rows - tail}
     return Maintained(

@@ -41,7 +41,8 @@ class Asked:
 
 def make_plan(view: View, doc: Any, *, hard: bool = False) -> Plan:
     """The steps from a branch's schemas to those of a document."""
-    states = {name.lower(): view.state(name) for name in view.tables}
+    every = view.whole()
+    states = {name.lower(): every.state(name) for name in every.tables}
     found = plan(view.branch, states, parse_wanted(doc), on_main=view.branch == MAIN, hard=hard)
     for table in found.tables:
         _check(view, found, table)
@@ -62,7 +63,8 @@ def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applie
         if not planned.tables:
             return Applied((), None)
         seen = look_at(view, planned)
-        change = SchemaChange(planned, asked.actor, asked.message or _message(planned), seen, asked.tip)
+        message, shape = asked.message or _message(planned), view.base.shape
+        change = SchemaChange(planned, asked.actor, message, shape, seen, asked.tip)
         fail("schema.before_store")
         try:
             return Applied(planned.steps, change_schemas(ledger, change))
@@ -94,7 +96,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
         if table.state is None or not table.is_validated:
             continue
         state = after.state(table.name)
-        seen |= {table.name.lower(), *refers(state.schema.constraints)}
+        seen |= {table.name.lower(), *refers(state.schema)}
         for column in table.required:
             found += lacking(after, state, column)
         for constraint in table.constraints:
@@ -118,7 +120,7 @@ def preview(view: View, planned: Plan) -> View:
     schemas = {
         table.state.table.table_id: numbered(table.schema, MAX_SEQ)
         for table in planned.tables
-        if table.state is not None and table.schema is not None
+        if table.state is not None
     }
     return view.under(schemas)
 
@@ -127,12 +129,12 @@ def _check(view: View, planned: Plan, table: TablePlan) -> None:
     """BadRequest where a table can't be so, by what it and others will be."""
     new = {one.name.lower(): one for one in planned.tables}
     schema, wanted = table.schema, table.wanted
-    if schema is None:
+    if schema.dropped:
         return
 
     def target(name: str) -> Target:
         one = new.get(name.lower())
-        if one is None or one.schema is None:
+        if one is None:
             state = view.state(name)
             return Target(state.table.name, state.table.key, state.schema)
         key = one.state.table.key if one.state is not None else one.wanted.key or ()

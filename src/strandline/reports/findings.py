@@ -43,7 +43,7 @@ class Look:
     @classmethod
     def at(cls, lake: Lake, *, deep: bool) -> Look:
         """Take a view and look at it."""
-        return cls(lake, lake.view(MAIN), deep, time.time_ns() // 1000)
+        return cls(lake, lake.view(MAIN).whole(), deep, time.time_ns() // 1000)
 
     def states(self) -> list[TableState]:
         """Every table as the view has it, and the states of the keyed ones."""

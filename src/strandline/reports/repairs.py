@@ -45,7 +45,7 @@ def follow(lake: Lake) -> list[str]:
     """Let Iceberg follow a ledger that was restored: its refs may be at commits that this ledger does not know."""
     done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
     done += _recovered(Look.at(lake, deep=False))
-    return done + list(_refs(Look.at(lake, deep=False), lake.view().tables))
+    return done + list(_refs(Look.at(lake, deep=False), lake.view().whole().tables))
 
 
 def _payloads(look: Look) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _settle(lake: Lake, state: TableState, orphans: Collection[str], *, take_bac
 
 
 def _pin(lake: Lake, state: TableState) -> Callable[[], int | None]:
-    return lambda: lake.view().state(state.table.name).head.log_snapshot
+    return lambda: lake.view().whole().state(state.table.name).head.log_snapshot
 
 
 def _ours(lake: Lake, state: TableState) -> Callable[[int], bool]:

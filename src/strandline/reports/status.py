@@ -24,6 +24,7 @@ from strandline.reports.tables import describe
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.views.view import View
 
 LAST_RECOVERIES = 5
 

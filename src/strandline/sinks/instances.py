@@ -20,7 +20,7 @@ from strandline.errors import BadRequest, Busy, CallerError, Environment, neares
 from strandline.ledger import sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
-from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_states
+from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
 from strandline.model.ids import new_id
 from strandline.model.sinks import Sink
 from strandline.sinks.destination import Destination, Later, Park
@@ -87,6 +87,7 @@ def add(around: Surroundings, asked: Wanted, *, start: int | None, check: bool, 
     """Make a sink. `start` is the seq it begins behind, None for now; `check` asks its destination first."""
     with around.ledger.read() as conn:
         _check(conn, asked)
+        read_shown(conn, asked.branch, asked.tables, tails=False)  # a dropped table gets no new followers
         now_seq = around.ledger.last_seq(conn)
     if start is not None and not 0 <= start <= now_seq:
         raise BadRequest(f"a sink can't begin at seq {start}", hint=f"From 0 to {now_seq}, or now.")
@@ -195,7 +196,8 @@ def _check(conn: Connection, asked: Wanted) -> None:
     if asked.tables is not None:
         for table in asked.tables:
             find_table(conn, table)
-    states = read_states(conn, asked.branch, asked.tables)
+    read = read_shown if asked.tables is None else read_states  # one that it names may have been dropped since
+    states = read(conn, asked.branch, asked.tables)
     shared = [state.table.name for state in states if asked.branch != MAIN and not state.table.key]
     if asked.tables is not None and shared:
         raise BadRequest(

@@ -6,6 +6,7 @@ Both read what the commits in between wrote, and the rows that these meet; not t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -21,6 +22,7 @@ from strandline.model.arrow import batch_arrow
 from strandline.model.changes import Changes, RowChange, RowDiff, kind_of
 from strandline.model.commits import Commit
 from strandline.model.merge import key_text
+from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import ACTOR, AT, COMMIT, REMOVED, SEQ
 from strandline.model.wire import to_json_lines
@@ -65,9 +67,9 @@ def _differing(views: tuple[View, View], name: str, written: Written) -> Iterato
     state = here[-1].state(name)
     shape = pa.schema([one for one in batch_arrow(state.schema, state.table) if one.name != REMOVED])
     key = list(state.table.key)
-    schemas = {state.table.table_id: state.schema}
-    sides = [view.under(schemas) if name in view.tables else None for view in views]
-    keys = _touched(sides, name, key, written)
+    sides = [_under(view, name, state.schema) if name in view.tables else None for view in views]
+    is_one = len({view.state(name).schema.began for view in here}) == 1
+    keys = _touched(sides, name, key, written if is_one else None)
     rows = [
         (shape.empty_table() if view is None else view.pick(name, keys)).select(shape.names).cast(shape)
         for view in sides
@@ -80,9 +82,18 @@ def _differing(views: tuple[View, View], name: str, written: Written) -> Iterato
         yield RowDiff(name, kind_of(was, is_), named, changed, was, is_)
 
 
+def _under(view: View, name: str, schema: Schema) -> View:
+    """A side's rows as the other's schema has them; which rows these are is its own affair."""
+    state = view.state(name)
+    return view.under({state.table.table_id: replace(schema, began=state.schema.began)})
+
+
 def _touched(sides: Sequence[View | None], name: str, key: list[str], written: Written) -> pa.Table:
-    """The keys of rows that may differ: those that the commits in between wrote; all, where their logs are gone."""
-    if written is None:
+    """The keys of rows that may differ: those that the commits in between wrote.
+
+    All, where their logs are gone, and where the table is on one side alone: it may have been dropped.
+    """
+    if written is None or None in sides:
         found = [view.having(name, key, None) for view in sides if view is not None]
     else:
         found = [changed_rows(view, name, some).select(key) for view, some in written if name in view.tables]

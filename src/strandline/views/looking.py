@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from strandline.errors import Conflict
+from strandline.errors import Conflict, NotFound
 from strandline.ledger.bases import Base, HeadNow, read_base
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import read_shown
 from strandline.model.arrow import batch_arrow
 from strandline.model.declared import Declared
 from strandline.model.keys import key_hash
@@ -76,7 +76,10 @@ class Looking:
             parts = [pa.array(some, type_) for some, type_ in zip(zip(*values, strict=True), types, strict=True)]
             asked = pa.Table.from_arrays(parts, names=list(columns))
         names = list(dict.fromkeys([*state.table.key, *columns]))
-        view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
+        try:
+            view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
+        except NotFound as error:  # it was dropped meanwhile
+            raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved") from error
         if view.state(state.table.name).head.schema_version != state.head.schema_version:
             raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
         wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
@@ -101,7 +104,7 @@ def read_declared(ledger: Ledger, branch: str) -> Declared:
     """What the tables of a branch declare, as it is now."""
     with ledger.read() as conn:
         base: Base = read_base(conn, branch, [])
-        return Declared.of(base.branch_id, base.shape, read_states(conn, branch, tails=False))
+        return Declared.of(base.branch_id, base.shape, read_shown(conn, branch, tails=False))
 
 
 def _no_spark() -> Iceberg:

@@ -21,6 +21,7 @@ from strandline.model.types import AT, COMMIT, SEQ
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Connection
     from strandline.ledger.refs import Point
+    from strandline.model.commits import Commit
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class Shown:
 
 
 def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
-    """The tables that there were at a point, under the schemas of then, with the rows of each that it shows."""
+    """The tables that there were at a point, under the schemas of then, with the rows of each that it shows.
+
+    One that had been dropped by then is among them, under the schema that says so.
+    """
     found: list[tuple[TableState, Shown]] = []
     older = tuple(one.commit_id for one in point.hidden if one.seq < point.commit.seq)
     graph = Graph(conn)
@@ -73,7 +77,8 @@ def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
         else:
             late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
             shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))
-        found.append((replace(state, schema=state.schemas[version]), shown))
+        head = replace(state.head, schema_version=version)
+        found.append((replace(state, head=head, schema=state.schemas[version]), shown))
     return found
 
 
@@ -85,9 +90,15 @@ def refuse_pruned(conn: Connection, point: Point) -> None:
 
 def _schema_version(graph: Graph, state: TableState, point: Point) -> int | None:
     """The version of a table's schema at a point; None where there was no such table."""
-    made = [number for number in sorted(state.schemas, reverse=True) if number <= point.commit.seq]
     if state.table.key:
-        return next((number for number in made if graph.reaches(point.commit.commit_id, graph.at(number))), None)
+        return version_at(graph, state, point.commit)
+    made = [number for number in sorted(state.schemas, reverse=True) if number <= point.commit.seq]
     if point.at_us is not None:
         made = [number for number in sorted(state.schemas, reverse=True) if graph.at(number).at_us <= point.at_us]
     return next(iter(made), None)
+
+
+def version_at(graph: Graph, state: TableState, commit: Commit) -> int | None:
+    """The version of a keyed table's schema at a commit: the newest that it reaches; None where there is none."""
+    made = [number for number in sorted(state.schemas, reverse=True) if number <= commit.seq]
+    return next((number for number in made if graph.reaches(commit.commit_id, graph.at(number))), None)

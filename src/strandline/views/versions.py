@@ -91,8 +91,10 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     head = base.heads.get(state.table.table_id)
     if head is None:
         return {}
-    # Up to `swept_seq` a hash may tell of a version that a load has replaced, without a hash of its own.
-    newest = touches.newest(conn, base.lineage, state.table.table_id, keys, max(head.folded_seq, head.swept_seq))
+    # Up to `swept_seq` a hash may tell of a version that a load has replaced, without a hash of its own. Up to `began`
+    # it tells of the table that was dropped before this one was added.
+    since = max(head.folded_seq, head.swept_seq, state.schema.began)
+    newest = touches.newest(conn, base.lineage, state.table.table_id, keys, since)
     by_batch: dict[str, list[tuple[bytes, int]]] = {}
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
@@ -169,7 +171,7 @@ def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict
     there = _find(state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked))
     for key, version in itertools.chain(there, _in_tail(conn, base, state, asked)):
         known = found.get(key_hash(key))
-        if known is None or known.seq < version.seq:
+        if version.seq > state.schema.began and (known is None or known.seq < version.seq):
             found[key_hash(key)] = version
     return found
 

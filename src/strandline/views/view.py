@@ -23,7 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.refs import find_point
 from strandline.ledger.reservations import first_late
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables import dropped_by, not_shown, read_shown, read_states
 from strandline.model.schema import Schema
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState
 from strandline.model.types import COMMIT, OURS, SEQ, Column
@@ -79,12 +79,15 @@ class View:
     ) -> None:
         self._shown: Mapping[str, Shown] = {}
         with ledger.read() as conn:
-            if at is None:
-                states = read_states(conn, branch, only)
-            else:
+            if at is not None:
                 past = read_past(conn, find_point(conn, at, branch))
                 states = [state for state, _ in past]
                 self._shown = {state.table.table_id: shown for state, shown in past}
+            elif only is not None:
+                states = read_shown(conn, branch, only)
+            else:
+                states = read_states(conn, branch)
+            gone = {state.table.name.lower(): dropped_by(conn, state) for state in states if state.is_dropped}
             self.base = read_base(conn, branch, ())
             at_us = ledger.last_at_us(conn)
         self.branch = branch
@@ -92,7 +95,15 @@ class View:
         self._at_us = at_us
         self._keeper = Keeper(ledger, at_us, grace_s)
         self._iceberg = iceberg
-        self._states = {state.table.name.lower(): state for state in states}
+        self._gone = gone
+        self._every = {state.table.name.lower(): state for state in states}
+        self._states = {name: state for name, state in self._every.items() if name not in gone}
+
+    def whole(self) -> View:
+        """The same view with dropped tables too, for who needs their history."""
+        other = copy.copy(self)
+        other._states = self._every
+        return other
 
     @property
     def tables(self) -> list[str]:
@@ -123,6 +134,8 @@ class View:
         found = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
         if found is not None and name.endswith(STATE):
             found = found.folded
+        if found is None and name.lower() in self._gone:
+            raise not_shown(name, self._gone[name.lower()])
         if found is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
         if (shown := self._shown.get(found.table.table_id)) is not None:
@@ -257,6 +270,7 @@ class View:
         schema = log_schema(state)
         tail = pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
         rows = read_view(self._iceberg().session, state.table.iceberg_name, pin, tail, columns, since, until)
+        rows = rows.where(f"{SEQ} > {state.schema.began}") if state.schema.began else rows
         shown = self._shown.get(state.table.table_id)
         return rows if shown is None else rows.where(shown.condition("unix_micros"))
 
@@ -428,7 +442,8 @@ class View:
         return self._as_shown(state, files_sql(state, files, stored_columns(state)))
 
     def _as_shown(self, state: TableState, rows: str) -> str:
-        """Without the rows that came after the moment that is looked at."""
+        """Without the rows that came after the moment that is looked at, or before the table was added again."""
+        rows = f"SELECT * FROM ({rows}) WHERE {SEQ} > {state.schema.began}" if state.schema.began else rows
         shown = self._shown.get(state.table.table_id)
         return rows if shown is None else f"SELECT * FROM ({rows}) WHERE {shown.condition()}"
 

@@ -1,0 +1,62 @@
+"""Two schemas that came from one: what both sides' changes come to together, where they are about different columns.
+
+A column is the same one on both sides by its name in data files, whatever it is called. A side's changes are about the
+columns that it added, dropped or said something else of, and about those of constraints that it added or dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from strandline.model.constraints import Constraint
+from strandline.model.schema import Schema
+from strandline.model.types import Column
+
+
+def merge_schemas(base: Schema, ours: Schema, theirs: Schema) -> Schema | None:
+    """A schema with the changes of both; None where they are about the same columns, or give two the same name."""
+    if _touched(base, ours) & _touched(base, theirs):
+        return None
+    columns = _columns(base, ours, theirs)
+    names = [column.name.lower() for column in columns.values()]
+    if len(set(names)) < len(names):
+        return None
+    before, here, there = (_by_stored(schema) for schema in (base, ours, theirs))
+    kept = [one for one in before if one in here and one in there]
+    added = [one for one in (*here, *there) if one not in before]
+    constraints = tuple(_named(one, columns) for one in dict.fromkeys([*kept, *added]))
+    return replace(ours, columns=tuple(columns.values()), constraints=constraints)
+
+
+def _touched(base: Schema, side: Schema) -> set[str]:
+    """The columns that a side's changes are about, by their names in data files."""
+    before, after = base.stored, side.stored
+    found = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+    declared = set(_by_stored(base)) ^ set(_by_stored(side))
+    return found | {name for constraint in declared for name in constraint.columns}
+
+
+def _columns(base: Schema, ours: Schema, theirs: Schema) -> dict[str, Column]:
+    """The columns of both, by their names in data files: those of the base in their order, then ours, then theirs."""
+    found: dict[str, Column] = {}
+    for name in {**base.stored, **ours.stored, **theirs.stored}:
+        before, here, there = (schema.stored.get(name) for schema in (base, ours, theirs))
+        column = here if there == before else there
+        if column is not None:
+            found[name] = column
+    return found
+
+
+def _by_stored(schema: Schema) -> list[Constraint]:
+    """A schema's constraints, with columns by their names in data files: a rename is no other constraint."""
+    names = {column.name: column.stored for column in schema.columns}
+    return [_with(one, tuple(names[name] for name in one.columns)) for one in schema.constraints]
+
+
+def _named(constraint: Constraint, columns: dict[str, Column]) -> Constraint:
+    return _with(constraint, tuple(columns[name].name for name in constraint.columns))
+
+
+def _with(constraint: Constraint, columns: Any) -> Constraint:
+    return replace(constraint, columns=columns)
