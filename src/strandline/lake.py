@@ -150,7 +150,7 @@ class Lake(Versioned):
         from strandline.operations.schema_apply import look_at, make_plan
 
         view = self.view(branch)
-        planned = make_plan(view, doc, hard=hard)
+        planned = make_plan(view, doc, hard=self.ledger if hard else None)
         if not planned.refused:
             look_at(view, planned)
         return planned
@@ -165,11 +165,11 @@ class Lake(Versioned):
         expect: HeadIs | None = None,
         hard: bool = False,
     ) -> Applied:
-        """Make the schemas of a branch what a document says: all steps as one commit, or none of them."""
-        from strandline.operations.schema_apply import Asked, apply
+        """Make schemas what a document says, as one commit; `hard`: no file keeps values of columns that are gone."""
+        from strandline.operations.schema_apply import Asked, apply_asked
 
-        asked = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None, hard)
-        return apply(self.ledger, lambda: self.view(branch), asked)
+        asked = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
+        return apply_asked(self.context, lambda: self.view(branch), asked, hard=hard)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

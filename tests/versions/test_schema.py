@@ -413,14 +413,6 @@ def test_a_rule_comes_with_the_table_that_it_refers_to(lake: Lake) -> None:
         lake.mutate([sl.patch("person", "a", {"name": "red"})])
 
 
-def test_hard_is_refused_and_says_why(lake: Lake) -> None:
-    two_people(lake)
-    planned = lake.schema_plan(edited(lake, without("age")), hard=True)
-    assert told(planned) == [("drop column", "age", "refused")] and "share" in planned.steps[0].why
-    with pytest.raises(BadRequest, match="share"):
-        lake.schema_apply(edited(lake, without("age")), hard=True)
-
-
 def test_the_command_line_shows_plans_and_applies(lake: Lake, tmp_path: Path) -> None:
     """What it shows can be changed and applied; a loss has to be confirmed; a step that is refused is exit 3."""
     two_people(lake)

@@ -104,7 +104,7 @@ def retain(
     try:
         _run(context, "retain", tables, branch, actor, how, here=here)
     except PreconditionFailed as error:
-        if yes or not _asked(session_of(context), f"{error} Go on?"):
+        if yes or not consents(session_of(context), f"{error} Go on?"):
             raise
         _run(context, "retain", tables, branch, actor, {**how, "yes": True}, here=here)
 
@@ -178,7 +178,7 @@ def purge(
         if not dry_run and not yes:
             planned = lake.purge(table, where, branch=branch, dry_run=True)
             told = f"{planned.detail['rows']:,} rows of {planned.table} would be removed for good."
-            if not _asked(session, f"{told} Go on?"):
+            if not consents(session, f"{told} Go on?"):
                 raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
         how = {"branch": branch, "and_history": and_history, "dry_run": dry_run}
         asked = {"table": table, "where": where, "actor": who(actor), "how": how}
@@ -198,11 +198,11 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str
     total = state.head.books.log
     if total and lake.view().count_older(name, column, window_s) == total:
         told = f"every one of the {total:,} rows of {state.table.name} is older than that, and would be removed"
-        if not _asked(session, f"{told}. Go on?"):
+        if not consents(session, f"{told}. Go on?"):
             raise PreconditionFailed(told, hint="`--yes` sets it all the same.", count=total)
 
 
-def _asked(session: Session, question: str) -> bool:
+def consents(session: Session, question: str) -> bool:
     """What a person at a terminal answers; nobody is asked where there is none."""
     if session.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

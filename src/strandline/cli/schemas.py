@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.model.migration import Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
-Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped.")]
+Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped, for good.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,18 +58,21 @@ def apply(
     \b
     Example: strand schema apply people.json --branch try-out -m "ages are required"
     """
+    from strandline.cli.maintenance import consents
+
     session = session_of(context)
     doc = _document(file)
     with session.open() as lake:
         lost = [] if yes else lake.schema_plan(doc, branch=branch, hard=hard).loses
         if lost:
             what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
-            raise PreconditionFailed(
-                f"values would be shown no more: {what}",
-                hint="`--yes` does it; `strand schema plan` shows all steps.",
-                steps=[asdict(step) for step in lost],
-            )
+            said = f"values would be {'removed for good' if hard else 'shown no more'}: {what}"
+            if not consents(session, f"{said}. Go on?"):
+                hint = "`--yes` does it; `strand schema plan` shows all steps."
+                raise PreconditionFailed(said, hint=hint, steps=[asdict(step) for step in lost])
         done = lake.schema_apply(doc, branch=branch, actor=actor, message=message, hard=hard)
+    for text in done.warnings:
+        session.warn(text)
     commit = done.commit.commit_id if done.commit is not None else None
     document = {"branch": branch, "commit": commit, "steps": [asdict(step) for step in done.steps]}
 

@@ -22,10 +22,6 @@ from strandline.model.wanted import FIXED, WantedColumn, WantedTable
 
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
 
-HARD = (
-    "its values are in files that other branches, tags and the past share, so they can't be taken out of one branch "
-    "alone: make them null first, drop the column without --hard, and let the history expire"
-)
 REMOVE = "remove table"
 PURGES = "strand_purges"
 """The table that says what was purged; sinks deliver it."""
@@ -58,6 +54,7 @@ class Applied:
 
     steps: tuple[Step, ...]
     commit: Commit | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,11 @@ class TablePlan:
     wanted: WantedTable
     required: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def gone(self) -> set[str]:
+        """The columns that it drops, by their names in data files."""
+        return set() if self.state is None else self.state.schema.stored.keys() - self.schema.stored.keys()
 
     @property
     def is_validated(self) -> bool:
@@ -100,14 +102,10 @@ class Plan:
         return [step for step in self.steps if step.verdict == "loses data"]
 
 
-def plan(
-    branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, on_main: bool, hard: bool = False
-) -> Plan:
+def plan(branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, on_main: bool) -> Plan:
     """What has to be done; `current` are the branch's tables by folded name, those that were dropped there too.
 
     Steps that can't be done are among it.
-
-    With `hard` no value may be left that is shown no more, which is more than can be promised.
     """
     steps: list[Step] = []
     tables: list[TablePlan] = []
@@ -120,8 +118,6 @@ def plan(
         steps += found
         tables += [planned] if found and planned is not None else []
     steps = [_unless_referred_to(step, current, tables) for step in steps]
-    if hard:
-        steps = [replace(step, verdict="refused", why=HARD) if step.verdict == "loses data" else step for step in steps]
     return Plan(branch, tuple(steps), tuple(tables))
 
 

@@ -34,7 +34,10 @@ YIELD_S = 5.0
 
 @dataclass
 class Compact:
-    """One bite: groups of files that were chosen at a version of the table, and are merged if it is still that."""
+    """One bite: groups of files that were chosen at a version of the table, and are merged if it is still that.
+
+    The columns in `blank` are left without values.
+    """
 
     table: str
     branch: str
@@ -42,6 +45,7 @@ class Compact:
     version: int
     groups: Sequence[Group]
     kind: str = "compact"
+    blank: tuple[str, ...] = ()
     waited_for: bool = field(default=False, init=False)
 
     def cover(self, conn: Connection) -> Coverage | None:
@@ -56,7 +60,7 @@ class Compact:
         state = self.state
         prepare_branch(ctx, state, running.op_id)
         fail("stage.before_append")
-        snapshot = maintain.merge(ctx.iceberg(), place_of(state, running.op_id), self.groups)
+        snapshot = maintain.merge(ctx.iceberg(), place_of(state, running.op_id), self.groups, self.blank)
         fail("stage.after_append")
         added = added_files(ctx, state, snapshot)
         _check(running.op_id, self.groups, added)

@@ -21,7 +21,9 @@ from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
 from strandline.model.wanted import parse_wanted, to_document
+from strandline.operations.context import Context
 from strandline.operations.declare import check_new
+from strandline.operations.erase import erase, with_erasing
 from strandline.views.breaking import breaking, lacking
 from strandline.views.view import View
 
@@ -36,17 +38,23 @@ class Asked:
     actor: str
     message: str = ""
     tip: str | None = None
-    hard: bool = False
 
 
-def make_plan(view: View, doc: Any, *, hard: bool = False) -> Plan:
-    """The steps from a branch's schemas to those of a document."""
+def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> Plan:
+    """The steps from a branch's schemas to those of a document.
+
+    With a ledger to ask who else has its tables, no value may be left of columns that are shown no more.
+    """
     every = view.whole()
     states = {name.lower(): every.state(name) for name in every.tables}
-    found = plan(view.branch, states, parse_wanted(doc), on_main=view.branch == MAIN, hard=hard)
+    wanted = parse_wanted(doc)
+    found = plan(view.branch, states, wanted, on_main=view.branch == MAIN)
     for table in found.tables:
         _check(view, found, table)
-    return found
+    if hard is None:
+        return found
+    named = [states[table.name.lower()] for table in wanted if table.name.lower() in states]
+    return with_erasing(hard, found, named)
 
 
 def describe(view: View) -> dict[str, Any]:
@@ -54,11 +62,30 @@ def describe(view: View) -> dict[str, Any]:
     return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
 
 
+def apply_asked(ctx: Context, take_view: Callable[[], View], asked: Asked, *, hard: bool) -> Applied:
+    """Make a branch's schemas what a document says; `hard` leaves no values of columns that are shown no more."""
+    return apply_hard(ctx, take_view, asked) if hard else apply(ctx.ledger, take_view, asked)
+
+
+def apply_hard(ctx: Context, take_view: Callable[[], View], asked: Asked) -> Applied:
+    """The same as `apply`, and no values are left of columns that are shown no more. Run again it does what is left."""
+    view = take_view()
+    planned = make_plan(view, asked.doc, hard=ctx.ledger)
+    refuse(planned)
+    names = list(dict.fromkeys(step.table for step in planned.loses))
+    if names:
+        ctx.iceberg()  # where there is no Java, say so before anything is begun
+    gone = {one.name: one.gone for one in planned.tables}
+    done = apply(ctx.ledger, take_view, asked)
+    warnings = [text for name in names for text in erase(ctx, name, view.branch, asked.actor, gone.get(name, ()))]
+    return Applied(planned.steps, done.commit, tuple(warnings))
+
+
 def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applied:
     """Make a branch's schemas what a document says, as one commit; an error says what stands against it."""
     for attempts_left in reversed(range(ATTEMPTS)):
         view = take_view()
-        planned = make_plan(view, asked.doc, hard=asked.hard)
+        planned = make_plan(view, asked.doc)
         refuse(planned)
         if not planned.tables:
             return Applied((), None)

@@ -47,11 +47,14 @@ class Place:
     op_id: str
 
 
-def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group]) -> int:
-    """Write each group as one file in its files' place; returns the snapshot. Every row stays as it is."""
+def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group], blank: Sequence[str] = ()) -> int:
+    """Write each group as one file in its files' place; returns the snapshot. Every row stays as it is.
+
+    But for the values of the columns in `blank`: they have none any more.
+    """
     table = iceberg.load(place.table)
     with _Rewrite(iceberg, table, place) as rewrite:
-        added = rewrite.write(groups, None)
+        added = rewrite.write(groups, None, blank)
         change = table.newRewrite().validateFromSnapshot(place.pin)
         change = change.rewriteFiles(rewrite.files_of(groups), added)
         change.toBranch(place.branch).set("strand-op", place.op_id).commit()
@@ -142,7 +145,7 @@ class _Rewrite:
             )
         return found
 
-    def write(self, groups: Sequence[Group], without: str | None) -> Any:
+    def write(self, groups: Sequence[Group], without: str | None, blank: Sequence[str] = ()) -> Any:
         """Let Spark write each group as one file; returns the new files, which no snapshot has yet."""
         added = self._iceberg.jvm.java.util.HashSet()
         self._plan([file for group in groups for file in group])
@@ -151,7 +154,7 @@ class _Rewrite:
                 lambda left, right: left.unionByName(right),
                 [self._read(group) for group in groups[start : start + GROUPS_AT_ONCE]],
             )
-            added.addAll(self.save(_without(rows, without)))
+            added.addAll(self.save(_blanked(_without(rows, without), blank)))
         return added
 
     def save(self, rows: DataFrame) -> Any:
@@ -232,6 +235,16 @@ def _without(rows: DataFrame, seqs: str | None) -> DataFrame:
 
     gone = rows.sparkSession.read.option("__globPaths__", "false").parquet(seqs)
     return rows.join(sf.broadcast(gone), on=SEQ, how="left_anti").select(*rows.columns)
+
+
+def _blanked(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows in their order, without values in these columns."""
+    from pyspark.sql import functions as sf
+
+    for name in columns:
+        if name in rows.columns:
+            rows = rows.withColumn(name, sf.lit(None).cast(rows.schema[name].dataType))
+    return rows
 
 
 def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int]:

@@ -1,0 +1,261 @@
+"""Erasing: the values of columns that nobody is shown any more go, out of all data files and out of the history.
+
+A column that was dropped stays in the files, for other branches, for tags and for who looks back. With `--hard` it does
+not: files that hold values of it are written again without these, on every branch, a bite at a time; then the
+snapshots and batches go that still have the older files. That is done only where no other branch and no tag shows the
+column or keeps such files. Who dies on the way runs it again, and it does what is left: what is left is seen in the
+files themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow.parquet as pq
+
+from strandline.engines.spark import maintain
+from strandline.engines.storage import open_uri
+from strandline.errors import Busy, NotFound
+from strandline.ledger import batches
+from strandline.ledger.branches import KEPT, list_branches, list_tags
+from strandline.ledger.files import count_snapshots, read_files
+from strandline.ledger.history import Graph
+from strandline.ledger.ledger import MAIN, Connection, Ledger
+from strandline.ledger.loads import list_loads
+from strandline.ledger.tables import read_states, read_states_of
+from strandline.model.maintenance import Budget
+from strandline.model.migration import Plan, Step
+from strandline.model.schema import Schema
+from strandline.model.tables import DataFile, TableState
+from strandline.operations.compact import BITE_BYTES, Compact, step_aside
+from strandline.operations.context import Context
+from strandline.operations.expire import expire
+from strandline.operations.flush import flush
+from strandline.operations.layout import take_bite
+from strandline.operations.steps import run
+from strandline.operations.sweep import sweep
+from strandline.views.past import version_at
+
+ERASE = "erase column"
+ROWS = "the rows of a table are its history: drop it without --hard, and purge what must go"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A branch, or a tag, that has a table: with the schema that it shows it under."""
+
+    name: str
+    state: TableState
+    schema: Schema
+    is_tag: bool = False
+
+    def shows(self, stored: str) -> bool:
+        """Whether who reads there is shown a column; a table that was dropped there keeps its own for the past."""
+        return stored in self.schema.stored
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether it is a tag with files that nobody writes again; those of a log table are main's."""
+        return self.is_tag and bool(self.state.table.key)
+
+
+def with_erasing(ledger: Ledger, planned: Plan, states: Sequence[TableState]) -> Plan:
+    """A plan that leaves no values of what it drops from these tables, or dropped before; refused where others see it.
+
+    A table is dropped without that: its rows are history, and a purge removes them.
+    """
+    steps = list(planned.steps)
+    with ledger.read() as conn:
+        for state in states:
+            _refuse_loading(conn, state)
+            found = next((one for one in planned.tables if one.name == state.table.name), None)
+            after = state.schema if found is None else found.schema
+            if after.dropped:
+                steps = [_refused(step, ROWS) if step.table == state.table.name else step for step in steps]
+                continue
+            places = list(_places(conn, state))
+            here = [replace(one, schema=after) if one.name == planned.branch else one for one in places]
+            gone = {one.name: stored for stored, one in state.schema.stored.items() if stored not in after.stored}
+            steps = [_judged(conn, step, gone, here) if step.table == state.table.name else step for step in steps]
+            old = [one for one in unseen(here) if one not in gone.values() and _any_holds(conn, here, one)]
+            why = "it was dropped before; its values are removed from all files, and from what was before"
+            steps += [
+                _judged(conn, Step(ERASE, state.table.name, one, "loses data", why), {one: one}, here) for one in old
+            ]
+    return replace(planned, steps=tuple(steps))
+
+
+def _refuse_loading(conn: Connection, state: TableState) -> None:
+    """What a load has read already may have values of the column, and comes in later."""
+    if any(one["table"] == state.table.name for one in list_loads(conn)):
+        raise Busy(
+            f"a load into {state.table.name!r} is not finished",
+            hint="Nothing was changed. Run that load again to finish it; `strand status` shows it.",
+            reason="loading",
+        )
+
+
+def _refused(step: Step, why: str) -> Step:
+    return replace(step, verdict="refused", why=why)
+
+
+def _judged(conn: Connection, step: Step, gone: dict[str, str], places: Sequence[_Place]) -> Step:
+    if step.verdict != "loses data" or step.column not in gone:
+        return step
+    stored = gone[step.column]
+    others = [one.name for one in places if one.shows(stored)]
+    tags = [one for one in places if one.keeps_files and one.name not in others]
+    others += [one.name for one in tags if _holds_any(conn, one, stored)]
+    if others:
+        said = f"{', '.join(others)} still has it: drop it there too, or delete that, or leave --hard out"
+        return _refused(step, said)
+    return replace(step, why="its values are removed from all files, and from what was before")
+
+
+def unseen(places: Sequence[_Place]) -> list[str]:
+    """The columns of a table that no branch and no tag shows, by their names in data files."""
+    every = {name for one in places for schema in one.state.schemas.values() for name in schema.stored}
+    return sorted(name for name in every if not any(one.shows(name) for one in places))
+
+
+def _places(conn: Connection, state: TableState) -> Iterator[_Place]:
+    """Every branch and tag that has a table; a log table is main's, and tags show it as it was then."""
+    name = state.table.name
+    for branch in list_branches(conn) if state.table.key else ():
+        try:
+            found = read_states(conn, branch.name, [name])[0]
+        except NotFound:
+            continue
+        yield _Place(branch.name, found, found.schema)
+    if not state.table.key:
+        found = read_states(conn, MAIN, [name])[0]
+        yield _Place(MAIN, found, found.schema)
+    graph = Graph(conn)
+    for tag in list_tags(conn, kept=True):
+        there = {one.table.name: one for one in read_states_of(conn, tag.branch_id)}
+        if name not in there:
+            continue
+        commit = graph.commit(tag.commit)
+        earlier = [number for number in there[name].schemas if number <= commit.seq]
+        version = version_at(graph, there[name], commit) if state.table.key else max(earlier, default=None)
+        if version is not None:
+            said = "the history of a deleted branch" if tag.name.startswith(KEPT) else f"tag {tag.name}"
+            yield _Place(said, there[name], there[name].schemas[version], is_tag=True)
+
+
+def _parts(place: _Place) -> list[TableState]:
+    return [place.state, *([place.state.folded] if place.state.folded is not None else [])]
+
+
+def _files(conn: Connection, state: TableState) -> list[DataFile]:
+    return read_files(conn, state.head.branch_id, state.head.table_id, state.head.version)
+
+
+def _holds_any(conn: Connection, place: _Place, stored: str) -> bool:
+    """Whether files of a branch or tag, or rows of its tail, may have values of a column."""
+    return _in_tail(place.state, [stored]) or any(
+        holds(file, {stored}) for state in _parts(place) for file in _files(conn, state)
+    )
+
+
+def _in_tail(state: TableState, columns: Collection[str]) -> bool:
+    written = {ref.schema_version for ref in state.tail}
+    return any(name in state.schemas[version].stored for version in written for name in columns)
+
+
+def _any_holds(conn: Connection, places: Sequence[_Place], stored: str) -> bool:
+    return any(_holds_any(conn, one, stored) for one in places)
+
+
+def holds(file: DataFile, stored: set[str]) -> bool:
+    """Whether a data file has a value of one of these columns, by its footer; by its rows where that says nothing."""
+    system, path = open_uri(file.path)
+    with pq.ParquetFile(path, filesystem=system) as parquet:
+        footer = parquet.metadata
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                name = column.path_in_schema.split(".")[0]
+                if name not in stored:
+                    continue
+                known = column.statistics
+                if known is None or not known.has_null_count:
+                    return any(one.null_count < len(one) for one in parquet.read(columns=[name]).columns)
+                if known.null_count < column.num_values:
+                    return True
+    return False
+
+
+def erase(ctx: Context, table: str, branch: str, actor: str, wanted: Collection[str]) -> list[str]:
+    """Remove the values of a table's columns that nobody is shown, those that are `wanted` among them.
+
+    The answer says what has to stay for now, and why.
+    """
+    warnings: list[str] = []
+    while True:
+        with ctx.ledger.read() as conn:
+            every = list(_places(conn, read_states(conn, branch, [table])[0]))
+        columns = unseen(every)
+        places = [one for one in every if not one.is_tag]
+        done = [_rewritten(ctx, place, actor, columns) for place in places]
+        warnings += [text for one in done if one is not None for text in one]
+        if not any(one is not None for one in done):
+            break  # none of those that are there now holds a value: somebody may have come meanwhile
+    for place in places:
+        warnings += _forget(ctx, table, place.name, actor)
+    for stored in sorted(set(wanted) - set(columns)):
+        shown = ", ".join(one.name for one in every if one.shows(stored))
+        warnings.append(f"{stored} of {table} is shown by {shown} since: its values stay")
+    return warnings
+
+
+def _rewritten(ctx: Context, place: _Place, actor: str, columns: Sequence[str]) -> list[str] | None:
+    """Take the values of these columns out of a branch's log and state; None where there were none."""
+    done: list[list[str]] = []
+    if _in_tail(place.state, columns):
+        flushed = flush(ctx, place.state.table.name, place.name, actor)
+        done += [list(flushed.warnings)] if flushed.operation is not None else []
+    for part in _parts(place):
+        done += _rewrite(ctx, part.table.name, place.name, actor, columns)
+    return [text for one in done for text in one] if done else None
+
+
+def _rewrite(ctx: Context, table: str, branch: str, actor: str, columns: Sequence[str]) -> list[list[str]]:
+    """Write the files of a log, or of a state, again that hold values of these columns; each bite's warnings."""
+    warnings: list[list[str]] = []
+    while columns:
+        with ctx.ledger.read() as conn:
+            state = read_states(conn, branch, [table])[0]
+            files = _files(conn, state)
+        groups = [(file,) for file in files if holds(file, set(columns))]
+        if not groups:
+            break
+        bite = take_bite(groups, BITE_BYTES, maintain.GROUPS_AT_ONCE)
+        operation = Compact(table, branch, actor, state.head.version, bite, kind="erase", blank=tuple(columns))
+        done = run(ctx, operation)
+        warnings += [list(done.warnings)] if done is not None else []  # None: somebody else was first; look again
+        ctx.report(f"erasing from {state.table.name}", len(bite), len(groups))
+        if operation.waited_for:
+            step_aside(ctx, state)
+    return warnings
+
+
+def _forget(ctx: Context, table: str, branch: str, actor: str) -> list[str]:
+    """Let the snapshots and batches go that still hold values; says what has to stay."""
+    with ctx.ledger.read() as conn:
+        state = read_states(conn, branch, [table])[0]
+    while batches.sweep(ctx.ledger, grace_s=0, table_id=state.table.table_id):
+        pass
+    parts = [state, *([state.folded] if state.folded is not None else [])]
+    warnings: list[str] = []
+    for part in parts:
+        warnings += expire(ctx, part.table.name, branch, actor, Budget(), grace_s=0).warnings
+    sweep(ctx, [state.table.name], grace_s=0)
+    for part in parts:
+        with ctx.ledger.read() as conn:
+            kept, _ = count_snapshots(conn, part.head.branch_id, part.table.table_id)
+        left = kept - (0 if part.head.log_snapshot is None else 1)
+        if left:
+            warnings.append(f"{left} older snapshots of {part.table.name} stay on {branch}: an open delivery or a held "
+                            "view reads them. Run it again later")  # fmt: skip
+    return warnings
