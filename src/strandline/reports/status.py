@@ -24,7 +24,6 @@ from strandline.reports.tables import describe
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
-    from strandline.views.view import View
 
 LAST_RECOVERIES = 5
 
