@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.lake import Lake
-from tests.soak.scene import TABLES, Scene
+from tests.soak.scene import LISTS, TABLES, Scene
 from tests.soak.writer import Call, read_calls, row_of
 
 COLUMNS = ["part_id", "source", "n", "body"]
@@ -125,6 +125,33 @@ def _copy(scene: Scene) -> dict[str, list[pa.Table]]:
         else []
         for table in TABLES
     }
+
+
+def feeds(scene: Scene) -> list[str]:
+    """Destinations that don't have every version of the lists on main once, with its commit."""
+    import pyarrow.parquet as pq
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    names = ["id", "changes", "_removed", "_commit", "_seq"]
+    with Lake(scene.lake, read_only=True) as lake:
+        written = lake.view().sql(f'select {", ".join(names)} from "{LISTS}$log"').rows()
+    with Lake(scene.receiver, read_only=True) as lake:
+        query = f"select id, changes, _origin_removed, _origin_commit, _origin_seq from {LISTS}"
+        found = {"receiver": lake.view().sql(query).rows()}
+    objects = [path for path in (scene.blobs / LISTS).rglob("*.parquet") if not path.name.startswith(".")]
+    found["blobs"] = [row for path in objects for row in _tuples(pq.ParquetFile(path).read(columns=names), names)]
+    catalog = SqlCatalog("strand", uri=f"sqlite:///{scene.catalog}", warehouse=scene.copied)
+    copied = catalog.load_table(f"lake.{LISTS}").scan(selected_fields=tuple(names)).to_arrow()
+    found["copy"] = _tuples(copied, names)
+    return [
+        f"{place}: of {len(written):,} versions of {LISTS} {len(rows):,} are there, and they are not the same"
+        for place, rows in found.items()
+        if sorted(rows, key=repr) != sorted(written, key=repr)
+    ]
+
+
+def _tuples(table: pa.Table, names: list[str]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
 def overlaps(scene: Scene) -> list[str]:

@@ -125,12 +125,13 @@ def make(scene: Scene, at: Places) -> str:
     with create.create(scene.receiver) as receiver:
         for table in TABLES:
             receiver.create_table(table, COLUMNS)
+        receiver.create_table(LISTS, {"id": "string", "tokens": "list<string>?", "changes": "long?"})
         return create_token(receiver.ledger, GATEWAY)[1]
 
 
 def connect(scene: Scene, url: str, token: str) -> None:
     """Let the lake deliver to all three destinations, in small pieces, and never give up."""
-    patience = {"every": "1s", "max_attempts": 1_000_000, "unit_rows": 3_000, "tables": list(TABLES)}
+    patience = {"every": "1s", "max_attempts": 1_000_000, "unit_rows": 3_000, "tables": [*TABLES, LISTS]}
     scene.catalog.parent.mkdir()
     with Lake(scene.lake) as lake:
         forward = {"url": url, "gateway": GATEWAY, "token": token, "chunk_rows": 300, "timeout": "4s"}

@@ -20,8 +20,8 @@ from tests.proxy import PASS, Proxy
 from tests.soak.brancher import Lists, judge_lists
 from tests.soak.chaos import Chaos, Weather
 from tests.soak.children import Child
-from tests.soak.oracle import Offered, Verdict, overlaps, read_offered, verdicts
-from tests.soak.scene import ENVIRONMENT, SINKS, TABLES, Places, Scene, connect, make, places
+from tests.soak.oracle import Offered, Verdict, feeds, overlaps, read_offered, verdicts
+from tests.soak.scene import ENVIRONMENT, LISTS, SINKS, TABLES, Places, Scene, connect, make, places
 
 Tell = Callable[[str], None]
 REPORT_S = 15.0
@@ -110,8 +110,9 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     tell("comparing every destination with what was acked")
     offered = read_offered(scene, settings.seed, settings.names)
     found = verdicts(scene, offered)
-    lists = judge_lists(scene, settings.branchers)
-    wrong = [*left, *chaos.surprises, *overlaps(scene), *lists.wrong]
+    apart = feeds(scene)
+    lists = judge_lists(scene, settings.branchers)  # which merges what is left: no sink delivers that any more
+    wrong = [*left, *chaos.surprises, *overlaps(scene), *apart, *lists.wrong]
     return Outcome(offered, found, chaos.done + weather.done, wrong, lists)
 
 
@@ -177,7 +178,7 @@ def _left(lake: Lake) -> list[str]:
     with lake.ledger.read() as conn:
         found = [f"{intent.kind} is under way" for intent in read_intents(conn)]
         states = [(sink.name, state) for sink in list_sinks(conn) for state in read_streams(conn, sink)]
-    found += [f"{table} has a tail" for table in TABLES if view.state(table).tail]
+    found += [f"{table} has a tail" for table in (*TABLES, LISTS) if view.state(table).tail]
     for sink, state in states:
         where = f"{sink} {state.table}/{state.stream.partition}"
         if state.delivery is not None:
