@@ -164,7 +164,7 @@ class Versioned:
 
         decided = Resolution(side=resolve) if isinstance(resolve, str) else Resolution()
         decided = read_resolution(resolve) if isinstance(resolve, Mapping) else decided
-        merger = Merger(self.ledger, self._appender, self.view)
+        merger = Merger(self.ledger, self._appender, self.view, lambda: self.context)
         return merger.merge(Request(source, into, checked_actor(actor, None), message, decided, dry_run))
 
     def diff(self, before: str, after: str, *, table: str | None = None, branch: str = MAIN) -> Iterator[RowDiff]:

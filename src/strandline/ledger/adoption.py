@@ -105,7 +105,7 @@ def leave_refs(txn: Txn, branch_id: str, moved: list[TableScope], actor: str) ->
         return
     scopes = {one.table_id: one for one in moved}
     for old in intents.read_intents(txn.conn):
-        if isinstance(old, Intent) and (old.kind, old.branch_id, old.phase) == (MERGE, branch_id, "published"):
+        if isinstance(old, Intent) and old.is_refs_alone and old.branch_id == branch_id:
             scopes = {one.table_id: one for one in old.scopes} | scopes
             intents.delete_intent(txn, old.op_id)
     left = tuple(scopes.values())

@@ -48,8 +48,9 @@ def write_commit(
     tables: Mapping[str, int],
     op_id: str | None = None,
     commit_id: str | None = None,
+    merged: str | None = None,
 ) -> Commit:
-    """Write a commit onto a branch's tip, with a seq of its own."""
+    """Write a commit onto a branch's tip, with a seq of its own; `merged` is the tip of what a merge brings."""
     at = txn.conn.execute(select(db.branches).where(db.branches.c.name == branch)).one()
     commit = Commit(
         commit_id=commit_id or new_id(),
@@ -59,7 +60,7 @@ def write_commit(
         message=message,
         seq=txn.allocate(1),
         at_us=txn.at_us,
-        parents=(at.tip,) if at.tip else (),
+        parents=tuple(one for one in (at.tip, merged) if one),
         tables=tables,
     )
     txn.write_last(writing(commit, at.branch_id, op_id))

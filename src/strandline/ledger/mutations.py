@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from strandline.errors import Conflict, NotFound, StrandError
 from strandline.ledger import commits, touches
@@ -128,7 +128,7 @@ class Moved(Exception):
 
 
 class Held(Moved):
-    """A load is about to change a table that a mutation depends on: it has to be made again when that is done."""
+    """A large load or merge is changing a table that a mutation depends on: it has to be made again behind that."""
 
 
 _head, _reserved = db.heads.c, db.reservations.c
@@ -207,7 +207,7 @@ def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Ex
             or _other_shape(mutation, rows[0])
             or other_tip(mutation.branch, mutation.tip, tip)
             or _moved(txn, mutation, iter(rows[1:]), written)
-            or (_source_moved(txn, mutation, mutation.source) if mutation.source is not None else None)
+            or (_other_source(txn, mutation, mutation.source) if mutation.source is not None else None)
         )
         earlier = error or _earlier(txn, mutation)
         answers.append(earlier if earlier is not None else _store(txn, mutation, tip, written))
@@ -305,26 +305,42 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
     return None
 
 
-def _source_moved(txn: Txn, mutation: Mutation, source: Source) -> Exception | None:
+def _other_source(txn: Txn, mutation: Mutation, source: Source) -> Exception | None:
+    if merging_into(txn.conn, mutation.branch_id):
+        return Held(mutation.branch)
+    still = not mutation.changes
+    return source_moved(txn.conn, mutation.branch_id, mutation.base, source, still=still)
+
+
+def merging_into(conn: Connection, branch_id: str) -> bool:
+    """Whether a merge into a branch is under way that is an operation: others wait for it."""
+    intent = db.intents.c
+    found = select(func.count()).where(
+        intent.branch_id == branch_id, intent.kind == MERGE, intent.phase.in_(("staging", "staged"))
+    )
+    return bool(conn.execute(found).scalar_one())
+
+
+def source_moved(conn: Connection, branch_id: str, base: int, source: Source, *, still: bool) -> Exception | None:
     """Merges into a branch come one after another.
 
     One that takes over tables or schemas takes them as the source has them now, so this must be where it was read. Of
-    one that writes rows, the source may have gone on: what came later is for the next merge.
+    one that writes rows, the source may have gone on unless it must be `still`: what came later is for the next merge.
     """
-    tip = txn.conn.execute(
+    tip = conn.execute(
         select(db.branches.c.tip).where(
             db.branches.c.branch_id == source.branch_id, db.branches.c.deleted_at_us.is_(None)
         )
     ).scalar()
-    taken = source.adopted or source.schemas or not mutation.changes
-    if tip is None or (taken and tip != source.tip) or is_merged_since(txn.conn, mutation.branch_id, mutation.base):
+    taken = source.adopted or source.schemas or still
+    if tip is None or (taken and tip != source.tip) or is_merged_since(conn, branch_id, base):
         return Moved("the branch")
     for table_id, barrier in source.barriers.items():
-        if read_head(txn.conn, source.branch_id, table_id).barrier != barrier:
+        if read_head(conn, source.branch_id, table_id).barrier != barrier:
             return Moved("the branch")
     for one in source.adopted:
         known = one.last_seq
-        if known is not None and not can_adopt(txn.conn, source.branch_id, mutation.branch_id, one.table_id, known):
+        if known is not None and not can_adopt(conn, source.branch_id, branch_id, one.table_id, known):
             return Moved(one.table)
     return None
 
@@ -350,17 +366,12 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         at_us=txn.at_us,
         parents=tuple(one for one in (tip, source.tip if source is not None else None) if one),
         tables={
-            **(_touched(source) if source is not None else {}),
+            **(touched(source) if source is not None else {}),
             **{change.append.table: change.append.rows for change in mutation.changes},
         },
     )
     if source is not None:
-        _take_over(txn, mutation, source, number)
-        for table_id, brought in source.schemas.items():
-            schema = brought.schema.carried(number)
-            if _version(brought, number) == number:
-                insert_schema(txn, mutation.branch_id, table_id, number, schema)
-            set_schema(txn, mutation.branch_id, table_id, _version(brought, number))
+        bring(txn, mutation.branch_id, mutation.actor, source, number)
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
@@ -378,7 +389,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     return commit
 
 
-def _touched(source: Source) -> dict[str, int]:
+def touched(source: Source) -> dict[str, int]:
     """The tables that a merge changes without writing rows of its own to them."""
     return {one.table: 0 for one in source.schemas.values()} | {one.table: one.rows for one in source.adopted}
 
@@ -403,11 +414,21 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
     ]
 
 
-def _take_over(txn: Txn, mutation: Mutation, source: Source, number: int) -> None:
-    moved = [at for one in source.adopted for at in adopt(txn, source.branch_id, mutation.branch_id, one, number)]
-    leave_refs(txn, mutation.branch_id, moved, mutation.actor)
+def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int) -> None:
+    """Give a branch what the merge of this number takes from its source besides rows: whole tables, and schemas."""
+    _take_over(txn, branch_id, actor, source, number)
+    for table_id, brought in source.schemas.items():
+        schema = brought.schema.carried(number)
+        if _version(brought, number) == number:
+            insert_schema(txn, branch_id, table_id, number, schema)
+        set_schema(txn, branch_id, table_id, _version(brought, number))
+
+
+def _take_over(txn: Txn, branch_id: str, actor: str, source: Source, number: int) -> None:
+    moved = [at for one in source.adopted for at in adopt(txn, source.branch_id, branch_id, one, number)]
+    leave_refs(txn, branch_id, moved, actor)
     if source.schemas or any(one.last_seq is None for one in source.adopted):
-        raise_shape(txn, mutation.branch_id)
+        raise_shape(txn, branch_id)
 
 
 def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
@@ -420,12 +441,12 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
         _gone(mutation, rows[0])
         or (Moved("the branch") if tip != mutation.tip else None)
         or _moved(txn, mutation, iter(rows[1:]), _Written())
-        or _source_moved(txn, mutation, source)
+        or _other_source(txn, mutation, source)
     )
     if error is None:
         one = are_one(txn.conn, source.branch_id, mutation.branch_id)
         number = txn.allocate(1)
-        _take_over(txn, mutation, source, number)
+        _take_over(txn, mutation.branch_id, mutation.actor, source, number)
         for table_id, brought in source.schemas.items():
             assert brought.version is not None, "the source's schema is the only one that was changed"
             set_schema(txn, mutation.branch_id, table_id, brought.version)

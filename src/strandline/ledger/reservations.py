@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
@@ -23,6 +23,17 @@ def reserve(txn: Txn, op_id: str, branch_id: str, table_id: str, rows: int) -> i
         insert(db.reservations).values(
             op_id=op_id, branch_id=branch_id, table_id=table_id, first_seq=first, last_seq=first + rows - 1
         )
+    )
+    return first
+
+
+def number(txn: Txn, op_id: str, table_id: str, rows: int) -> int:
+    """Give a range without seqs as many as it is known by now to need; returns the first."""
+    first, reserved = txn.allocate(rows), db.reservations.c
+    txn.conn.execute(
+        update(db.reservations)
+        .where(reserved.op_id == op_id, reserved.table_id == table_id)
+        .values(first_seq=first, last_seq=first + rows - 1)
     )
     return first
 

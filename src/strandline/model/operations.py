@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from strandline.model.commits import MERGE
 from strandline.model.tables import DataFile
 
 INTENT_FORMAT = 1
@@ -74,7 +75,7 @@ class Effects:
     `answer` settles an idempotency key, `progress` moves a load on, `stream` moves a streaming query's mark: each in
     the same transaction as the rows, so neither can be there without the other. `purge` is what a purge does in the
     ledger itself. `judged` are the tables that were `written`, and the `schemas` that rows were judged by: those of
-    all tables that are joined to them by references.
+    all tables that are joined to them by references. `merge` is what a merge takes from where, besides rows.
     """
 
     tables: tuple[TableEffect, ...]
@@ -84,6 +85,7 @@ class Effects:
     stream: Mapping[str, Any] | None = None
     purge: Mapping[str, Any] | None = None
     judged: Mapping[str, Any] | None = None
+    merge: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ class Intent:
     scopes: tuple[TableScope, ...]
     effects: Effects | None = None
 
+    @property
+    def is_refs_alone(self) -> bool:
+        """Whether it is what a merge in the ledger leaves to do: no operation, and nobody has died."""
+        return (self.kind, self.phase, self.effects) == (MERGE, "published", None)
+
     def body(self) -> dict[str, Any]:
         """The part that is stored as JSON."""
         return {
@@ -131,7 +138,7 @@ def effects_from(body: Mapping[str, Any]) -> Effects | None:
         return None
     tables = tuple(_table_effect(effect) for effect in stored["tables"])
     commit = CommitDraft(**stored["commit"]) if stored["commit"] is not None else None
-    more = stored.get("purge"), stored.get("judged")
+    more = stored.get("purge"), stored.get("judged"), stored.get("merge")
     return Effects(tables, commit, stored["answer"], stored["progress"], stored["stream"], *more)
 
 

@@ -80,7 +80,7 @@ class _Reserved:
 
 
 @dataclass
-class _Staged:
+class Staged:
     """What was written for one table."""
 
     state: TableState
@@ -145,7 +145,7 @@ class LoadTables:
             for table_id in sorted({*self.plan.parts, *coming.losing}):
                 puts, goes = coming.puts(table_id), coming.goes(table_id)
                 if puts or goes:
-                    one = _Staged(declared.states[table_id], StagedRows(None), puts, goes)
+                    one = Staged(declared.states[table_id], StagedRows(None), puts, goes)
                     staged.append(self._write(ctx, coming, one, reserved[table_id], running.op_id, at_us))
         unchanged(self.plan.inputs)
         return self._effects(declared, staged)
@@ -240,8 +240,8 @@ class LoadTables:
     # -- what is written -----------------------------------------------------------------------------------------------
 
     def _write(
-        self, ctx: Context, coming: Coming, staged: _Staged, reserved: _Reserved, op_id: str, at_us: int
-    ) -> _Staged:
+        self, ctx: Context, coming: Coming, staged: Staged, reserved: _Reserved, op_id: str, at_us: int
+    ) -> Staged:
         state = staged.state
         assert staged.goes <= reserved.going, f"{staged.goes} rows go, and {reserved.going} seqs were reserved for them"
         prepare_branch(ctx, state, op_id)
@@ -309,7 +309,7 @@ class LoadTables:
         rows = spark_stage.read_removed(ctx.iceberg().session, ddl, paths, at_us=at_us, actor=self.actor)
         return spark_stage.as_versions(rows, self.commit_id, removed=True)
 
-    def _effects(self, declared: Declared, staged: Sequence[_Staged]) -> Effects:
+    def _effects(self, declared: Declared, staged: Sequence[Staged]) -> Effects:
         rows = sum(one.puts for one in staged)
         tables = {one.state.table.name: one.puts + one.goes for one in staged}
         answer = {
@@ -325,7 +325,7 @@ class LoadTables:
         progress = {"load_id": self.plan.load_id, "since": 0, "parts_done": 0, "finished": True, "answer": answer}
         commit = CommitDraft(self.kind, f"load {rows} rows", tables, self.commit_id) if staged else None
         return Effects(
-            tables=tuple(_effect(one) for one in staged),
+            tables=tuple(staged_effect(one) for one in staged),
             commit=commit,
             answer={**self.plan.remember, "answer": answer} if self.plan.remember is not None else None,
             progress=progress,
@@ -337,7 +337,8 @@ def _moved() -> Conflict:
     return Conflict("a table was changed while its rows were read", kind="schema_moved", hint="Try again.")
 
 
-def _effect(staged: _Staged) -> TableEffect:
+def staged_effect(staged: Staged) -> TableEffect:
+    """What publishing them does to the table, and to its tail, which lies below them."""
     base, versions = flush_effect(staged.state, staged.tail), staged.puts + staged.goes
     heads = StagedRows(None, staged.files).stream_heads()
     return replace(

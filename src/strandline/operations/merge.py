@@ -5,7 +5,7 @@ target's is looked up; where the target changed it too, so is the one that both 
 not changed is taken over whole where the source has all of its rows: then nothing is read. The cost follows the change.
 
 It is planned on a view of each branch and stored like a mutation: if what it met was changed meanwhile, it is planned
-again. Nothing is written while anything is in conflict.
+again. One that writes very many rows is an operation (`merge_tables`). Nothing is written while there is a conflict.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -55,9 +55,14 @@ from strandline.views.looking import Looking
 from strandline.views.versions import Versions, row_at
 from strandline.views.view import View
 
+if TYPE_CHECKING:
+    from strandline.operations.context import Context
+
 PATIENCE_S = 60.0
 ADOPTING = 3
 """So often it is tried to take tables over; a source that is never still is merged by its rows."""
+MOST_ROWS = 100_000
+"""So many rows are one transaction of the ledger; more are an operation."""
 FEW_KEYS = 1000
 """So many keys are compared one by one with what was committed meanwhile; of more, the whole table is."""
 
@@ -97,10 +102,17 @@ class _Plan:
 
 
 class Merger:
-    """Merges branches of one lake."""
+    """Merges branches of one lake; `context` is asked for by a large merge alone."""
 
-    def __init__(self, ledger: Ledger, appender: Appender, view: Callable[[str, str | None], View]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        appender: Appender,
+        view: Callable[[str, str | None], View],
+        context: Callable[[], Context],
+    ) -> None:
         self._ledger = ledger
+        self._context = context
         self._appender = appender
         self._view = view
 
@@ -115,7 +127,7 @@ class Merger:
             except (Moved, Conflict) as moved:
                 if isinstance(moved, Conflict) and moved.detail["kind"] != "schema_moved":
                     raise
-                if time.monotonic() > deadline_s:
+                if time.monotonic() > deadline_s and attempt > ADOPTING:
                     raise Busy(
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
                     ) from moved
@@ -132,21 +144,46 @@ class Merger:
             told = self._told(request, source, target, "conflicts", None, plan, mutation)
             if request.dry_run:
                 return told
-            raise MergeConflict(
-                f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
-                hint="Look at them with `strand merge --dry-run`, and decide with --ours, --theirs or --resolve FILE.",
-                conflicts=plan.conflicts,
-                expected=None,
-                actual=[_document(one) for one in plan.conflicts[: rules.MAX_REPORTED]],
-                count=len(plan.conflicts),
-            )
+            raise _refusal(request, plan)
         ahead = plan.is_ahead and not plan.tables
         if request.dry_run:
             return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan, mutation)
         fail("merge.before_store")
+        if mutation.rows > MOST_ROWS:
+            return self._merge_large(request, mutation, adopting=adopting)
         commit = self._fast_forward(mutation) if ahead else self._appender.mutate(mutation).commit_id
         fail("merge.after_commit")
         return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
+
+    def _merge_large(self, request: Request, first: Mutation, *, adopting: bool) -> Merged:
+        """The same as an operation, which plans it again when nothing that it depends on can change any more."""
+        from strandline.operations.merge_tables import MergeTables, Planned
+        from strandline.operations.steps import run
+
+        found: list[tuple[View, View, _Plan, Mutation]] = []
+
+        def plan_again() -> Planned | None:
+            source, target = self._view(request.source, None), self._view(request.into, None)
+            plan = self._plan(request, source, target, adopting=adopting)
+            if plan is None:
+                return None
+            mutation = self._judged(request, plan)
+            if plan.conflicts:
+                raise _refusal(request, plan)
+            found.append((source, target, plan, mutation))
+            states = {**plan.declared.states, **{one.state.table.table_id: one.state for one in plan.tables}}
+            return Planned(mutation, states)
+
+        try:
+            done = run(self._context(), MergeTables(request.into, request.actor, first, plan_again))
+        except Conflict as error:
+            if error.detail["kind"] == "table_moved":
+                raise Moved(request.into) from error
+            raise
+        assert done is not None, "a merge has something to do"
+        fail("merge.after_commit")
+        source, target, plan, mutation = found[-1]
+        return self._told(request, source, target, "merged", mutation.commit_id, plan, mutation)
 
     def _fast_forward(self, mutation: Mutation) -> str:
         def work(txn: Any) -> Exception | None:
@@ -292,6 +329,17 @@ class Merger:
             tip=plan.base.tip if plan.is_ahead else None,
             source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas.brought, plan.barriers),
         )
+
+
+def _refusal(request: Request, plan: _Plan) -> MergeConflict:
+    return MergeConflict(
+        f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
+        hint="Look at them with `strand merge --dry-run`, and decide with --ours, --theirs or --resolve FILE.",
+        conflicts=plan.conflicts,
+        expected=None,
+        actual=[_document(one) for one in plan.conflicts[: rules.MAX_REPORTED]],
+        count=len(plan.conflicts),
+    )
 
 
 def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> bool:

@@ -181,7 +181,8 @@ class Mutator:
 def _given_up(moved: Moved) -> StrandError:
     """What to say when a change has been begun again for long enough."""
     if isinstance(moved, Held):
-        return Busy(f"a load is changing {moved}, or what its rows refer to", reason="load_held", table=str(moved))
+        told = f"a large load or merge is changing {moved}, or what its rows refer to"
+        return Busy(told, reason="load_held", table=str(moved))
     return Conflict(
         f"rows of {moved} that this change depends on keep being changed by others",
         kind="row_moved",

@@ -21,6 +21,7 @@ from strandline.ledger import (
     intents,
     leases,
     loads,
+    merges,
     purged_keys,
     purges,
     reservations,
@@ -46,6 +47,8 @@ def apply(txn: Txn, intent: Intent) -> None:
         _check_judged(txn.conn, intent.branch_id, effects.judged)
     if effects.purge is not None:
         purges.check(txn.conn, effects.purge)
+    if effects.merge is not None:
+        merges.check(txn.conn, intent.branch_id, effects.merge)
     for effect in effects.tables:
         _check(txn.conn, effect)
         _move(txn, intent, effect)
@@ -53,6 +56,9 @@ def apply(txn: Txn, intent: Intent) -> None:
         purges.record(txn, intent.op_id, effects.purge)
     reservations.note_published(txn, intent.op_id)
     commit = _commit(txn, intent, effects)
+    if effects.merge is not None:
+        assert commit is not None, f"operation {intent.op_id} merges without a commit"
+        merges.bring_stored(txn, intent.branch_id, intent.actor, effects.merge, commit.seq)
     for effect in effects.tables:
         if effect.unhashed:
             assert commit is not None, f"operation {intent.op_id} changes rows of a keyed table without a commit"
@@ -144,6 +150,7 @@ def _commit(txn: Txn, intent: Intent, effects: Effects) -> Commit | None:
         tables=effects.commit.tables,
         op_id=intent.op_id,
         commit_id=effects.commit.commit_id,
+        merged=effects.merge["tip"] if effects.merge is not None else None,
     )
 
 

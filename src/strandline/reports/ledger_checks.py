@@ -10,7 +10,6 @@ from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import certainly_dead
-from strandline.model.commits import MERGE
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.model.tables import BatchRef, TableState
@@ -213,7 +212,7 @@ def under_way(look: Look) -> Iterator[Finding]:
                 fix=RESTORE,
                 since=text_of(intent.created_at_us),
             )
-        elif is_dead(intent) and intent.kind != MERGE:  # what a merge leaves is told where the refs are looked at
+        elif is_dead(intent) and not intent.is_refs_alone:  # what a merge leaves is told where the refs are looked at
             yield Finding(
                 kind="operation_left",
                 about=intent.op_id,

@@ -59,6 +59,12 @@ def read_batches(
         yield rows if columns is None else rows.select([*columns, SEQ])
 
 
+def stamped(payload: Payload, state: TableState) -> pa.RecordBatch:
+    """The rows of a payload as the table's log holds them; Unreadable when it is not what was written."""
+    own = len(batch_arrow(state.schema, state.table))
+    return _stamp(decode_payload(payload, state), payload.ref, own, state.table)
+
+
 def _fresh(rows: pa.RecordBatch, ref: BatchRef, time_column: str, cutoff_us: int) -> pa.RecordBatch:
     """The rows whose time is not before the cutoff, and those without one."""
     if time_column == AT:
