@@ -112,7 +112,7 @@ class Versioned:
     def _mutator(self) -> Mutator:
         from strandline.operations.mutate import Mutator
 
-        return Mutator(self.ledger, self._appender)
+        return Mutator(self.ledger, self._appender, lambda: self.context)
 
     def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
         """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""

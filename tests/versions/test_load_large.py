@@ -19,6 +19,7 @@ from strandline.errors import Busy, Conflict, InvalidRows
 from strandline.lake import Lake
 from strandline.operations import mutate
 from strandline.reports.doctor import examine
+from strandline.reports.status import audit
 from strandline.views.spark_sql import spark_sql
 from tests.kit import crash, in_ledger, intents_of, reopened, wait_until
 from tests.versions.kit import make_people, people, versions
@@ -296,6 +297,19 @@ def test_f66_mutations_wait_for_a_load_of_their_tables_and_those_joined_to_them(
         assert ids(lake, "member") == ["a"], "it was judged before the load was published"
     lake.mutate([sl.put("member", {"id": "b", "n": 2}), sl.delete("team", "blue")])
     assert (ids(lake, "member"), ids(lake, "team")) == (["a", "b"], ["red"])
+
+
+def test_f66_mutations_don_t_wait_for_a_load_that_is_dead(lake: Lake, tmp_path: Path) -> None:
+    """Who meets the range of a load whose process died recovers it, also in a lake that has been open all the time."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    other = Lake(lake.root)
+    failpoints.arm("reserve.after_commit=raise")
+    with crash(other):
+        other.load("person", [written(tmp_path, [{"id": "b"}])])
+    lake.mutate([sl.patch("person", "a", {"age": 2})])
+    assert people(lake) == [("a", None, 2)]
+    assert [one["outcome"] for one in audit(lake, 1)] == ["rolled_back"]
 
 
 @pytest.mark.parametrize("on_delete", ["restrict", "cascade"])

@@ -11,7 +11,6 @@ again. One that writes very many rows is an operation (`merge_tables`). Nothing 
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.mutations import Held, Moved, Mutation, Source, TableChange, TableRead, fast_forward
+from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
 from strandline.ledger.refs import find_homes
 from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
@@ -48,7 +47,7 @@ from strandline.model.wire import to_json_lines
 from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.merge_schemas import Line, Schemas, merged_schemas
-from strandline.operations.mutate import HELD_S, table_change
+from strandline.operations.mutate import give_way, table_change
 from strandline.views.breaking import breaking, newly_broken
 from strandline.views.diff import Written, said
 from strandline.views.looking import Looking
@@ -131,7 +130,7 @@ class Merger:
                     raise Busy(
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
                     ) from moved
-                time.sleep(HELD_S if isinstance(moved, Held) else random.uniform(0, 0.02))
+                give_way(moved, self._context, most_s=0.02)
         raise AssertionError("unreachable")
 
     def _merge(self, request: Request, *, adopting: bool) -> Merged:

@@ -39,6 +39,8 @@ from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.operations.constraints import Changes, Judged, RowChange, judge
+from strandline.operations.context import Context
+from strandline.operations.recovery import recover
 from strandline.views.looking import Looking, read_declared
 from strandline.views.versions import Keys, Row, Version, given_columns, read_versions, row_at
 
@@ -125,9 +127,10 @@ class Request:
 class Mutator:
     """Changes keyed tables of one lake, for all threads of a process."""
 
-    def __init__(self, ledger: Ledger, appender: Appender) -> None:
+    def __init__(self, ledger: Ledger, appender: Appender, context: Callable[[], Context]) -> None:
         self._ledger = ledger
         self._appender = appender
+        self._context = context
         self._turns = Turns()
         self._declared: dict[str, Declared] = {}
 
@@ -151,7 +154,7 @@ class Mutator:
                 except Moved as moved:
                     if time.monotonic() > deadline_s:
                         raise _given_up(moved) from moved
-                    time.sleep(HELD_S if isinstance(moved, Held) else random.uniform(0, 0.005))
+                    give_way(moved, self._context, most_s=0.005)
 
     def forget(self) -> None:
         """Ask again what the tables declare: what is remembered has been found to be old."""
@@ -176,6 +179,15 @@ class Mutator:
             found = find_commit(conn, read_base(conn, branch, []).tip or "")
         assert found is not None, "a keyed table was made, and there is no commit of that"
         return found
+
+
+def give_way(moved: Exception, context: Callable[[], Context], *, most_s: float) -> None:
+    """Pause before a change is begun again; who holds the table may be dead, and then nobody else lets go of it."""
+    if isinstance(moved, Held):
+        recover(context(), with_iceberg=False)
+        time.sleep(HELD_S)
+    else:
+        time.sleep(random.uniform(0, most_s))
 
 
 def _given_up(moved: Moved) -> StrandError:
