@@ -40,7 +40,7 @@ test: $(ready) ## run all tests, two files at a time (ARGS="-k flush" for some, 
 	@$(pytest) $(ARGS)
 
 test-all: $(ready) ## run all tests on SQLite and on Postgres, and then their core with a warehouse in S3
-	@$(pytest) --ledger both $(ARGS)
+	@STRAND_TEST_SWEEPS=all $(pytest) --ledger both $(ARGS)
 	@STRAND_TEST_WAREHOUSE=s3 $(pytest) --ledger both $(s3_core) $(ARGS)
 
 soak: $(ready) ## kill everything at random for MINUTES=10 (LEDGER=postgres WAREHOUSE=s3), then compare what is where

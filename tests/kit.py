@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,30 @@ def outside_catalog(lake: Lake) -> Any:
         warehouse=lake.config.warehouse,
         **({"s3.endpoint": lake.config.store.endpoint} if lake.config.store.endpoint else {}),
     )
+
+
+STEPS = ("begin", "reserve", "stage", "staged", "publish", "settle")
+WAYPOINTS = frozenset(
+    {
+        "begin.after_commit",
+        "reserve.after_commit",
+        "stage.after_append",
+        "staged.after_commit",
+        "publish.after_commit",
+        "settle.before_ref",
+    }
+)
+
+
+def swept(points: Iterable[str]) -> list[str]:
+    """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, one each.
+
+    Flushes and loads die at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
+    """
+    if os.environ.get("STRAND_TEST_SWEEPS") == "all":
+        return list(points)
+    names = ((point, point.split("@")[0]) for point in points)
+    return [point for point, name in names if name in WAYPOINTS or name.split(".")[0] not in STEPS]
 
 
 @contextmanager

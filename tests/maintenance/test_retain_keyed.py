@@ -13,7 +13,7 @@ from strandline.errors import BadRequest, HistoryGone, PreconditionFailed
 from strandline.lake import Lake
 from strandline.reports.doctor import examine
 from tests.acceptance.test_failpoints import FLUSH_POINTS
-from tests.kit import crash, in_ledger, intents_of, reopened, strand_json
+from tests.kit import crash, in_ledger, intents_of, reopened, strand_json, swept
 from tests.versions.kit import make_people, versions
 from tests.versions.test_fold import check
 
@@ -187,7 +187,7 @@ def test_the_window_of_a_keyed_table_has_no_time_column(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("branch", ["main", "x"])
-@pytest.mark.parametrize("name", FLUSH_POINTS)
+@pytest.mark.parametrize("name", swept(FLUSH_POINTS))
 def test_a_retention_that_dies_anywhere_is_done_or_undone(lake: Lake, name: str, branch: str) -> None:
     """Whatever step it dies at, a branch has the old version or says that it has not; the next run ends it, and the
     other branch, which shares the files, goes on having it.

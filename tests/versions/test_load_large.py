@@ -21,7 +21,7 @@ from strandline.operations import mutate
 from strandline.reports.doctor import examine
 from strandline.reports.status import audit
 from strandline.views.spark_sql import spark_sql
-from tests.kit import crash, in_ledger, intents_of, reopened, wait_until
+from tests.kit import crash, in_ledger, intents_of, reopened, swept, wait_until
 from tests.versions.kit import make_people, people, versions
 
 
@@ -387,7 +387,7 @@ def _named(lake: Lake, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("branch", ["main", "side"])
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", swept(STORED))
 def test_f27_a_large_load_that_dies_anywhere_is_in_all_of_its_tables_or_in_none(
     lake: Lake, tmp_path: Path, name: str, branch: str
 ) -> None:

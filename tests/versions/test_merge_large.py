@@ -15,7 +15,7 @@ from strandline.errors import MergeConflict
 from strandline.lake import Lake
 from strandline.operations import merge
 from strandline.reports.doctor import examine
-from tests.kit import audits, crash, in_ledger, intents_of, reopened, wait_until
+from tests.kit import audits, crash, in_ledger, intents_of, reopened, swept, wait_until
 from tests.versions import truth
 from tests.versions.kit import versions
 from tests.versions.test_merge import SHAPE, changed, forked, kinds, on
@@ -242,7 +242,7 @@ def there(lake: Lake, into: str, parents: tuple[str, str], *, stored: bool) -> N
     clean(lake)
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", swept(STORED))
 def test_f33_a_large_merge_that_dies_anywhere_is_there_with_both_parents_or_not_at_all(lake: Lake, name: str) -> None:
     """On main; what it held is not held any more."""
     parents = died(lake, name)
