@@ -13,7 +13,18 @@ from strandline.lake import Lake
 from strandline.operations import compact as compacting
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
-from tests.kit import assert_recovered, audits, crash, log_part_ids, make_table, message, messages, part_ids, reopened
+from tests.kit import (
+    assert_recovered,
+    audits,
+    crash,
+    log_part_ids,
+    make_table,
+    message,
+    messages,
+    part_ids,
+    reopened,
+    swept,
+)
 
 REWRITE_POINTS = {name: outcome for name, outcome in FLUSH_POINTS.items() if not name.endswith("_files")}
 """A rewrite has no files of its own to write before Spark writes."""
@@ -93,7 +104,7 @@ def test_the_neediest_table_comes_first(lake: Lake) -> None:
     assert [done.table for done in lake.compact(dry_run=True)] == ["messages", "few"]
 
 
-@pytest.mark.parametrize("name", REWRITE_POINTS)
+@pytest.mark.parametrize("name", swept(REWRITE_POINTS))
 def test_f05_a_compaction_that_dies_anywhere_loses_and_repeats_nothing(lake: Lake, name: str) -> None:
     """Whatever step it dies at, the table is the old one or the new one, and the next compaction works."""
     make_table(lake, partition_by=["source"])

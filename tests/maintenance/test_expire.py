@@ -24,7 +24,7 @@ from strandline.views import keeping
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
 from tests.delivery import streams, wipe_marks
-from tests.kit import assert_recovered, crash, make_table, messages, part_ids, reopened
+from tests.kit import assert_recovered, crash, make_table, messages, part_ids, reopened, swept
 from tests.maintenance.test_compact import small_files
 
 EXPIRE_POINTS = {
@@ -69,7 +69,7 @@ def test_superseded_snapshots_go_when_their_grace_is_over(lake: Lake) -> None:
     assert_recovered(lake)
 
 
-@pytest.mark.parametrize("name", EXPIRE_POINTS)
+@pytest.mark.parametrize("name", swept(EXPIRE_POINTS))
 def test_f36_an_expiry_that_dies_anywhere_is_finished_or_undone(lake: Lake, name: str) -> None:
     """Whatever step it dies at, the table reads the same, and the next expiry leaves the pin alone."""
     make_table(lake)

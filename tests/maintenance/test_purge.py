@@ -16,7 +16,7 @@ from strandline.ledger.batches import list_quarantined, quarantine
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.delivery import Receiver, forward, refuse_part
-from tests.kit import assert_recovered, crash, log_part_ids, make_table, message, messages, part_ids, reopened
+from tests.kit import assert_recovered, crash, log_part_ids, make_table, message, messages, part_ids, reopened, swept
 from tests.maintenance.test_expire import data_files
 from tests.proxy import Proxy
 
@@ -78,7 +78,7 @@ def test_a_backfill_does_not_bring_purged_rows_back(lake: Lake, dedupe: str, tmp
     assert part_ids(lake) == [*expected, "p22", "p23"]
 
 
-@pytest.mark.parametrize("name", FLUSH_POINTS)
+@pytest.mark.parametrize("name", swept(FLUSH_POINTS))
 def test_a_purge_that_dies_anywhere_is_done_or_undone(lake: Lake, name: str) -> None:
     """Rows, hashes and tombstone are all there or none is; run again, it is done."""
     make_table(lake)
