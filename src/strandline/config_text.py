@@ -15,7 +15,7 @@ warehouse = {warehouse}  # or file:///path, or s3://bucket/prefix
 [flush]
 # max_bytes = "64MiB"  # the worker flushes a tail that is larger
 # max_age = "60s"  # or older
-# keyed_max_age = "15m"  # the same for a keyed table: nobody waits for its flush
+# keyed_max_age = "15m"  # the same for a keyed table, unless it has 1,000 batches: nobody waits for its flush
 
 [lease]
 # ttl = "30s"  # a holder that is silent for this long may be replaced

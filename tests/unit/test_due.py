@@ -39,6 +39,8 @@ def test_a_tail_is_flushed_for_its_size_or_its_age() -> None:
 
 def test_the_tail_of_a_keyed_table_may_wait_longer() -> None:
     assert jobs([Tail("a", 1, 899, keyed=True), Tail("b@x", 1, 900, keyed=True)]) == ["flush:b@x"]
+    assert jobs([Tail("a", 1, 60, keyed=True, batches=999), Tail("b", 1, 60, keyed=True, batches=1000)]) == ["flush:b"]
+    assert jobs([Tail("b", 1, 59, keyed=True, batches=1000)]) == []
     assert table_and_branch(on_branch("b", "x@y")) == ("b", "x@y")
     assert table_and_branch(on_branch("b", "main")) == ("b", "main")
 

@@ -354,7 +354,7 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
         .where(db.tail.c.branch_id == on_branch, db.tail.c.table_id == table_id)
         .order_by(db.tail.c.first_seq)
     )
-    return [BatchRef(*row) for row in rows]
+    return [BatchRef(*row) for row in rows.all()]  # one by one the driver takes three times as long
 
 
 def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, int | None]]:
@@ -375,7 +375,7 @@ def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, in
 
 
 class WaitingTail(NamedTuple):
-    """The tail of a branch's table: its bytes, its oldest time (in µs), and its rows."""
+    """The tail of a branch's table: its bytes, its oldest time (in µs), its rows and batches."""
 
     branch: str
     table: str
@@ -383,6 +383,7 @@ class WaitingTail(NamedTuple):
     size_bytes: int
     since_us: int
     rows: int
+    batches: int
 
 
 def waiting_tails(conn: Connection) -> list[WaitingTail]:
@@ -396,6 +397,7 @@ def waiting_tails(conn: Connection) -> list[WaitingTail]:
             func.sum(size.size_bytes),
             func.min(size.at_us),
             func.sum(size.rows),
+            func.count(),
         )
         .select_from(
             db.tail.join(db.batches, size.batch_id == db.tail.c.batch_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from strandline.errors import Unsupported
 from strandline.model.ids import state_id
@@ -128,8 +128,7 @@ class Head:
     kept_from: int = 0
 
 
-@dataclass(frozen=True)
-class BatchRef:
+class BatchRef(NamedTuple):
     """A batch in a tail, without its payload."""
 
     batch_id: str

@@ -7,7 +7,7 @@ it is in the payload, and null for the other rows of such a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +18,14 @@ from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
 from strandline.model.arrow import batch_arrow, origin_fields, stored_schema
 from strandline.model.reshape import name_in, reshaped
-from strandline.model.tables import BatchRef, Payload, Table, TableState
+from strandline.model.tables import BatchRef, Payload, TableState
 from strandline.model.types import ACTOR, AT, COMMIT, SEQ
 from strandline.model.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]
+
+TOGETHER_BYTES = 1 << 20
+"""How much of small batches is handed on as one."""
 
 
 def read_batches(
@@ -39,36 +42,61 @@ def read_batches(
     With `columns`, only these of the user's are decoded, and `_seq` is always there. Rows whose time lies before
     `cutoff_us` are left out: retention would remove them as soon as they were in the log.
     """
-    own = len(batch_arrow(state.schema, state.table))
     time_column = state.table.settings.time_column
+    if cutoff_us is not None and time_column == AT:
+        refs = [ref for ref in refs if ref.at_us >= cutoff_us]
     decoded = columns
     if columns is not None and cutoff_us is not None and time_column != AT:
         decoded = list(dict.fromkeys([*columns, time_column]))
+    for some, batch in _together(_readable(ledger, state, refs, on_unreadable, decoded)):
+        rows = _stamp(batch, some, state) if columns is None else batch.append_column(SEQ, _seqs(some))
+        if cutoff_us is not None and time_column != AT:
+            rows = _fresh(rows, time_column, cutoff_us)
+        yield rows if columns is None else rows.select([*columns, SEQ])
+
+
+def _readable(
+    ledger: Ledger,
+    state: TableState,
+    refs: Sequence[BatchRef],
+    on_unreadable: OnUnreadable,
+    columns: Sequence[str] | None,
+) -> Iterator[tuple[BatchRef, pa.RecordBatch]]:
     for payload in read_payloads(ledger, refs):
         try:
-            batch = decode_payload(payload, state, decoded)
+            yield payload.ref, decode_payload(payload, state, columns)
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
-            continue
-        if columns is None:
-            rows = _stamp(batch, payload.ref, own, state.table)
-        else:
-            rows = batch.append_column(SEQ, _seqs(payload.ref))
-        if cutoff_us is not None:
-            rows = _fresh(rows, payload.ref, time_column, cutoff_us)
-        yield rows if columns is None else rows.select([*columns, SEQ])
+
+
+def _together(
+    batches: Iterable[tuple[BatchRef, pa.RecordBatch]],
+) -> Iterator[tuple[list[BatchRef], pa.RecordBatch]]:
+    """Small neighbours of one shape as one batch: whatever is done with a batch costs as much as hundreds of rows."""
+    run: list[tuple[BatchRef, pa.RecordBatch]] = []
+    size = 0
+
+    def taken() -> tuple[list[BatchRef], pa.RecordBatch]:
+        _, first = run[0]
+        return [ref for ref, _ in run], pa.concat_batches([one for _, one in run]) if len(run) > 1 else first
+
+    for ref, batch in batches:
+        if run and (size + ref.size_bytes > TOGETHER_BYTES or not batch.schema.equals(run[0][1].schema)):
+            yield taken()
+            run, size = [], 0
+        run.append((ref, batch))
+        size += ref.size_bytes
+    if run:
+        yield taken()
 
 
 def stamped(payload: Payload, state: TableState) -> pa.RecordBatch:
     """The rows of a payload as the table's log holds them; Unreadable when it is not what was written."""
-    own = len(batch_arrow(state.schema, state.table))
-    return _stamp(decode_payload(payload, state), payload.ref, own, state.table)
+    return _stamp(decode_payload(payload, state), [payload.ref], state)
 
 
-def _fresh(rows: pa.RecordBatch, ref: BatchRef, time_column: str, cutoff_us: int) -> pa.RecordBatch:
+def _fresh(rows: pa.RecordBatch, time_column: str, cutoff_us: int) -> pa.RecordBatch:
     """The rows whose time is not before the cutoff, and those without one."""
-    if time_column == AT:
-        return rows if ref.at_us >= cutoff_us else rows.slice(0, 0)
     older = pc.less(rows.column(time_column).cast(pa.timestamp("us")).cast(pa.int64()), cutoff_us)
     return rows.filter(pc.invert(pc.fill_null(older, False)))
 
@@ -94,7 +122,7 @@ def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] |
     if written == state.schema:
         return rows
     shown = state.schema.columns if columns is None else [state.schema.column(name) for name in columns]
-    return reshaped(rows, written, shown, _seqs(payload.ref))
+    return reshaped(rows, written, shown, _seqs([payload.ref]))
 
 
 def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -112,20 +140,22 @@ def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None =
     return batch
 
 
-def _stamp(batch: pa.RecordBatch, ref: BatchRef, stored: int, table: Table) -> pa.RecordBatch:
+def _stamp(batch: pa.RecordBatch, refs: Sequence[BatchRef], state: TableState) -> pa.RecordBatch:
     """Put what the ledger knows between the user's columns and those of a forwarded row."""
-    at = pa.repeat(pa.scalar(ref.at_us, pa.timestamp("us", "UTC")), ref.rows)
-    actor = pa.repeat(pa.scalar(ref.actor, pa.string()), ref.rows)
-    columns, names = [*batch.columns[:stored], _seqs(ref), at, actor], [*batch.schema.names[:stored], SEQ, AT, ACTOR]
-    if table.key:
-        columns.append(pa.repeat(pa.scalar(ref.commit_id, pa.string()), ref.rows))
+    own = len(batch_arrow(state.schema, state.table))
+    each = pa.array([place for place, ref in enumerate(refs) for _ in range(ref.rows)], pa.int32())
+    at = pa.array([ref.at_us for ref in refs], pa.timestamp("us", "UTC")).take(each)
+    actor = pa.array([ref.actor for ref in refs], pa.string()).take(each)
+    columns, names = [*batch.columns[:own], _seqs(refs), at, actor], [*batch.schema.names[:own], SEQ, AT, ACTOR]
+    if state.table.key:
+        columns.append(pa.array([ref.commit_id for ref in refs], pa.string()).take(each))
         names.append(COMMIT)
-    if table.inbound:
+    if state.table.inbound:
         fields = origin_fields()
-        columns += batch.columns[stored:] or [pa.nulls(ref.rows, field.type) for field in fields]
+        columns += batch.columns[own:] or [pa.nulls(batch.num_rows, field.type) for field in fields]
         names += [field.name for field in fields]
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _seqs(ref: BatchRef) -> pa.Array:
-    return pa.array(range(ref.first_seq, ref.last_seq + 1), pa.int64())
+def _seqs(refs: Sequence[BatchRef]) -> pa.Array:
+    return pa.array([seq for ref in refs for seq in range(ref.first_seq, ref.last_seq + 1)], pa.int64())

@@ -22,6 +22,9 @@ MAINTENANCE = ("retain", "fold", "compact", "expire", "sweep")
 RECOVER_EVERY_S = 5.0
 """How often what dead processes left is tried again, when it did not fail and is still there."""
 
+MANY_BATCHES = 1000
+"""Who reads a table opens every batch of its tail: with so many of them a keyed one waits no longer than a log."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -79,6 +82,7 @@ class Tail:
     size_bytes: int
     age_s: float
     keyed: bool = False
+    batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,8 @@ def _by_size(tails: Sequence[Tail]) -> list[Tail]:
 def _flush(rules: Rules, tail: Tail) -> Verdict:
     if tail.size_bytes >= rules.max_bytes:
         return Verdict(Job("flush", tail.table, f"its tail has {tail.size_bytes:,} bytes"), due=True)
-    max_age_s = rules.keyed_max_age_s if tail.keyed else rules.max_age_s
+    patient = tail.keyed and tail.batches < MANY_BATCHES
+    max_age_s = rules.keyed_max_age_s if patient else rules.max_age_s
     if tail.age_s >= max_age_s:
         return Verdict(Job("flush", tail.table, f"its oldest row waits for {tail.age_s:.0f} s"), due=True)
     why = (

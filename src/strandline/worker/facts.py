@@ -93,6 +93,7 @@ def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts
                 int(tail.size_bytes),
                 sightings.age_s(f"tail:{name}", tail.since_us, tail.since_us, now_us),
                 tail.kind == "keyed",
+                tail.batches,
             )
             for name, tail in waiting
         ],
