@@ -55,8 +55,8 @@ class Base:
 
 
 _last_seq = select(db.counter.c.last_seq).where(db.counter.c.id == 1).scalar_subquery()
-_SELECT_BRANCH = select(db.branches.c.tip, _last_seq, db.branches.c.shape).where(
-    db.branches.c.branch_id == bindparam("b_branch")
+_SELECT_BRANCH = Prepared(
+    select(db.branches.c.tip, _last_seq, db.branches.c.shape).where(db.branches.c.branch_id == bindparam("b_branch"))
 )
 _head, _state = db.heads.alias("head"), db.heads.alias("state")
 _SELECT_HEAD = Prepared(
@@ -81,10 +81,9 @@ _SELECT_HEAD = Prepared(
 def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
     found = branch_id(conn, branch)
-    tip, number, shape = conn.execute(_SELECT_BRANCH, {"b_branch": found}).one()
     places = [{"b_branch": found, "b_table": one, "b_state": state_id(one)} for one in table_ids]
-    steps = [Step(_SELECT_HEAD, place) for place in places]
-    rows = zip(table_ids, together(conn, steps), strict=True)
-    heads = {table_id: HeadNow(*head[0]) for table_id, head in rows if head}
+    steps = [Step(_SELECT_BRANCH, {"b_branch": found}), *(Step(_SELECT_HEAD, place) for place in places)]
+    ((tip, number, shape),), *rows = together(conn, steps)
+    heads = {table_id: HeadNow(*head[0]) for table_id, head in zip(table_ids, rows, strict=True) if head}
     from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]
     return Base(found, tip, number, shape, heads, from_here)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, update
 
 from strandline.errors import HistoryGone, NotFound
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.holds import held_since
 from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.prepared import Prepared, Step, together
 from strandline.model.tables import BatchRef, Payload
 
 GRACE_S = 15 * 60
@@ -35,6 +36,11 @@ REF_COLUMNS = (
     db.batches.c.commit_id,
 )
 """What a `BatchRef` is made of."""
+_WITH_PAYLOAD = Prepared(
+    select(*REF_COLUMNS, db.batches.c.payload, db.batches.c.checksum).where(
+        db.batches.c.batch_id == bindparam("b_batch")
+    )
+)
 
 
 def read_payloads(ledger: Ledger, refs: Sequence[BatchRef]) -> Iterator[Payload]:
@@ -59,10 +65,9 @@ def find_payloads(conn: Connection, batch_ids: Sequence[str]) -> list[Payload]:
     found: list[Payload] = []
     for start in range(0, len(batch_ids), CHUNK_BATCHES):
         some = batch_ids[start : start + CHUNK_BATCHES]
-        rows = conn.execute(
-            select(*REF_COLUMNS, db.batches.c.payload, db.batches.c.checksum).where(db.batches.c.batch_id.in_(some))
-        )
-        found += [Payload(BatchRef(*row[:-2]), row.payload, row.checksum) for row in rows]
+        steps = [Step(_WITH_PAYLOAD, {"b_batch": batch_id}) for batch_id in some]
+        rows = [row for one in together(conn, steps) for row in one]
+        found += [Payload(BatchRef(*ref), payload, checksum) for *ref, payload, checksum in rows]
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, literal, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, insert, literal, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -17,6 +17,7 @@ from strandline.ledger import batches
 from strandline.ledger import schema as db
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import MAIN, Ledger, Txn
+from strandline.ledger.prepared import Prepared
 from strandline.ledger.tables import branch_id, refuse_protected
 from strandline.model.commits import Commit
 from strandline.model.ids import new_id
@@ -88,6 +89,11 @@ def living_branch(conn: Connection, of: str) -> str | None:
     return None if found is None else str(found)
 
 
+_PARENT = Prepared(
+    select(db.branches.c.parent_id, db.branches.c.forked_at).where(db.branches.c.branch_id == bindparam("b_branch"))
+)
+
+
 def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
     """A branch and those it comes from, nearest first; each but itself up to the number at which it was left."""
     found: list[tuple[str, int | None]] = []
@@ -95,11 +101,8 @@ def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
     at: str | None = of
     while at is not None:
         found.append((at, upto))
-        row = conn.execute(
-            select(db.branches.c.parent_id, db.branches.c.forked_at).where(db.branches.c.branch_id == at)
-        ).one()
-        upto = row.forked_at if upto is None else min(upto, row.forked_at)
-        at = row.parent_id
+        at, forked_at = _PARENT.one(conn, {"b_branch": at})
+        upto = forked_at if upto is None else min(upto, forked_at)
     return found
 
 

@@ -22,6 +22,8 @@ Statement: TypeAlias = tuple[str, Sequence[Any]]
 
 _INTEGERS = {20, 21, 23}
 """The types int8, int2 and int4, by Postgres's own numbers."""
+_BYTES = 17
+"""The type bytea."""
 
 
 @lru_cache(maxsize=1)
@@ -137,7 +139,9 @@ def _rows(answer: Any) -> list[Row]:
 def _received(value: bytes | None, kind: int) -> Any:
     if value is None:
         return None
-    return int(value) if kind in _INTEGERS else value.decode()
+    if kind in _INTEGERS:
+        return int(value)
+    return bytes.fromhex(value[2:].decode()) if kind == _BYTES else value.decode()
 
 
 def _sent(value: Any) -> bytes | None:

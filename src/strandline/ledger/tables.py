@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
 
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
@@ -16,6 +16,7 @@ from strandline.ledger import schema as db
 from strandline.ledger.batches import REF_COLUMNS
 from strandline.ledger.commits import write_commit
 from strandline.ledger.ledger import MAIN, Ledger, Txn
+from strandline.ledger.prepared import Prepared, Step, together
 from strandline.model.constraints import Reference
 from strandline.model.ids import new_id
 from strandline.model.names import Holder
@@ -26,16 +27,20 @@ from strandline.model.tables import STATE, BatchRef, Books, Dedupe, Head, Kind, 
 NAMESPACE = "lake"
 
 
+_branch = db.branches.c
+_HOLDER = select(_branch.branch_id).where(_branch.deleted_at_us.is_(None), _branch.name == bindparam("b_name"))
+_ID_OF_HOLDER, _ID_OF_BRANCH = Prepared(_HOLDER), Prepared(_HOLDER.where(_branch.kind != "tag"))
+
+
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name; behind a tag's too where it is a `Holder`."""
-    branch = db.branches.c
-    kinds = () if isinstance(name, Holder) else (branch.kind != "tag",)
-    living = and_(branch.deleted_at_us.is_(None), *kinds)
-    found = conn.execute(select(branch.branch_id).where(living, branch.name == str(name))).scalar()
-    if found is None:
-        known = conn.execute(select(branch.name).where(living, branch.kind == "branch")).scalars()
+    statement = _ID_OF_HOLDER if isinstance(name, Holder) else _ID_OF_BRANCH
+    (found,) = together(conn, [Step(statement, {"b_name": str(name)})])
+    if not found:
+        living = select(_branch.name).where(_branch.deleted_at_us.is_(None), _branch.kind == "branch")
+        known = conn.execute(living).scalars()
         raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
-    return str(found)
+    return str(found[0][0])
 
 
 def refuse_protected(name: str, *, protected: bool) -> None:
