@@ -7,44 +7,31 @@ branch has no name, so nobody sees a part of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from strandline.failpoints import fail
 from strandline.ledger import making
 from strandline.ledger.branches import Branch, create_branch_of
 from strandline.ledger.files import read_files
-from strandline.ledger.ledger import MAIN, Connection
+from strandline.ledger.ledger import MAIN
 from strandline.ledger.refs import find_point
 from strandline.ledger.tables import branch_name, read_states
 from strandline.model.maintenance import Budget
 from strandline.model.operations import Effects
-from strandline.model.tables import TableState
+from strandline.operations.bites import Bite
 from strandline.operations.context import Context
-from strandline.operations.flush import scope_of
 from strandline.operations.fold import fold
 from strandline.operations.removal import Removal, find_rows, stage_removal
-from strandline.operations.steps import Coverage, Running, run
+from strandline.operations.steps import Running, run
 from strandline.views.past import Shown, read_past, refuse_pruned
 
 
 @dataclass
-class Trim:
-    """The operation: it takes rows out of a table of a branch that is being made."""
+class Trim(Bite):
+    """Rows go from a table of a branch that is being made; a purge may come to it too."""
 
-    table: str
-    branch: str
-    actor: str
-    version: int
     removal: Removal
     kind: str = "branch"
-    state: TableState = field(init=False)
-
-    def cover(self, conn: Connection) -> Coverage | None:
-        """The table, unless it has moved since the rows were found: a purge comes to it too."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.version:
-            return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows."""

@@ -7,53 +7,33 @@ go on reading the files that it had.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from strandline.engines.spark import maintain
 from strandline.errors import Damaged
 from strandline.failpoints import fail
-from strandline.ledger import leases
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import read_states
-from strandline.model.ids import lease_of_table, private_branch
+from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
+from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
-from strandline.operations.flush import scope_of
 from strandline.operations.layout import Group, mergeable, size_of, take_bite
 from strandline.operations.stage_tail import added_files, prepare_branch
-from strandline.operations.steps import Coverage, Running, run
-
-BITE_BYTES = 256 << 20
-YIELD_S = 5.0
+from strandline.operations.steps import Running
 
 
 @dataclass
-class Compact:
-    """One bite: groups of files that were chosen at a version of the table, and are merged if it is still that.
+class Compact(Bite):
+    """Groups of files are merged. The columns in `blank` are left without values."""
 
-    The columns in `blank` are left without values.
-    """
-
-    table: str
-    branch: str
-    actor: str
-    version: int
     groups: Sequence[Group]
     kind: str = "compact"
     blank: tuple[str, ...] = ()
-    waited_for: bool = field(default=False, init=False)
-
-    def cover(self, conn: Connection) -> Coverage | None:
-        """The table, unless it has moved since the files were chosen."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.version:
-            return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write each group as one file, and see that nothing but the files has changed."""
@@ -123,8 +103,7 @@ def compact(
 ) -> Maintained:
     """Merge a table's small files bite by bite, as far as the budget goes."""
     before = _figures(ctx, table, branch)
-    operations: list[str] = []
-    warnings: list[str] = []
+    bites = Bites(ctx, budget)
     merged = rows = 0
     while True:
         with ctx.ledger.read() as conn:
@@ -136,24 +115,17 @@ def compact(
             break
         bite = take_bite(groups, budget.bite(BITE_BYTES), maintain.GROUPS_AT_ONCE)
         operation = Compact(table, branch, actor, state.head.version, bite)
-        done = run(ctx, operation)
-        if done is None:
-            continue  # somebody else published first: look again
-        budget.spend(sum(size_of(group) for group in bite))
-        merged += sum(len(group) for group in bite)
-        rows += sum(file.rows for group in bite for file in group)
-        operations.append(done.op_id)
-        warnings.extend(done.warnings)
-        ctx.report(f"compacting {state.table.name}", merged, None)
-        if operation.waited_for:
-            step_aside(ctx, state)
+        if bites.take(operation, state, sum(size_of(group) for group in bite)) is not None:
+            merged += sum(len(group) for group in bite)
+            rows += sum(file.rows for group in bite for file in group)
+            ctx.report(f"compacting {state.table.name}", merged, None)
     return Maintained(
         table=state.table.name,
         before=before,
         after=_figures(ctx, table, branch),
         complete=not groups,
-        operations=tuple(operations),
-        warnings=tuple(warnings),
+        operations=tuple(bites.operations),
+        warnings=tuple(bites.warnings),
         detail={"files_merged": merged, "rows_rewritten": rows},
     )
 
@@ -175,22 +147,3 @@ def _preview(state: TableState, before: dict[str, int], groups: Sequence[Group])
         complete=not groups,
         detail={"files_merged": inputs, "rows_rewritten": sum(file.rows for group in groups for file in group)},
     )
-
-
-def somebody_waits(ctx: Context, state: TableState) -> bool:
-    """Whether somebody waits for the table that we hold."""
-    with ctx.ledger.read() as conn:
-        lease = leases.find(conn, lease_of_table(state.head.branch_id, state.table.table_id))
-    return lease is not None and lease.waiting > 0
-
-
-def step_aside(ctx: Context, state: TableState) -> None:
-    """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
-    name = lease_of_table(state.head.branch_id, state.table.table_id)
-    deadline_s = time.monotonic() + YIELD_S
-    while time.monotonic() < deadline_s:
-        with ctx.ledger.read() as conn:
-            lease = leases.find(conn, name)
-        if lease is not None and lease.owner is not None:
-            return
-        time.sleep(ctx.watch.pause_s(1))

@@ -28,12 +28,12 @@ from strandline.model.maintenance import Budget
 from strandline.model.migration import Plan, Step
 from strandline.model.schema import Schema
 from strandline.model.tables import DataFile, TableState
-from strandline.operations.compact import BITE_BYTES, Compact, step_aside
+from strandline.operations.bites import BITE_BYTES, Bites
+from strandline.operations.compact import Compact
 from strandline.operations.context import Context
 from strandline.operations.expire import expire
 from strandline.operations.flush import flush
 from strandline.operations.layout import take_bite
-from strandline.operations.steps import run
 from strandline.operations.sweep import sweep
 from strandline.views.past import version_at
 
@@ -211,18 +211,16 @@ def erase(ctx: Context, table: str, branch: str, actor: str, wanted: Collection[
 
 def _rewritten(ctx: Context, place: _Place, actor: str, columns: Sequence[str]) -> list[str] | None:
     """Take the values of these columns out of a branch's log and state; None where there were none."""
-    done: list[list[str]] = []
-    if _in_tail(place.state, columns):
-        flushed = flush(ctx, place.state.table.name, place.name, actor)
-        done += [list(flushed.warnings)] if flushed.operation is not None else []
-    for part in _parts(place):
-        done += _rewrite(ctx, part.table.name, place.name, actor, columns)
-    return [text for one in done for text in one] if done else None
+    flushed = flush(ctx, place.state.table.name, place.name, actor) if _in_tail(place.state, columns) else None
+    done = [_rewrite(ctx, part.table.name, place.name, actor, columns) for part in _parts(place)]
+    warnings = [*(flushed.warnings if flushed is not None else ()), *(text for one in done for text in one.warnings)]
+    changed = (flushed is not None and flushed.operation is not None) or any(one.operations for one in done)
+    return warnings if changed else None
 
 
-def _rewrite(ctx: Context, table: str, branch: str, actor: str, columns: Sequence[str]) -> list[list[str]]:
-    """Write the files of a log, or of a state, again that hold values of these columns; each bite's warnings."""
-    warnings: list[list[str]] = []
+def _rewrite(ctx: Context, table: str, branch: str, actor: str, columns: Sequence[str]) -> Bites:
+    """Write the files of a log, or of a state, again that hold values of these columns."""
+    bites = Bites(ctx, Budget())
     while columns:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
@@ -232,12 +230,9 @@ def _rewrite(ctx: Context, table: str, branch: str, actor: str, columns: Sequenc
             break
         bite = take_bite(groups, BITE_BYTES, maintain.GROUPS_AT_ONCE)
         operation = Compact(table, branch, actor, state.head.version, bite, kind="erase", blank=tuple(columns))
-        done = run(ctx, operation)
-        warnings += [list(done.warnings)] if done is not None else []  # None: somebody else was first; look again
+        bites.take(operation, state, 0)
         ctx.report(f"erasing from {state.table.name}", len(bite), len(groups))
-        if operation.waited_for:
-            step_aside(ctx, state)
-    return warnings
+    return bites
 
 
 def _forget(ctx: Context, table: str, branch: str, actor: str) -> list[str]:

@@ -25,18 +25,17 @@ from strandline.model.maintenance import Budget, Maintained
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
-from strandline.operations.compact import somebody_waits, step_aside
+from strandline.operations.bites import BITE_BYTES, Bites, somebody_waits
 from strandline.operations.context import Context
 from strandline.operations.flush import scope_of
 from strandline.operations.layout import SMALL_SHARE, size_of
 from strandline.operations.stage_tail import added_files, prepare_branch
-from strandline.operations.steps import Coverage, Running, run
+from strandline.operations.steps import Coverage, Running
 from strandline.views.view import View, files_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BITE_BYTES = 256 << 20
 FILE_BYTES = 32 << 20
 """How large the files of a state become: a fold writes whole files anew."""
 
@@ -191,26 +190,26 @@ def fold(ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, d
         state = read_states(conn, branch, [table])[0]
     upto = state.stable_seq
     before, log = _look(ctx, table, branch, upto)
-    operations: list[str] = []
-    warnings: list[str] = []
+    bites = Bites(ctx, budget)
     if dry_run:
         after = {**before, "unfolded_rows": 0, "unfolded_bytes": 0}
         return Maintained(state.table.name, before, after, dry_run=True, complete=not log)
     after = before
     while log and not budget.is_spent:
         operation = Fold(table, branch, actor, next_bite(log, upto, budget.bite(BITE_BYTES)))
-        done = run(ctx, operation)
+        done = bites.take(operation, folded_of(state), 0)
         if done is not None:
-            operations.append(done.op_id)
-            warnings.extend(done.warnings)
             ctx.report(f"folding {state.table.name}", done.effects.tables[0].last_seq, upto)
-        if operation.waited_for:
-            step_aside(ctx, folded_of(state))
         left, log = _look(ctx, table, branch, upto)
         budget.spend(after["unfolded_bytes"] - left["unfolded_bytes"])
         after = left
     return Maintained(
-        state.table.name, before, after, complete=not log, operations=tuple(operations), warnings=tuple(warnings)
+        state.table.name,
+        before,
+        after,
+        complete=not log,
+        operations=tuple(bites.operations),
+        warnings=tuple(bites.warnings),
     )
 
 

@@ -12,26 +12,26 @@ Of a keyed table rows go by their keys, on all branches: `purge_keyed`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.engines.duck import relations
 from strandline.engines.duck.predicates import check_predicate
 from strandline.ledger import purges
 from strandline.ledger.files import read_files
-from strandline.ledger.ledger import Connection
 from strandline.ledger.purged_keys import note_hashes
 from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Maintained
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
+from strandline.operations.bites import Bite
 from strandline.operations.context import Context
-from strandline.operations.flush import flush, scope_of
+from strandline.operations.flush import flush
 from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
 from strandline.operations.purge_keyed import purge_keyed
 from strandline.operations.removal import Removal, find_rows, stage_removal
-from strandline.operations.steps import Coverage, Running, run
+from strandline.operations.steps import Running, run
 from strandline.views.view import View, key_scope, stored_columns
 
 HASH = "hash"
@@ -56,23 +56,12 @@ class Found:
 
 
 @dataclass
-class Purge:
-    """The operation: it removes what was found, if the table is still at the version it was found in."""
+class Purge(Bite):
+    """What was found goes."""
 
-    table: str
-    branch: str
-    actor: str
     where: str
     found: Found
     kind: str = "purge"
-    state: TableState = field(init=False)
-
-    def cover(self, conn: Connection) -> Coverage | None:
-        """The table, unless it has moved."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.found.version:
-            return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
@@ -138,7 +127,7 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
         if found.is_nothing:
             return None, found
         ensure_tombstones(ctx, actor)
-        done = run(ctx, Purge(table, branch, actor, where, found))
+        done = run(ctx, Purge(table, branch, actor, found.version, where, found))
         if done is not None:
             return done, found
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.predicates import check_predicate
-from strandline.errors import Busy, Conflict, NotFound
+from strandline.errors import Busy, NotFound
 from strandline.failpoints import fail
 from strandline.ledger import purges
 from strandline.ledger.branches import holders
@@ -35,13 +35,14 @@ from strandline.model.names import Holder
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import BatchRef, DataFile, Table, TableState
 from strandline.model.types import SEQ
+from strandline.operations.bites import run_unmoved
 from strandline.operations.context import Context
 from strandline.operations.flush import flush, scope_of
 from strandline.operations.fold import fold, folded_of
 from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
 from strandline.operations.referring import find_referring, refuse_referred
 from strandline.operations.removal import Removal, find_rows, stage_removal
-from strandline.operations.steps import Coverage, Done, Running, run
+from strandline.operations.steps import Coverage, Done, Running
 from strandline.views.keeping import Keeper
 from strandline.views.tail import read_batches
 from strandline.views.view import log_schema, on_unreadable, stored_columns
@@ -338,12 +339,8 @@ def _remove(ctx: Context, operation: PurgeKeys) -> Done | None:
     try:
         flush(ctx, operation.table, operation.branch, operation.actor)
         fold(ctx, operation.table, operation.branch, operation.actor, Budget())
-        return run(ctx, operation)
+        return run_unmoved(ctx, operation)
     except NotFound:
-        return None
-    except Conflict as error:
-        if error.detail.get("kind") != "table_moved":
-            raise
         return None
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.engines.duck import relations, sandbox
-from strandline.errors import Conflict, PreconditionFailed
+from strandline.errors import PreconditionFailed
 from strandline.ledger.files import read_files, set_times
 from strandline.ledger.ledger import Connection
 from strandline.ledger.limits import Limit, lowest, read_limits
@@ -25,12 +25,11 @@ from strandline.model.moments import text_of
 from strandline.model.operations import Effects
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
-from strandline.operations.compact import BITE_BYTES, somebody_waits, step_aside
+from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
-from strandline.operations.flush import scope_of
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, find_rows, stage_removal
-from strandline.operations.steps import Coverage, Running, run
+from strandline.operations.steps import Running
 from strandline.views.view import files_sql
 
 WORTH_SHARE = 0.25
@@ -39,24 +38,12 @@ BITE_FILES = 1000
 
 
 @dataclass
-class Retain:
-    """One bite: what goes was chosen at a version of the table, and goes if it is still that."""
+class Retain(Bite):
+    """Rows go from the log."""
 
-    table: str
-    branch: str
-    actor: str
-    version: int
     removal: Removal
     past_sinks: bool
     kind: str = "retain"
-    waited_for: bool = field(default=False, init=False)
-
-    def cover(self, conn: Connection) -> Coverage | None:
-        """The table, unless it has moved since the rows were chosen."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.version:
-            return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows."""
@@ -173,10 +160,8 @@ def retain(
 ) -> Maintained:
     """Remove what is past a table's window, bite by bite, as far as the budget goes."""
     now_us = time.time_ns() // 1000
-    before = _figures(ctx, table, branch)
-    rows = 0
-    operations: list[str] = []
-    warnings: list[str] = []
+    before, rows = figures(ctx, table, branch), 0
+    bites = Bites(ctx, budget)
     while True:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
@@ -194,34 +179,23 @@ def retain(
         if removal.rows == 0:
             break
         operation = Retain(table, branch, actor, state.head.version, removal, past_sinks)
-        try:
-            done = run(ctx, operation)
-        except Conflict as error:
-            if error.detail.get("kind") != "table_moved":
-                raise
-            done = None
-        if done is None:
-            continue  # the table, or a sink, has moved meanwhile: look again
-        rows += removal.rows
-        budget.spend(size_of([*removal.whole, *removal.partly]))
-        operations.append(done.op_id)
-        warnings.extend(done.warnings)
-        ctx.report(f"pruning {state.table.name}", rows, None)
-        if operation.waited_for:
-            step_aside(ctx, state)
+        if bites.take(operation, state, size_of([*removal.whole, *removal.partly])) is not None:
+            rows += removal.rows
+            ctx.report(f"pruning {state.table.name}", rows, None)
     held = _held(planned)
     return Maintained(
         table=state.table.name,
         before=before,
-        after=_figures(ctx, table, branch),
+        after=figures(ctx, table, branch),
         complete=not budget.is_spent or not (planned.whole or planned.edge),
-        operations=tuple(operations),
-        warnings=(*warnings, *(_told(one) for one in held)),
+        operations=tuple(bites.operations),
+        warnings=(*bites.warnings, *(_told(one) for one in held)),
         detail={"cutoff": text_of(planned.cutoff_us), "pruned": rows, "held_by": held},
     )
 
 
-def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
+def figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
+    """What a table's log holds."""
     with ctx.ledger.read() as conn:
         head = read_states(conn, branch, [table])[0].head
         files = read_files(conn, head.branch_id, head.table_id, head.version)

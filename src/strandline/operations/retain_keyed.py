@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.engines.duck import relations, sandbox
-from strandline.errors import Conflict, PreconditionFailed
+from strandline.errors import PreconditionFailed
 from strandline.ledger.files import read_files
 from strandline.ledger.history import Graph
 from strandline.ledger.horizons import count_passed, find_horizon
@@ -34,12 +34,12 @@ from strandline.model.moments import text_of
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import COMMIT, SEQ
-from strandline.operations.compact import BITE_BYTES, somebody_waits, step_aside
+from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
-from strandline.operations.flush import scope_of
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, removal_of, stage_removal
-from strandline.operations.steps import Coverage, Done, Running, run
+from strandline.operations.retain import figures
+from strandline.operations.steps import Running
 from strandline.views.past import Shown
 from strandline.views.view import files_sql
 
@@ -88,26 +88,14 @@ def plan(conn: Connection, state: TableState, now_us: int) -> Plan | None:
 
 
 @dataclass
-class RetainVersions:
-    """One bite: what goes was chosen at a version of the table, and goes if it is still that."""
+class RetainVersions(Bite):
+    """Versions go from the log, and the horizon moves."""
 
-    table: str
-    branch: str
-    actor: str
-    version: int
     horizon: Commit
     removal: Removal
     pruned: Mapping[str, int]
     past_sinks: bool
     kind: str = "retain"
-    waited_for: bool = field(default=False, init=False)
-
-    def cover(self, conn: Connection) -> Coverage | None:
-        """The table, unless it has moved since the versions were chosen."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.version:
-            return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the versions; where there is none, only the horizon moves."""
@@ -208,9 +196,8 @@ def retain_keyed(
 ) -> Maintained:
     """Remove the versions that no kept point needs, bite by bite, as far as the budget goes."""
     now_us = time.time_ns() // 1000
-    before, rows = _figures(ctx, table, branch), 0
-    operations: list[str] = []
-    warnings: list[str] = []
+    before, rows = figures(ctx, table, branch), 0
+    bites = Bites(ctx, budget)
     while True:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
@@ -223,25 +210,19 @@ def retain_keyed(
         if dry_run or budget.is_spent or not (choice.free or choice.moves):
             break
         operation = _bite(choice, branch, actor, budget.bite(BITE_BYTES), past_sinks=past_sinks)
-        done = _try(ctx, operation)
-        if done is None:
-            continue  # the table, or a sink, has moved meanwhile: look again
-        rows += operation.removal.rows
-        budget.spend(size_of([*operation.removal.whole, *operation.removal.partly]))
-        operations.append(done.op_id)
-        warnings.extend(done.warnings)
-        ctx.report(f"pruning {state.table.name}", rows, None)
-        if operation.waited_for:
-            step_aside(ctx, state)
-    after = {**before, "rows": before["rows"] - choice.rows} if dry_run else _figures(ctx, table, branch)
+        removal = operation.removal
+        if bites.take(operation, state, size_of([*removal.whole, *removal.partly])) is not None:
+            rows += removal.rows
+            ctx.report(f"pruning {state.table.name}", rows, None)
+    after = {**before, "rows": before["rows"] - choice.rows} if dry_run else figures(ctx, table, branch)
     return Maintained(
         table=state.table.name,
         before=before,
         after=after,
         dry_run=dry_run,
         complete=choice.rows == 0,
-        operations=tuple(operations),
-        warnings=(*warnings, *(_told(one) for one in choice.held)),
+        operations=tuple(bites.operations),
+        warnings=(*bites.warnings, *(_told(one) for one in choice.held)),
         detail={**_detail(planned), "pruned": choice.rows if dry_run else rows, "held_by": choice.held},
     )
 
@@ -260,22 +241,6 @@ def _bite(choice: Choice, branch: str, actor: str, bite_bytes: int, *, past_sink
         pruned_upto(some),
         past_sinks,
     )
-
-
-def _try(ctx: Context, operation: RetainVersions) -> Done | None:
-    try:
-        return run(ctx, operation)
-    except Conflict as error:
-        if error.detail.get("kind") != "table_moved":
-            raise
-        return None
-
-
-def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
-    with ctx.ledger.read() as conn:
-        head = read_states(conn, branch, [table])[0].head
-        files = read_files(conn, head.branch_id, head.table_id, head.version)
-    return {"rows": sum(file.rows for file in files), "files": len(files), "size_bytes": size_of(files)}
 
 
 def _detail(planned: Plan) -> dict[str, Any]:
