@@ -112,8 +112,15 @@ class View:
 
     @property
     def relations(self) -> list[str]:
-        """What a query can name: the tables, and the versions of the keyed ones."""
-        return [*self.tables, *(f"{state.table.name}{LOG}" for state in self._states.values() if state.table.key)]
+        """What a query can name: the tables, the versions of the keyed ones, and both of those that were dropped.
+
+        Of these the answer is who dropped them.
+        """
+        every = (self._states | self._every).values()
+        return [
+            *(state.table.name for state in every),
+            *(f"{state.table.name}{LOG}" for state in every if state.table.key),
+        ]
 
     def under(self, schemas: Mapping[str, Schema]) -> View:
         """The same view, with the rows of some tables, by id, as another schema has them."""
@@ -134,8 +141,8 @@ class View:
         found = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
         if found is not None and name.endswith(STATE):
             found = found.folded
-        if found is None and name.lower() in self._gone:
-            raise not_shown(name, self._gone[name.lower()])
+        if found is None and (dropped := self._gone.get(name.removesuffix(LOG).lower())) is not None:
+            raise not_shown(name, dropped)
         if found is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
         if (shown := self._shown.get(found.table.table_id)) is not None:
