@@ -256,3 +256,21 @@ def test_a_branch_at_a_commit_that_came_by_a_fast_forward_finds_its_rows(lake: L
     changed(lake, "y", c=None)
     assert lake.merge("y").tables == {"person": 2}
     assert on(lake, columns="id, age, team") == [("a", 2, "y"), ("b", 3, "y"), ("c", 3, None)]
+
+
+@pytest.mark.both_ledgers
+def test_a_merge_brings_the_rows_of_a_table_that_its_source_took_over_as_it_has_them_now(lake: Lake) -> None:
+    """The source wrote a row, and then took the table over from a branch that wrote it again: that version comes."""
+    people(lake, b=1)
+    lake.create_table("pet", {"id": "string", "age": "long?"}, key=["id"])
+    lake.branch("far")
+    lake.mutate([sl.put("pet", {"id": "cat", "age": 1}), sl.put("pet", {"id": "dog", "age": 1})])
+    lake.branch("near")
+    lake.mutate([sl.put("pet", {"id": "cat", "age": 2}), sl.delete("pet", "dog")], branch="near")
+    changed(lake, "main", b=2)
+    assert (lake.merge("near").outcome, lake.log(limit=1)[0].tables) == ("merged", {"pet": 2})
+    lake.mutate([sl.put("pet", {"id": "fox", "age": 3})], branch="far")
+    assert lake.merge("main", "far").outcome == "merged"
+    pets = "select id, age from pet order by id"
+    assert lake.view("far").sql(pets).rows() == [("cat", 2), ("fox", 3)]
+    assert differing(lake, "main", "far") == ["fox"]

@@ -69,8 +69,9 @@ class Sides:
         """
         if written is None:
             return self._compared(view)
-        (_, own), *others = written
-        changed = self._shaped(changed_rows(view, self._name, own))
+        others = written[1:]
+        every = [commit for _, commits in written for commit in commits]  # it has others' rows of tables it took over
+        changed = self._shaped(changed_rows(view, self._name, every))
         keys = [
             changed_rows(one, self._name, commits).select(self.key)
             for one, commits in others
@@ -78,8 +79,8 @@ class Sides:
         ]
         if not keys:
             return changed
-        every = pa.concat_tables(keys).group_by(self.key).aggregate([])
-        more = threeway.other_keys(every, changed.select(self.key))
+        known = pa.concat_tables(keys).group_by(self.key).aggregate([])
+        more = threeway.other_keys(known, changed.select(self.key))
         there = self._shaped(view.pick(self._name, more))
         gone = threeway.other_keys(more, there.select(self.key))
         return pa.concat_tables([changed, there, self._removed(gone)])
