@@ -14,6 +14,7 @@ from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.moments import text_of
+from strandline.operations import branch_at
 from tests.kit import crash, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
@@ -197,6 +198,32 @@ def test_a_branch_at_a_past_commit_that_dies_on_the_way_is_not_there(lake: Lake)
         assert [one.name for one in again.branches()] == ["main"]
         again.branch("y", commits[1][0])
         assert again.view("y").sql("select id, age from person order by 1").rows() == commits[1][1]
+
+
+@pytest.mark.both_ledgers
+def test_a_branch_at_a_past_commit_lacks_what_its_holder_takes_over_meanwhile(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge takes a table over whose rows are older than the commit, after that was found and before it is copied."""
+    make_people(lake)
+    make_people(lake, "pet")
+    lake.mutate([sl.put("pet", {"id": "cat"})])
+    lake.branch("x")
+    lake.mutate([sl.put("pet", {"id": "dog"})], branch="x")
+    point = lake.mutate([sl.put("person", {"id": "a", "age": 1})]).commit_id
+    lake.mutate([sl.put("person", {"id": "a", "age": 2})])
+    found, merged = branch_at.refuse_pruned, []
+
+    def then_merge(*args: Any) -> None:
+        found(*args)
+        if not merged:
+            merged.append(lake.merge("x"))
+
+    monkeypatch.setattr(branch_at, "refuse_pruned", then_merge)
+    lake.branch("old", point)
+    assert [one.tables for one in merged] == [{"pet": 1}]
+    assert at(lake, "old", branch="old") == at(lake, point) == [("a", 1)]
+    assert lake.view("old").sql("select id from pet").rows() == [("cat",)]
 
 
 def test_a_name_is_given_once_and_by_git_s_rules(lake: Lake) -> None:

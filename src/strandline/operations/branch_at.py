@@ -44,14 +44,14 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
     with ctx.ledger.read() as conn:
         point = find_point(conn, at, MAIN)
         refuse_pruned(conn, point)
-        past = [(state, shown) for state, shown in read_past(conn, point) if state.table.key and not state.is_dropped]
     if point.covers == point.commit.commit_id:
         return create_branch_of(ctx.ledger, name, point.holder, point.commit.commit_id)
-    hidden = {one.commit_id for one in point.hidden}
-    with ctx.ledger.write() as txn:
-        refuse_pruned(txn.conn, point)  # here too: a retention may have come to it since
+    with ctx.ledger.write() as txn:  # found anew: what its holder has taken over since would not be hidden
+        point = find_point(txn.conn, at, MAIN)
+        refuse_pruned(txn.conn, point)
+        past = [one for one in read_past(txn.conn, point) if one[0].table.key and not one[0].is_dropped]
         schemas = {state.table.table_id: state.head.schema_version for state, _ in past}
-        made = making.begin(txn, name, point, schemas, hidden)
+        made = making.begin(txn, name, point, schemas, {one.commit_id for one in point.hidden})
         building = branch_name(txn.conn, made)
     try:
         for state, shown in past:
