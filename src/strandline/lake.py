@@ -115,7 +115,7 @@ class Lake(Versioned):
         from strandline.model.constraints import parse_constraints
         from strandline.model.row_rules import Target
         from strandline.model.schema import Schema, parse_mapping
-        from strandline.operations.declare import check_new
+        from strandline.operations.declare import check_new, look_before
 
         def target(table: str) -> Target:
             state = self._state(table, branch)
@@ -134,6 +134,7 @@ class Lake(Versioned):
             **how,
             dedupe=dedupe,
             extra=unknown_fields == "json",
+            seen=look_before(lambda: self.view(branch), name, schema),
         )
 
     def schema(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:

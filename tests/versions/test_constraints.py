@@ -13,8 +13,11 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound
 from strandline.lake import Lake
-from strandline.ledger import touches
+from strandline.ledger import tables, touches
+from strandline.model.constraints import parse_constraints
 from strandline.model.mutations import Statement
+from strandline.model.schema import Schema, parse_mapping
+from strandline.operations.declare import look_before
 from tests.kit import in_ledger, python_process, strand_json
 from tests.versions.racing import Work, outcome, racing
 
@@ -218,6 +221,41 @@ def test_as_many_rows_refer_to_one_as_may(lake: Lake) -> None:
     lake.mutate([sl.patch("member", "a", {"team": "blue"}), sl.patch("member", "c", {"team": "red"})])
     lake.mutate([sl.delete("team", "blue"), sl.delete("member", "a")])
     assert members(lake) == [("b", "red"), ("c", "red")]
+
+
+@pytest.mark.parametrize("how", ["create", "apply"])
+def test_a_table_that_rows_must_be_referred_to_from_comes_before_them(lake: Lake, how: str) -> None:
+    """Rows that are there already would fall short of it: they are listed, and the table is not made."""
+    rules = ["reference(team -> team)", "cardinality(team: 1..)"]
+
+    def make() -> None:
+        if how == "create":
+            lake.create_table("member", MEMBER, key=["id"], constraints=rules)
+        else:
+            lake.schema_apply({"tables": {"member": {"columns": MEMBER, "key": ["id"], "constraints": rules}}})
+
+    lake.create_table("team", TEAM, key=["id"])
+    lake.mutate(team("red", "blue"))
+    with pytest.raises(Conflict) as caught:
+        make()
+    told = [(one["table"], one["key"], one["rule"]) for one in caught.value.detail["violations"]]
+    assert sorted(told) == [("team", f"'{id}'", "cardinality(team: 1..)") for id in ("blue", "red")]
+    assert caught.value.detail["kind"] == "constraint" and lake.view().tables == ["team"]
+    lake.mutate([sl.delete("team", "red"), sl.delete("team", "blue")])
+    make()
+    lake.mutate([*team("red"), member("a", team="red")])
+
+
+def test_such_a_table_is_not_made_by_rows_that_were_looked_at_before(lake: Lake) -> None:
+    """A row that came between the look and the transaction would fall short of it too."""
+    rules = ["reference(team -> team)", "cardinality(team: 1..)"]
+    schema = Schema(parse_mapping(MEMBER).columns, parse_constraints(rules))
+    lake.create_table("team", TEAM, key=["id"])
+    seen = look_before(lake.view, "member", schema)
+    lake.mutate(team("red"))
+    with pytest.raises(Conflict) as caught:
+        tables.create_table(lake.ledger, "member", schema, branch="main", actor="x", key=["id"], seen=seen)
+    assert caught.value.detail["kind"] == "table_moved" and lake.view().tables == ["team"]
 
 
 def test_composite_keys_of_every_type_are_referred_to(lake: Lake) -> None:

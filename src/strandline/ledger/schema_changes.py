@@ -26,6 +26,7 @@ from strandline.ledger.tables import (
     raise_shape,
     read_head,
     read_schemas,
+    refuse_changed,
     refuse_protected,
     set_schema,
 )
@@ -105,16 +106,7 @@ def _refuse_moved(txn: Txn, change: SchemaChange) -> None:
         if planned.state is not None:
             _refuse_other_schema(txn, planned.state)
             _refuse_loading(txn, planned)
-    for state in change.seen:
-        now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
-        if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
-            raise Conflict(
-                f"rows of {state.table.name!r} were changed while they were looked at",
-                kind="table_moved",
-                hint="Nothing was changed. Apply it again, at a quieter moment.",
-                expected=state.head.last_seq,
-                actual=now.last_seq,
-            )
+    refuse_changed(txn.conn, change.seen)
 
 
 def _refuse_other_schema(txn: Txn, state: TableState) -> None:

@@ -67,8 +67,9 @@ def create_table(
     partition_by: Sequence[str] = (),
     dedupe: Dedupe = "table",
     extra: bool = False,
+    seen: Sequence[TableState] = (),
 ) -> Table:
-    """Describe a new table: keyed with a `key`, else a log table.
+    """Describe a new table: keyed with a `key`, else a log table. `seen` are those whose rows it was judged by.
 
     Its Iceberg table is made by the first operation that writes it.
     """
@@ -78,6 +79,7 @@ def create_table(
         if key:
             refuse_protected(branch, protected=is_protected(txn.conn, on_branch))
         read_shown(txn.conn, branch, _others(schema, name), tails=False)  # one may have been dropped meanwhile
+        refuse_changed(txn.conn, seen)
         commit = write_commit(
             txn, branch, kind="create_table", actor=actor, message=f"create table {name}", tables={name: 0}
         )
@@ -85,6 +87,20 @@ def create_table(
         fail("table.before_commit")
     fail("table.after_commit")
     return table
+
+
+def refuse_changed(conn: Connection, seen: Sequence[TableState]) -> None:
+    """Conflict where a table has other rows than those that somebody looked at."""
+    for state in seen:
+        now = read_head(conn, state.head.branch_id, state.head.table_id)
+        if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
+            raise Conflict(
+                f"rows of {state.table.name!r} were changed while they were looked at",
+                kind="table_moved",
+                hint="Nothing was changed. Do it again, at a quieter moment.",
+                expected=state.head.last_seq,
+                actual=now.last_seq,
+            )
 
 
 def _others(schema: Schema, name: str) -> list[str]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
-from strandline.errors import BadRequest
+from strandline.errors import BadRequest, Conflict
 from strandline.ledger.tables import check_name
 from strandline.model.keys import check_key
 from strandline.model.partitions import check_partition_columns
 from strandline.model.row_rules import Target, check_constraints
+from strandline.model.rows import MAX_REPORTED
 from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.violations import Violation
+from strandline.views.breaking import leasts, unreferred
+from strandline.views.view import View
 
 
 def check_new(
@@ -40,3 +46,29 @@ def check_new(
         return Target(name, tuple(key), schema) if table.lower() == name.lower() else target_of(table)
 
     check_constraints(schema, key, target)
+
+
+def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> list[TableState]:
+    """Look for rows that forbid a new table, a conflict if there are any; returns the tables that were looked at."""
+    wanted = leasts(name, schema)
+    if not wanted:
+        return []
+    view = take_view()
+    refuse_broken(unreferred(view, name, schema))
+    return [view.state(reference.table) for _, reference in wanted]
+
+
+def refuse_broken(found: Sequence[Violation]) -> None:
+    """Conflict that lists the rows which break what is to be declared."""
+    if not found:
+        return
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    raise Conflict(
+        found[0].text() + more,
+        kind="constraint",
+        hint="Nothing was changed. Change these rows first, or give a default.",
+        expected=found[0].rule,
+        actual=found[0].value,
+        violations=[asdict(one) for one in found[:MAX_REPORTED]],
+        count=len(found),
+    )

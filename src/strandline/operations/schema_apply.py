@@ -8,7 +8,7 @@ except for a look at the rows that could forbid it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import BadRequest, Conflict
@@ -17,14 +17,13 @@ from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
 from strandline.model.migration import Applied, Plan, TablePlan, numbered, plan, refers
 from strandline.model.row_rules import Target, check_constraints
-from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
 from strandline.model.wanted import parse_wanted, to_document
 from strandline.operations.context import Context
-from strandline.operations.declare import check_new
+from strandline.operations.declare import check_new, refuse_broken
 from strandline.operations.erase import erase, with_erasing
-from strandline.views.breaking import breaking, lacking
+from strandline.views.breaking import breaking, lacking, leasts, unreferred
 from strandline.views.view import View
 
 ATTEMPTS = 10
@@ -120,7 +119,11 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
     found: list[Violation] = []
     seen: set[str] = set()
     for table in planned.tables:
-        if table.state is None or not table.is_validated:
+        if table.state is None or table.state.is_dropped:
+            found += unreferred(after, table.name, table.schema)
+            seen |= {reference.table.lower() for _, reference in leasts(table.name, table.schema)}
+            continue
+        if not table.is_validated:
             continue
         state = after.state(table.name)
         seen |= {table.name.lower(), *refers(state.schema)}
@@ -128,17 +131,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
             found += lacking(after, state, column)
         for constraint in table.constraints:
             found += [one for one, _ in breaking(after, state, constraint)]
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise Conflict(
-            found[0].text() + more,
-            kind="constraint",
-            hint="Nothing was changed. Change these rows first, or give a default.",
-            expected=found[0].rule,
-            actual=found[0].value,
-            violations=[asdict(one) for one in found[:MAX_REPORTED]],
-            count=len(found),
-        )
+    refuse_broken(found)
     return [view.state(name) for name in view.tables if name.lower() in seen]
 
 

@@ -117,9 +117,32 @@ def _miscounted(view: Rows, state: TableState, rule: Cardinality) -> Iterator[Fo
         f"ON {_joined(rule.columns, target)} GROUP BY {key} HAVING {wrong} LIMIT {MAX_REPORTED}"
     )
     for *values, number in view.sql(query).rows():
-        named = shown_key(values)
-        said = f"is referred to by {number} rows"
-        yield Violation(target.table.name, named, ", ".join(rule.columns), rule.text(), named, said), None
+        yield _counted(target, rule, values, number), None
+
+
+def unreferred(view: Rows, name: str, schema: Schema) -> list[Violation]:
+    """The first rows that too few refer to if a table comes now, which has no rows yet, and wants some to be there."""
+    found: list[Violation] = []
+    for rule, reference in leasts(name, schema):
+        if _is_there(view, reference):
+            target = view.state(reference.table)
+            query = f"SELECT {_names(target.table.key)} FROM {_table(target)} LIMIT {MAX_REPORTED}"
+            found += [_counted(target, rule, key, 0) for key in view.sql(query).rows()]
+    return found
+
+
+def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:
+    """What a table wants to be referred to at least so often, in others than itself."""
+    references = {one.columns: one for one in schema.constraints if isinstance(one, Reference)}
+    rules = [one for one in schema.constraints if isinstance(one, Cardinality) and one.low]
+    pairs = [(rule, references[rule.columns]) for rule in rules]
+    return [(rule, one) for rule, one in pairs if one.table.lower() != name.lower()]
+
+
+def _counted(target: TableState, rule: Cardinality, key: Sequence[Any], number: int) -> Violation:
+    named = shown_key(key)
+    said = f"is referred to by {number} rows"
+    return Violation(target.table.name, named, ", ".join(rule.columns), rule.text(), named, said)
 
 
 def _refused(view: Rows, state: TableState, rule: OneOf | Range | Check) -> Iterator[Found]:
