@@ -121,6 +121,22 @@ def reopened(lake: Lake, *, recovering: bool = True) -> Lake:
         Lake.refresh = original  # type: ignore[method-assign]
 
 
+def recovery_dies(lake: Lake, *points: str) -> None:
+    """Recovery is begun for each of these failpoints, and dies there; where it does not come by, it ends."""
+    for point in points:
+        failpoints.arm(f"{point}=raise")
+        again = None
+        try:
+            again = Lake(lake.root)
+            again.recover()
+        except failpoints.FailpointReached:
+            pass
+        finally:
+            failpoints.arm(None)
+            if again is not None:
+                again.close()
+
+
 def intents_of(lake: Lake) -> list[Any]:
     """Everything under way."""
     with lake.ledger.read() as conn:
@@ -208,6 +224,17 @@ def strand(lake: Lake | Path, *arguments: str, env: dict[str, str] | None = None
         text=True,
         timeout=180,
         check=False,
+    )
+
+
+def strand_process(lake: Lake, *arguments: str, env: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the real command, to do something to it before it ends."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "strandline", "--lake", str(lake.root), *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -25,6 +25,7 @@ from tests.kit import (
     message,
     messages,
     part_ids,
+    recovery_dies,
     reopened,
 )
 
@@ -130,18 +131,7 @@ def test_f31_recovery_that_dies_anywhere_ends_in_the_same_state(lake: Lake, name
     failpoints.arm(f"{name}=raise")
     with crash(lake):
         lake.flush("messages")
-    for _ in range(2):
-        failpoints.arm(f"{second}=raise")
-        again = None
-        try:
-            again = Lake(lake.root)
-            again.recover()
-        except failpoints.FailpointReached:
-            pass
-        finally:
-            failpoints.arm(None)
-            if again is not None:
-                again.close()
+    recovery_dies(lake, second, second)
     with reopened(lake) as last:
         assert part_ids(last) == expected
         assert_recovered(last)

@@ -70,16 +70,13 @@ def test_f59_a_killed_strand_load_is_run_again(lake: Lake, tmp_path: Path, name:
 def test_sigint_in_the_middle_of_a_flush_exits_130_and_loses_nothing(lake: Lake) -> None:
     """Ctrl-C while rows are being staged: exit 130, every row still there, and the next flush works."""
     import signal
-    import subprocess
-    import sys
 
-    from tests.kit import phases, wait_until
+    from tests.kit import phases, strand_process, wait_until
 
     make_table(lake)
     lake.append("messages", messages(0, 8))
     env = environment(STRAND_FAILPOINTS="stage.before_files=sleep(20000)")
-    command = [sys.executable, "-m", "strandline", "--lake", str(lake.root), "flush"]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = strand_process(lake, "flush", env=env)
     wait_until(lambda: phases(lake) == ["staging"] and (lake.root / "warehouse" / "_staging").exists())
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

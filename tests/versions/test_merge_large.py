@@ -15,7 +15,7 @@ from strandline.errors import MergeConflict
 from strandline.lake import Lake
 from strandline.operations import merge
 from strandline.reports.doctor import examine
-from tests.kit import audits, crash, in_ledger, intents_of, reopened, swept, wait_until
+from tests.kit import audits, crash, in_ledger, intents_of, recovery_dies, reopened, swept, wait_until
 from tests.versions import truth
 from tests.versions.kit import versions
 from tests.versions.test_merge import SHAPE, changed, forked, kinds, on
@@ -265,18 +265,7 @@ def test_f44_a_large_merge_into_a_branch_that_dies_is_done_or_undone_there(lake:
 def test_f31_recovery_of_a_large_merge_that_dies_ends_in_the_same_state(lake: Lake, name: str, second: str) -> None:
     """It is audited once."""
     parents = died(lake, name)
-    for _ in range(2):
-        failpoints.arm(f"{second}=raise")
-        again = None
-        try:
-            again = Lake(lake.root)
-            again.recover()
-        except failpoints.FailpointReached:
-            pass
-        finally:
-            failpoints.arm(None)
-            if again is not None:
-                again.close()
+    recovery_dies(lake, second, second)
     with reopened(lake) as again:
         there(again, "main", parents, stored=STORED[name])
         outcome = "rolled_forward" if STORED[name] else "rolled_back"
