@@ -91,6 +91,23 @@ def in_tail(conn: Connection, branch_id: str, table_id: str, upto: int) -> list[
     return [str(one) for one in conn.execute(found).scalars()]
 
 
+_IN_TAIL = Prepared(
+    select(func.count())
+    .select_from(db.tail)
+    .where(
+        db.tail.c.branch_id == bindparam("b_branch"),
+        db.tail.c.table_id == bindparam("b_table"),
+        db.tail.c.first_seq == bindparam("b_seq"),
+    )
+)
+
+
+def is_in_tail(conn: Connection, branch_id: str, table_id: str, first_seq: int) -> bool:
+    """Whether the batch that begins at a seq is in a tail."""
+    (found,) = _IN_TAIL.one(conn, {"b_branch": branch_id, "b_table": table_id, "b_seq": first_seq})
+    return bool(found)
+
+
 def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> int:
     """How many of these batches the tail still refers to."""
     found = _first_seqs(conn, branch_id, table_id)
