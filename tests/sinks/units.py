@@ -14,8 +14,9 @@ from strandline.engines.duck.sandbox import quote_name
 from strandline.lake import Lake
 from strandline.model.ids import new_id
 from strandline.model.sinks import Delivery, Stream
+from strandline.model.tables import disjoint_runs
 from strandline.sinks.destination import Unit
-from strandline.views.view import disjoint_runs, log_schema
+from strandline.views.view import log_schema
 
 SINK = "sink1"
 

@@ -109,3 +109,16 @@ def test_no_extension_is_installed_on_the_way() -> None:
         for query in ("INSTALL httpfs", "LOAD httpfs", "SELECT * FROM read_parquet('https://localhost/x.parquet')"):
             with pytest.raises(duckdb.Error):
                 connection.execute(query)
+
+
+def test_a_join_with_few_values_leaves_groups_of_rows_out_by_their_filters(tmp_path: Path) -> None:
+    """Rows are looked for by value in the files of a state so: without it each look would read the whole column."""
+    with sandbox.connect() as connection:
+        relations.keep(connection, "asked", "SELECT * FROM (VALUES ('5'), ('7')) t(value)")
+        path = str(tmp_path / "t.parquet")
+        values = "SELECT i AS id, md5(i::VARCHAR) AS value FROM range(20_480) t(i)"
+        how = "ROW_GROUP_SIZE 10240, DICTIONARY_SIZE_LIMIT 20000, STRING_DICTIONARY_PAGE_SIZE_LIMIT 10000000"
+        connection.execute(f"COPY ({values}) TO '{path}' (FORMAT parquet, {how})")
+        some = relations.matched(relations.parquet([path], ["id", "value"]), relations.internal("asked"), ["value"])
+        ((_, plan),) = connection.execute(f"EXPLAIN ANALYZE {relations.together([some, some])}").fetchall()
+    assert str(plan).count("Row Groups Scanned: 0 / 2") == 2

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.engines.duck.relations import local_path
-from strandline.engines.spark.iceberg import TABLE_PROPERTIES
+from strandline.engines.spark.iceberg import FILTER, FILTER_PROPERTIES, STATE_PROPERTIES, TABLE_PROPERTIES
 from tests.substrate.conftest import FULL_NAME, NAME, Trial
 from tests.substrate.test_catalog import pyiceberg
 
@@ -116,8 +116,9 @@ def test_the_properties_of_our_tables_are_ones_that_iceberg_knows(trial: Trial) 
         if field.getType().getSimpleName() == "String"
     }
     prefixes = tuple(name for name in known if name.endswith("."))
-    unknown = {name for name in TABLE_PROPERTIES if name not in known and not name.startswith(prefixes)}
-    assert unknown == set()
+    ours = {**TABLE_PROPERTIES, **STATE_PROPERTIES, **FILTER_PROPERTIES}
+    unknown = {name for name in ours if name not in known and not name.startswith(prefixes)}
+    assert unknown == set() and FILTER in prefixes
     stored = trial.java.properties()
     assert {name: stored[name] for name in TABLE_PROPERTIES if name != "format-version"} == {
         name: value for name, value in TABLE_PROPERTIES.items() if name != "format-version"

@@ -289,16 +289,26 @@ def test_branches_keep_their_constraints_apart(lake: Lake) -> None:
         lake.mutate([sl.delete("team", "red")], branch="b")
 
 
-def test_constraints_hold_after_a_flush(lake: Lake) -> None:
+def test_constraints_hold_after_a_flush_and_a_fold(lake: Lake) -> None:
     """Rows are found by value wherever they are."""
     make_teams(lake)
-    lake.mutate([*team("red", "blue"), member("a", email="a@x", team="red"), member("b", email="b@x")])
+    named = {"first": "A", "last": "X"}
+    lake.mutate([*team("red", "blue"), member("a", email="a@x", team="red", **named), member("b", email="b@x")])
     lake.flush()
     lake.mutate([sl.patch("member", "b", {"email": "c@x"})])
     assert refused(lake, member("c", email="a@x")) == [("member", "'c'", "email", "unique")]
     assert refused(lake, sl.delete("team", "red")) == [("member", "'a'", "team", "reference")]
     lake.mutate([member("c", email="b@x"), sl.delete("team", "blue")])
     assert members(lake, "id, email") == [("a", "a@x"), ("b", "c@x"), ("c", "b@x")]
+    lake.flush()
+    lake.fold("member")
+    lake.mutate([member("d", first="A", last="Y"), sl.patch("member", "c", {"email": "d@x"})])
+    assert refused(lake, member("e", **named, email="c@x")) == [
+        ("member", "'e'", "email", "unique"),
+        ("member", "'e'", "first, last", "unique"),
+    ]
+    assert refused(lake, sl.delete("team", "red")) == [("member", "'a'", "team", "reference")]
+    lake.mutate([sl.put("member", {"id": "a"}), sl.delete("team", "red"), member("e", **named, email="b@x")])
 
 
 # -- several at once ---------------------------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from strandline.errors import Unsupported
+from strandline.model.constraints import Reference, Unique
 from strandline.model.ids import state_id
 from strandline.model.schema import Schema
 from strandline.model.shapes import Shape, file_columns, shape_of
-from strandline.model.types import AT, COMMIT, EXTRA, ORIGIN, OURS, REMOVED, Column
+from strandline.model.types import AT, COMMIT, EXTRA, FILTERED, ORIGIN, OURS, REMOVED, Column
 
 Dedupe = Literal["table", "partition"]
 Kind = Literal["log", "keyed", "state"]
@@ -172,6 +173,20 @@ class DataFile:
     schema_version: int = 0
 
 
+def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """Files in seq order, cut wherever no file reaches over the cut: sorting each run sorts all of them."""
+    run: list[DataFile] = []
+    reach = 0
+    for file in files:
+        if run and file.first_seq > reach:
+            yield run
+            run = []
+        run.append(file)
+        reach = max(reach, file.last_seq)
+    if run:
+        yield run
+
+
 @dataclass(frozen=True)
 class TableState:
     """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved.
@@ -207,6 +222,18 @@ class TableState:
     def columns(self) -> list[Column]:
         """The columns of the table's log: the user's, then ours."""
         return [*self.schema.columns, *self.table.added_columns]
+
+    @property
+    def filtered(self) -> list[str]:
+        """The columns by whose values rows are looked for, under any of its schemas: by their names in data files."""
+        found = {
+            schema.column(name)
+            for schema in self.schemas.values()
+            for rule in schema.constraints
+            if isinstance(rule, Unique | Reference)
+            for name in rule.columns
+        }
+        return sorted({one.stored for one in found if one.type in FILTERED})
 
     def shapes(self, files: Iterable[DataFile]) -> dict[str, Shape]:
         """What each of these data files has of the table's columns."""

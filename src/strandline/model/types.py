@@ -94,6 +94,9 @@ class Map:
 
 Type = Primitive | Decimal | List | Struct | Map
 
+FILTERED = frozenset(map(Primitive, ("string", "long", "int", "date", "timestamp", "binary")))
+"""The types for which data files may have filters: every engine makes the same bytes of their values."""
+
 SEQ = "_seq"
 AT = "_at"
 ACTOR = "_actor"

@@ -73,6 +73,8 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by, is_state=is_state)
     if state.table.inbound or len(state.schemas) > 1:
         iceberg.ensure_columns(state.table.iceberg_name, state.columns)
+    if is_state and state.filtered:
+        iceberg.ensure_filters(state.table.iceberg_name, state.filtered)
     fail("stage.before_branch")
     with ctx.ledger.read() as conn:
         shared = has_snapshots(conn, state.table.table_id)

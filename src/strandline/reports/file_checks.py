@@ -18,11 +18,10 @@ from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
 from strandline.model.moments import text_of
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import DataFile, TableState, disjoint_runs
 from strandline.model.types import SEQ
 from strandline.operations.staging import FOLDER
 from strandline.reports.findings import RESTORE, Finding, Look
-from strandline.views.view import disjoint_runs
 
 TOLD_FILES = 5
 YOUNG_S = 24 * 3600

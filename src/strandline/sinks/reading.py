@@ -23,9 +23,9 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import branch_name, read_states
 from strandline.model.arrow import arrow_field
 from strandline.model.sinks import Delivery, Mark, StreamState
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import DataFile, TableState, disjoint_runs
 from strandline.model.types import REMOVED, SEQ, Column, Primitive
-from strandline.views.view import disjoint_runs, stored_columns
+from strandline.views.view import stored_columns
 
 INBOUND = "inbound"
 """Among a delivery's settings: whether its table had the columns of forwarded rows when it was opened."""

@@ -25,7 +25,7 @@ from strandline.ledger.refs import find_point
 from strandline.ledger.reservations import first_late
 from strandline.ledger.tables import dropped_by, not_shown, read_shown, read_states
 from strandline.model.schema import Schema
-from strandline.model.tables import STATE, BatchRef, DataFile, TableState
+from strandline.model.tables import STATE, BatchRef, DataFile, TableState, disjoint_runs
 from strandline.model.types import COMMIT, OURS, SEQ, Column
 from strandline.views.keeping import Keeper
 from strandline.views.past import Shown, read_past
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.model.commits import Commit
-    from strandline.model.schema import Schema
 
 
 LOG = "$log"
@@ -183,17 +182,27 @@ class View:
         return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
 
     def having(self, name: str, columns: Sequence[str], asked: pa.Table | None) -> pa.Table:
-        """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None."""
+        """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None.
+
+        What agrees may have been replaced since. So all versions that do are looked for first, where the filters of a
+        state's files tell what need not be read; only of their keys the newest ones are compared.
+        """
         state = self.state(name)
-        query = f"SELECT {_list(list(columns))} FROM {sandbox.quote_name(state.table.name)} t"
-        with sandbox.connect() as connection:
-            self._attach(connection, state, [], {state.table.name})
-            if asked is not None:
-                relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
-                same = " AND ".join(f"t.{one} = a.{one}" for one in map(sandbox.quote_name, asked.column_names))
-                query = f"{query} SEMI JOIN {relations.internal('asked')} a ON {same}"
-            with _typed():
-                return connection.sql(query).to_arrow_table()
+        files = self.files(name)
+        with sandbox.connect() as connection, _typed():
+            self._load_tail(connection, state, files)
+            rows = self._current_sql(state, files) if asked is None else self._agreeing(connection, state, files, asked)
+            return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
+
+    def _agreeing(
+        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile], asked: pa.Table
+    ) -> str:
+        given, near, names = relations.internal("asked"), relations.internal("near"), asked.column_names
+        relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
+        some = [relations.matched(part, given, names) for part in self._parts(state, files) if part is not None]
+        if not relations.keep_keys(connection, "near", some, state.table.key):
+            return relations.empty(stored_columns(state))
+        return relations.matched(self._current_sql(state, files, wanted=near), given, names)
 
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
@@ -299,8 +308,7 @@ class View:
         since = self._before(state, commits)
         files = self.files(name, since)
         with sandbox.connect() as connection, _typed():
-            if state.tail:
-                self._load_tail(connection, state, files)
+            self._load_tail(connection, state, files)
             connection.register(WANTED, pa.table({COMMIT: pa.array([one.commit_id for one in commits], pa.string())}))
             rows = relations.within(self._versions_sql(state, files), since)
             found = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
@@ -319,8 +327,7 @@ class View:
         files = self.files(name)
         key, names = list(state.table.key), [one.name for one in stored_columns(state)]
         with sandbox.connect() as connection, _typed():
-            if state.tail:
-                self._load_tail(connection, state, files)
+            self._load_tail(connection, state, files)
             later = [file for file in files if file.last_seq > since]
             end = _end(state, None, resumable=True)
             some = relations.within(self._versions_sql(state, later), since, end)
@@ -337,8 +344,7 @@ class View:
         state = self.state(name)
         files = self.files(name)
         with sandbox.connect() as connection, _typed():
-            if state.tail:
-                self._load_tail(connection, state, files)
+            self._load_tail(connection, state, files)
             connection.register(WANTED, keys)
             return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
 
@@ -346,8 +352,7 @@ class View:
         """The rows of a keyed table, as SQL for a connection that goes on asking about them."""
         state = self.state(name)
         files = self.files(name)
-        if state.tail:
-            self._load_tail(connection, state, files)
+        self._load_tail(connection, state, files)
         return self._current_sql(state, files)
 
     def _attach(
@@ -359,8 +364,7 @@ class View:
         """
         name = state.table.name
         files = self.files(name)
-        if state.tail:
-            self._load_tail(connection, state, files)
+        self._load_tail(connection, state, files)
         shown: dict[str, str] = {}
         if state.table.key and name in named:
             shown[name] = self._current_sql(state, files)
@@ -392,18 +396,22 @@ class View:
         def some(rows: str) -> str:
             return rows if wanted is None else relations.matched(rows, wanted, state.table.key)
 
+        held, later = self._parts(state, files)
+        if held is None:
+            return relations.newest(some(later), state.table.key)
+        if not state.tail and not _unfolded(state, files):
+            return some(held)
+        names = [one.name for one in stored_columns(state)]
+        return relations.current(some(held), some(later), state.table.key, names)
+
+    def _parts(self, state: TableState, files: list[DataFile]) -> tuple[str | None, str]:
+        """Where the rows of a keyed table are: in its state if it has one, and among the versions later than that."""
         folded = self._folded(state)
         if folded is None:
-            return relations.newest(some(self._versions_sql(state, files)), state.table.key)
-        later = [file for file in files if file.last_seq > state.folded_seq]
-        versions = some(relations.within(self._versions_sql(state, later), state.folded_seq))
+            return None, self._versions_sql(state, files)
+        later = relations.within(self._versions_sql(state, _unfolded(state, files)), state.folded_seq)
         held = self.files(folded.table.name)
-        if not held:
-            return relations.newest(versions, state.table.key)
-        rows = some(self._log_sql(folded, held))
-        if not later and not state.tail:
-            return rows
-        return relations.current(rows, versions, state.table.key, [one.name for one in stored_columns(state)])
+        return self._log_sql(folded, held) if held else None, later
 
     def _folded(self, state: TableState) -> TableState | None:
         """The state to read a keyed table's rows through, if there is one."""
@@ -412,6 +420,8 @@ class View:
         return None if past or folded is None or folded.head.last_seq == 0 else folded
 
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
+        if not state.tail:
+            return
         from strandline.model.rows import partitions
         from strandline.views.recent import read_tail_rows
         from strandline.views.tail import read_batches
@@ -522,18 +532,8 @@ def log_schema(state: TableState) -> pa.Schema:
     return log_arrow(state.schema, state.table)
 
 
-def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
-    """Files in seq order, cut wherever no file reaches over the cut: sorting each run sorts all of them."""
-    run: list[DataFile] = []
-    reach = 0
-    for file in files:
-        if run and file.first_seq > reach:
-            yield run
-            run = []
-        run.append(file)
-        reach = max(reach, file.last_seq)
-    if run:
-        yield run
+def _unfolded(state: TableState, files: Sequence[DataFile]) -> list[DataFile]:
+    return [file for file in files if file.last_seq > state.folded_seq]
 
 
 def _end(state: TableState, until: int | None, *, resumable: bool) -> int:

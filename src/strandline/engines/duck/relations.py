@@ -234,6 +234,14 @@ def keep_more(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> N
     connection.execute(f"INSERT INTO {internal(name)} {query}")
 
 
+def keep_keys(connection: duckdb.DuckDBPyConnection, name: str, queries: Sequence[str], key: Sequence[str]) -> int:
+    """The same of the keys that queries find, each once; returns how many."""
+    found = together([f"SELECT {_names(key)} FROM ({query})" for query in queries])
+    connection.execute(f"CREATE TABLE {internal(name)} AS SELECT DISTINCT * FROM ({found})")
+    ((count,),) = connection.execute(f"SELECT count(*) FROM {internal(name)}").fetchall()
+    return int(count)
+
+
 def read_seqs(connection: duckdb.DuckDBPyConnection, name: str) -> pa.Table:
     """The seqs that one of our own tables holds."""
     return connection.sql(f"SELECT {SEQ} FROM {internal(name)}").to_arrow_table()

@@ -56,6 +56,13 @@ STATE_PROPERTIES = {
     "write.parquet.row-group-size-bytes": str(2 << 20),
 }
 
+FILTER_PROPERTIES = {
+    # As large as the values of a group of rows need, instead of always as large as it may become.
+    "write.parquet.bloom-filter-adaptive-enabled": "true",
+    "write.parquet.bloom-filter-max-bytes": str(256 << 10),
+}
+FILTER = "write.parquet.bloom-filter-enabled.column."
+
 
 class MissingTable(Exception):
     """The catalog has no such table."""
@@ -167,6 +174,19 @@ class Iceberg:
             except Py4JJavaError as error:
                 if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
                     raise
+
+    def ensure_filters(self, name: str, columns: Sequence[str]) -> None:
+        """Let files that are written from now on say of each group of rows which values these columns don't have."""
+        table = self.load(name)
+        known = table.properties()
+        wanted = {**FILTER_PROPERTIES, **{f"{FILTER}{column}": "true" for column in columns}}
+        lacking = {key: value for key, value in wanted.items() if known.get(key) != value}
+        if not lacking:
+            return
+        change = table.updateProperties()
+        for key, value in lacking.items():
+            change = change.set(key, value)
+        change.commit()  # tried again inside, whatever others commit
 
     def _is_wider(self, column: Column, field: Any) -> bool:
         """Whether a column takes more than the table's field holds, and the field can be made to hold it."""
