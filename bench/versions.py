@@ -29,6 +29,8 @@ THREADS = 8
 TABLES = 50
 LARGE, SMALL = 1_000_000, 1_000
 UNFOLDED = 50_000
+MIXER = 0x9E3779B97F4A7C15
+"""Odd, so that its multiples are all different in 64 bits, and in no order."""
 
 
 def rows(first: int, last: int) -> pa.Table:
@@ -71,6 +73,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
         fill(lake, "large", large, folder)
         fill(lake, "small", SMALL, folder)
         yield _single(scale, lake, large)
+        yield from _ruled(scale, lake, large, folder)
         yield from _merges(scale, lake, large, folder)
         yield from _reads(scale, lake, large, folder)
         yield _loads(scale, lake, large, folder)
@@ -112,6 +115,68 @@ def _single(scale: Scale, lake: Lake, large: int) -> Line:
             "p99": round(ranked[int(len(ranked) * 0.99) - 1], 4),
             "per_second": round(1 / statistics.median(ours), 1),
         },
+    )
+
+
+def _ruled(scale: Scale, lake: Lake, large: int, folder: Path) -> Iterator[Line]:
+    """Changes that are judged by rows which are found by their values, all of them in the state."""
+    for size, name in ((large, "large"), (SMALL, "small")):
+        _fill_ruled(lake, f"group_{name}", f"member_{name}", size, folder)
+
+    def put(table: str) -> Callable[[int], float]:
+        def work(number: int) -> float:
+            row = {"id": f"new-{number}", "email": _scattered(-1 - number), "of": None}
+            return timed(lambda: lake.mutate([sl.put(table, row)], actor="bench"))
+
+        return work
+
+    def delete(table: str, size: int) -> Callable[[int], float]:
+        def work(number: int) -> float:
+            key = _scattered(2 * ((number * 7919) % (size // 2)) + 1)
+            return timed(lambda: lake.mutate([sl.delete(table, key)], actor="bench"))
+
+        return work
+
+    rounds = scale.rounds(100)
+    puts = in_turns(rounds, put("member_large"), put("member_small"), warm_ups=5)
+    yield _at_sizes("single-row put with a unique column", large, *puts)
+    deletes = in_turns(rounds, delete("group_large", large), delete("group_small", SMALL), warm_ups=5)
+    yield _at_sizes("delete of a row that others may refer to", large, *deletes)
+
+
+def _fill_ruled(lake: Lake, group: str, member: str, count: int, folder: Path) -> None:
+    """As many groups as members, which refer to every other one of them; no value is in the order of the keys."""
+    lake.create_table(group, {"id": "string"}, key=["id"], actor="bench")
+    rules = ["unique(email)", f"reference(of -> {group}, restrict)"]
+    columns = {"id": "string", "email": "string", "of": "string?"}
+    lake.create_table(member, columns, key=["id"], constraints=rules, actor="bench")
+    numbers = range(count)
+    members = {
+        "id": [f"row-{n:09d}" for n in numbers],
+        "email": [_scattered(n) for n in numbers],
+        "of": [_scattered(n - n % 2) for n in numbers],
+    }
+    for table, rows_of in ((group, {"id": members["email"]}), (member, members)):
+        path = folder / f"{table}.parquet"
+        pq.write_table(pa.table(rows_of), path)
+        lake.load(table, [str(path)], actor="bench")
+        lake.flush(table, actor="bench")
+        lake.fold(table)
+
+
+def _scattered(number: int) -> str:
+    return f"{number * MIXER % 2**64:016x}"
+
+
+def _at_sizes(what: str, large: int, ours: list[float], other: list[float]) -> Line:
+    return Line(
+        what=f"{what} at {large:,} rows, p50",
+        against=f"at {SMALL:,} rows",
+        ours=statistics.median(ours),
+        baseline=statistics.median(other),
+        unit="s",
+        reach=Reach(5),
+        notes={"large": spread(ours), "small": spread(other)},
     )
 
 
