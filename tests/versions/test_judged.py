@@ -233,26 +233,37 @@ def test_f66_a_merge_is_stored_only_if_its_source_is_so_still(
     assert stored(lake, change) == ["Moved" if how in moves else "stored"]
 
 
+@pytest.mark.parametrize("large", [lambda lake: begun(lake, "merge"), hold], ids=["merge", "load"])
 @pytest.mark.parametrize("how", [by_rows, ahead])
-def test_f66_a_merge_waits_for_a_large_one_into_its_branch(
-    lake: Lake, judge: Judge, how: Callable[[Lake], None]
+def test_f66_a_merge_waits_for_large_work_on_its_branch(
+    lake: Lake, judge: Judge, how: Callable[[Lake], None], large: Callable[[Lake], object]
 ) -> None:
-    """Also before that one holds a table."""
+    """For another merge also before that one holds a table."""
     prepared(lake)
     how(lake)
     change = judge(lambda: lake.merge("x"))
-    begun(lake, "merge")
+    large(lake)
     assert stored(lake, change) == ["Held"]
 
 
-def test_f66_tables_that_changed_on_the_target_are_not_taken_over(lake: Lake, judge: Judge) -> None:
-    """What it wrote there meanwhile would be lost."""
+def prune(lake: Lake) -> None:
+    """Retention has taken versions out of what x has of pets."""
+    at = head(lake, "pet", "x")
+    in_ledger(lake, "update heads set kept_from = 1 where branch_id = :b and table_id = :t",
+              b=at.branch_id, t=at.table_id)  # fmt: skip
+
+
+@pytest.mark.parametrize("meanwhile", [lambda lake: put(lake, "m", table="pet"), prune], ids=["changed", "pruned"])
+def test_f66_a_table_that_would_lose_something_is_not_taken_over(
+    lake: Lake, judge: Judge, meanwhile: Callable[[Lake], object]
+) -> None:
+    """Rows that the target has got meanwhile, or versions that it still has."""
     prepared(lake)
     put(lake, "m", n=3)
     put(lake, "p", "x", "pet")
     change = judge(lambda: lake.merge("x"))
     assert change.source is not None and [one.table for one in change.source.adopted] == ["pet"]
-    put(lake, "m", table="pet")
+    meanwhile(lake)
     assert stored(lake, change) == ["Moved"]
 
 

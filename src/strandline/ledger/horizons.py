@@ -52,12 +52,11 @@ def _points(conn: Connection, graph: Graph, of: str, tip: str) -> Iterator[Commi
     """What stands for something: where a branch and each other one or tag last were one, and where those began."""
     branch = db.branches.c
     others = conn.execute(
-        select(branch.tip, branch.covers, branch.parent_id, branch.forked_at).where(
+        select(branch.tip, branch.parent_id, branch.forked_at).where(
             branch.branch_id != of, branch.deleted_at_us.is_(None), branch.tip.is_not(None)
         )
     ).all()
     for row in others:
-        for other in {row.tip, row.covers} - {None}:
-            yield from graph.bases(tip, other)
+        yield from graph.bases(tip, row.tip)
         if row.parent_id == of:
             yield from islice((one for one in _line(graph, tip) if one.seq <= row.forked_at), 1)

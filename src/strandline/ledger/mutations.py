@@ -438,8 +438,7 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
     rows = txn.ask(_asks(mutation))
     tip = rows[0][0][0] if rows[0] else None
     error = (
-        _gone(mutation, rows[0])
-        or (Moved("the branch") if tip != mutation.tip else None)
+        (Moved("the branch") if tip != mutation.tip else None)
         or _moved(txn, mutation, iter(rows[1:]), _Written())
         or _other_source(txn, mutation, source)
     )
