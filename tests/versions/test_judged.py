@@ -188,6 +188,17 @@ def test_f66_who_replaces_a_whole_table_sees_each_row_that_came(lake: Lake, judg
     assert stored(lake, change) == ["Moved"]
 
 
+def test_f61_of_two_loads_under_one_key_one_is_stored(lake: Lake, judge: Judge, tmp_path: Path) -> None:
+    """Also where both were judged before: it reads nothing that the other has written."""
+    prepared(lake)
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps({"id": "new"}) + "\n")
+    loads = [judge(lambda: lake.load("pet", [str(source)], mode="merge", key="k")) for _ in range(2)]
+    first, second = lake.ledger.run(lambda txn: mutations.store_mutations(txn, loads))
+    assert first == second and lake.log(limit=1)[0] == first
+    assert lake.view().sql("select count(*) from \"pet$log\" where id = 'new'").rows() == [(1,)]
+
+
 def by_rows(lake: Lake) -> None:
     """Main goes on in both tables: people of x are merged by rows."""
     put(lake, "m", n=3)
