@@ -14,9 +14,9 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, NotFound
 from strandline.lake import Lake
 from strandline.ledger import schema, touches
+from strandline.operations import branch_at, steps
 from strandline.operations import merge as merging
 from strandline.operations import mutate as mutating
-from strandline.operations import steps
 from strandline.reports.doctor import examine
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
@@ -332,6 +332,51 @@ def test_what_is_left_of_a_purge_goes_though_its_condition_names_nothing_any_mor
         again.purge("person", "age = 2")
         assert rows(again) == rows(again, "x") == [("b", 1)]
         assert [row[2] for row in tombstones(again)] == [2], "recorded by the one that died, for both"
+
+
+def test_a_branch_that_is_being_made_loses_the_row_and_what_it_was_to_lose(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has rows that are older than its commit and came later, by a merge that took the table over."""
+    make_people(lake)
+    make_people(lake, "pet")
+    lake.mutate([sl.put("person", {"id": key, "age": 1}) for key in "ab"])
+    lake.branch("x")
+    lake.mutate([sl.put("person", {"id": "b", "age": 2}), sl.put("person", {"id": "c", "age": 2})], branch="x")
+    point = lake.mutate([sl.put("pet", {"id": "cat"})]).commit_id
+    assert lake.merge("x").outcome == "merged"
+    lake.mutate([sl.patch("person", "a", {"age": 3})])
+    lake.flush("person")
+    purged: list[Any] = []
+
+    def purge_first(*args: Any) -> None:
+        if not purged:
+            purged.append(lake.purge("person", "id = 'a'"))
+        cut(*args)
+
+    cut = branch_at._cut
+    monkeypatch.setattr(branch_at, "_cut", purge_first)
+    lake.branch("old", point)
+    assert purged and rows(lake, "old") == rows(lake, at=point) == [("b", 1)]
+    assert rows(lake) == [("b", 2), ("c", 2)]
+    check(lake, "old")
+    lake.mutate([sl.insert("person", {"id": "a", "age": 8})], branch="old")
+    assert rows(lake, "old") == [("a", 8), ("b", 1)] and examine(lake, deep=True) == []
+
+
+def test_a_branch_whose_making_died_does_not_keep_a_purge_from_its_end(lake: Lake) -> None:
+    """Nobody takes the later rows out of it any more, and some of them are in one file with the others."""
+    make_people(lake)
+    first = lake.mutate([sl.put("person", {"id": key, "age": 1}) for key in "ab"]).commit_id
+    lake.mutate([sl.patch("person", "a", {"age": 2})])
+    lake.flush("person")
+    failpoints.arm("begin.after_commit=raise")
+    with crash(lake):
+        lake.branch("old", first)
+    with reopened(lake) as again:
+        assert in_ledger(again, "select count(*) from branches where kind = 'making'") == [(1,)]
+        again.purge("person", "id = 'a'")
+        assert rows(again) == [("b", 1)] and again.purge("person", "id = 'a'").operations == ()
 
 
 def test_hashes_of_versions_that_are_gone_are_not_asked(lake: Lake) -> None:

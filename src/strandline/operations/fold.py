@@ -233,7 +233,8 @@ def _look(ctx: Context, table: str, branch: str, upto: int) -> tuple[dict[str, i
     """A state's figures, and the files of the log that are to be folded into it."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
-        log = [file for file in unfolded(conn, state) if file.first_seq <= upto]
+        left = unfolded(conn, state) if state.folded_seq < upto else []
+        log = [file for file in left if file.first_seq <= upto]
     figures = {
         "state_rows": folded_of(state).head.books.log,
         "unfolded_rows": sum(file.rows for file in log),

@@ -2,7 +2,8 @@
 
 One version alone can't go: an older one would come back to life. So the condition names keys, over all branches, and
 these are removed from one branch or tag after another. On each the tail is flushed and the log folded, so that no hash
-tells of a version that is about to go; then one operation takes the rows out of the log and the state together.
+tells of a version that is about to go; then one operation takes the rows out of the log and the state together. A
+branch that is being made has no hashes, and rows that it is still to lose: it is not folded.
 
 The first of these operations records the purge and writes the hashes of its keys down. They stay until there is no
 such row anywhere: whoever purges the table again, after a crash, first does what is left of that. Changes and merges
@@ -28,6 +29,7 @@ from strandline.ledger import purges
 from strandline.ledger.branches import holders
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
+from strandline.ledger.making import MAKING
 from strandline.ledger.purged_keys import forget_done, note_hashes, read_unfinished
 from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Budget, Maintained
@@ -124,7 +126,8 @@ class Found:
 class PurgeKeys:
     """The operation: rows with these hashes go from one branch or tag. `record` is what the first one writes down.
 
-    Only what is folded goes: of what came later, hashes tell, and the next look finds it.
+    Only what is folded goes: of what came later, hashes tell, and the next look finds it. All goes of a branch that is
+    being made.
     """
 
     table: str
@@ -133,7 +136,7 @@ class PurgeKeys:
     hashes: Sequence[bytes]
     record: Mapping[str, Any] | None
     new: Sequence[bytes]
-    is_branch: bool
+    of: str
     kind: str = "purge"
     state: TableState = field(init=False)
 
@@ -146,7 +149,7 @@ class PurgeKeys:
         """Write both without the rows, and the hashes of what is recorded now."""
         log, state = self.state, folded_of(self.state)
         (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
-        relied = self._relied(ctx, rows) if self.is_branch else {}
+        relied = self._relied(ctx, rows) if self.of == "branch" else {}
         if self.record is not None:
             note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
         effects = (
@@ -159,7 +162,8 @@ class PurgeKeys:
         head, key = part.head, part.table.key
         with ctx.ledger.read() as conn:
             files = read_files(conn, head.branch_id, head.table_id, head.version)
-        folded = f"{_gone(part.table)} AND {SEQ} <= {self.state.folded_seq}"
+        named = _gone(part.table)
+        folded = named if self.of == MAKING else f"{named} AND {SEQ} <= {self.state.folded_seq}"
         return find_rows(part, files, folded, [sandbox.quote_name(name) for name in key], self.hashes)
 
     def _relied(self, ctx: Context, rows: pa.Table) -> Mapping[str, Any]:
@@ -321,9 +325,7 @@ def _work_off(
             _forget(ctx, over)
             return operations, warnings
         for place in left:
-            operation = PurgeKeys(
-                name, place.name, actor, found.hashes, record, found.new, is_branch=place.kind == "branch"
-            )
+            operation = PurgeKeys(name, place.name, actor, found.hashes, record, found.new, place.kind)
             done = _remove(ctx, operation)
             if done is not None:
                 over += [done.op_id] if record is not None else []
@@ -338,7 +340,8 @@ def _remove(ctx: Context, operation: PurgeKeys) -> Done | None:
     """Bring all of a place into its state, and take the rows out; None where it has gone or moved meanwhile."""
     try:
         flush(ctx, operation.table, operation.branch, operation.actor)
-        fold(ctx, operation.table, operation.branch, operation.actor, Budget())
+        if operation.of != MAKING:
+            fold(ctx, operation.table, operation.branch, operation.actor, Budget())
         return run_unmoved(ctx, operation)
     except NotFound:
         return None
