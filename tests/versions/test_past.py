@@ -14,8 +14,8 @@ from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.moments import text_of
-from strandline.operations import branch_at
-from tests.kit import crash, make_table, messages, reopened, strand, strand_json
+from strandline.operations import branch_at, sweep
+from tests.kit import crash, in_ledger, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
 
@@ -198,6 +198,25 @@ def test_a_branch_at_a_past_commit_that_dies_on_the_way_is_not_there(lake: Lake)
         assert [one.name for one in again.branches()] == ["main"]
         again.branch("y", commits[1][0])
         assert again.view("y").sql("select id, age from person order by 1").rows() == commits[1][1]
+
+
+def test_a_branch_that_was_swept_while_it_was_made_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process slept for two days. The name is free for the next one; a branch that has its name is not swept."""
+    commits = written(lake)
+
+    def sleep_long(*_args: Any) -> None:
+        in_ledger(lake, "update branches set created_at_us = created_at_us - 172800000000 where kind = 'making'")
+        with lake.ledger.read() as conn:
+            old = sweep._old_branches(conn)
+        sweep._let_go(lake.context, old[0])
+
+    with monkeypatch.context() as patch, pytest.raises(Conflict, match="deleted meanwhile"):
+        patch.setattr(branch_at, "_cut", sleep_long)
+        lake.branch("y", commits[1][0])
+    assert [one.name for one in lake.branches()] == ["main"]
+    made = lake.branch("y", commits[1][0])
+    sweep._let_go(lake.context, made.branch_id)
+    assert at(lake, "y", branch="y") == commits[1][1]
 
 
 @pytest.mark.both_ledgers

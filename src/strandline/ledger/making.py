@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, delete, select, update
 
 from strandline.ledger import batches
 from strandline.ledger import schema as db
-from strandline.ledger.branches import fork, refuse_existing, remove
+from strandline.ledger.branches import fork, refuse_deleted, refuse_existing, remove
 from strandline.ledger.ledger import Txn
 from strandline.ledger.refs import Point
 from strandline.model.ids import new_id, state_id
@@ -95,7 +95,8 @@ def _empty(txn: Txn, made: str, table_id: str) -> None:
 
 
 def finish(txn: Txn, made: str, name: str) -> None:
-    """Give it its name: from here on it is there."""
+    """Give it its name: from here on it is there; a conflict when it took so long that a sweep has removed it."""
+    refuse_deleted(txn.conn, made)
     refuse_existing(txn.conn, name)
     txn.conn.execute(update(db.branches).where(db.branches.c.branch_id == made).values(name=name, kind="branch"))
 

@@ -26,6 +26,7 @@ from strandline.ledger import batches, making, touches
 from strandline.ledger.branches import deleted_branches, kept_branches, remove
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
+from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import list_loads
 from strandline.ledger.tables import list_tables
 from strandline.model.ids import branch_ref, new_id, private_branch
@@ -92,10 +93,12 @@ class _Found:
 
 def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     waiting = _released(ctx, grace_s)
+    with ctx.ledger.read() as conn:
+        branches = _old_branches(conn)
     found = [
         _Found("folders", _dead_folders(ctx), ctx.staging.remove),
         _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
-        _Found("branches", _old_branches(ctx), lambda branch: _let_go(ctx, branch)),
+        _Found("branches", branches, lambda branch: _let_go(ctx, branch)),
     ]
     before = {"batches": waiting, **_hashes(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
@@ -112,17 +115,17 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
 
-def _old_branches(ctx: Context) -> list[str]:
+def _old_branches(conn: Connection) -> list[str]:
     """Merged and deleted branches whose history is over, and branches that were begun and never got their names."""
     now_us = time.time_ns() // 1000
-    with ctx.ledger.read() as conn:
-        half_made = making.abandoned(conn, now_us - ORPHAN_AGE_S * 1_000_000)
-        return [*half_made, *kept_branches(conn, now_us - HISTORY_S * 1_000_000)]
+    half_made = making.abandoned(conn, now_us - ORPHAN_AGE_S * 1_000_000)
+    return [*half_made, *kept_branches(conn, now_us - HISTORY_S * 1_000_000)]
 
 
 def _let_go(ctx: Context, branch: str) -> None:
     with ctx.ledger.write() as txn:
-        remove(txn, branch)
+        if branch in _old_branches(txn.conn):  # it may have got its name meanwhile
+            remove(txn, branch)
 
 
 def _released(ctx: Context, grace_s: float) -> int:
