@@ -12,7 +12,8 @@ from strandline import failpoints
 from strandline.errors import Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.model.merge import resolution_file
-from strandline.operations import merge
+from strandline.operations import merge, steps
+from strandline.reports.doctor import examine
 from tests.kit import strand_json
 from tests.versions.racing import racing
 from tests.versions.test_merge import changed, kinds, on
@@ -274,3 +275,53 @@ def test_a_merge_brings_the_rows_of_a_table_that_its_source_took_over_as_it_has_
     pets = "select id, age from pet order by id"
     assert lake.view("far").sql(pets).rows() == [("cat", 2), ("fox", 3)]
     assert differing(lake, "main", "far") == ["fox"]
+
+
+def test_a_table_that_its_source_has_not_flushed_is_merged_by_rows(lake: Lake) -> None:
+    """The target has flushed what both began with: taken over, its versions would be in its log and in its tail."""
+    people(lake, a=1)
+    lake.flush("person")
+    changed(lake, "x", b=2)
+    assert lake.merge("x").outcome == "merged"
+    assert on(lake) == [("a", 1), ("b", 2)]
+    assert lake.view().sql('select id from "person$log" order by _seq').rows() == [("a",), ("b",)]
+    lake.flush("person")
+    assert [(one.kind, one.key["id"]) for one in lake.changes("person")] == [("insert", "a"), ("insert", "b")]
+    assert examine(lake, deep=True) == []
+
+
+def test_a_row_that_its_source_has_folded_away_does_not_come_back(lake: Lake) -> None:
+    """The source's state has no row and so no snapshot; the target's, which it replaces, has one."""
+    people(lake, a=1)
+    lake.flush("person")
+    lake.fold("person")
+    changed(lake, "x", a=None)
+    lake.flush("person", branch="x")
+    lake.fold("person", branch="x")
+    lake.merge("x")
+    assert on(lake) == on(lake, "x") == []
+    assert examine(lake, deep=True) == []
+
+
+def test_a_fold_that_is_under_way_does_not_bring_back_what_a_merge_brought_away(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is staged when the branch comes to have a log and a state that go further, and neither of them has a row."""
+    people(lake, a=1)
+    lake.flush("person")
+    changed(lake, "x", a=None)
+    lake.flush("person", branch="x")
+    merged: list[str] = []
+
+    def merge_first(name: str) -> None:
+        if name == "staged.after_commit" and not merged:
+            merged.append("begun")
+            lake.fold("person", branch="x")
+            merged.append(lake.merge("x").outcome)
+
+    monkeypatch.setattr(steps, "fail", merge_first)
+    lake.fold("person")
+    assert len(merged) == 2 and on(lake) == on(lake, "x") == []
+    lake.flush("person")
+    lake.fold("person")
+    assert on(lake) == [] and examine(lake, deep=True) == []

@@ -36,6 +36,7 @@ def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, l
 
     It has if it came from there since that row, or if the other came from here and has written none of its own.
     Not where a file would come back that was replaced: a version has a file from one moment to another, and no more.
+    Nor where the target's would be another one without another snapshot.
     Nor where retention has taken more out of the source's log: who looks back from the target still needs it.
     """
     pruned = read_head(conn, source_id, table_id).kept_from
@@ -43,7 +44,12 @@ def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, l
         return False
     line = [(target_id, lineage(conn, source_id)), (source_id, lineage(conn, target_id))]
     came = any(one == other and upto is not None and upto >= last_seq for other, found in line for one, upto in found)
-    return came and not any(_returning(conn, source_id, target_id, one) for one in (table_id, state_id(table_id)))
+    parts = (table_id, state_id(table_id))
+    return (
+        came
+        and not any(_returning(conn, source_id, target_id, one) for one in parts)
+        and not _goes_unseen(conn, source_id, target_id, table_id)
+    )
 
 
 def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
@@ -60,6 +66,20 @@ def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) 
         )
     )
     return bool(conn.execute(found).scalar_one())
+
+
+def _goes_unseen(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
+    """Whether the log or the state would become another one without another snapshot.
+
+    Files would stay that the source lacks, and a fold that is under way would not see that it comes too late.
+    """
+    (log, state), (our_log, our_state) = (
+        [read_head(conn, branch_id, part) for part in (table_id, state_id(table_id))]
+        for branch_id in (source_id, target_id)
+    )
+    lost = log.log_snapshot is None and our_log.log_snapshot is not None
+    further = state.last_seq > our_state.last_seq
+    return lost or (further and state.log_snapshot in (None, our_state.log_snapshot))
 
 
 def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: int) -> list[TableScope]:
