@@ -16,7 +16,19 @@ import strandline as sl
 from strandline import failpoints
 from strandline.lake import Lake
 from strandline.reports.doctor import examine
-from tests.kit import audits, crash, environment, intents_of, reopened, strand, strand_json
+from tests.kit import (
+    audits,
+    crash,
+    environment,
+    intents_of,
+    kill,
+    phases,
+    reopened,
+    strand,
+    strand_json,
+    strand_process,
+    wait_until,
+)
 from tests.versions.test_schema import column, edited
 
 TABLES = ("person", "pet")
@@ -169,3 +181,55 @@ def test_a_merge_that_is_killed_leaves_a_true_story(lake: Lake, point: str, ahea
     assert dict(seen(lake)["x"]) == {**dict(before["x"]), **({"z": 1} if stored else {})}
     again = strand_json(lake, "merge", "z", "--into", "x")["outcome"]
     assert again == ("up_to_date" if stored else "fast_forward" if ahead else "merged")
+
+
+@pytest.mark.parametrize("point", ["schema.before_store", "schema.before_commit", "schema.after_commit"])
+def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, point: str) -> None:
+    """On a branch's branch: it is in the log and in all tables, or nowhere, and nothing is to be recovered."""
+    branched(lake)
+    before, was = seen(lake), tips(lake)
+    docs = [edited(lake, column("city", "string?"), table, branch="x/y")["tables"] for table in TABLES]
+    wanted = tmp_path / "wanted.json"
+    wanted.write_text(json.dumps({"tables": docs[0] | docs[1]}))
+    command = ("schema", "apply", str(wanted), "--branch", "x/y")
+    killed(lake, point, *command)
+    commits, audit = story(lake, "x/y")
+    stored = point in STORED
+    assert (commits[0] == was["x/y"], audit, seen(lake)) == (not stored, [], before)
+    for branch in BRANCHES:
+        shown = lake.schema(branch)["tables"]
+        assert {"city" in shown[table]["columns"] for table in TABLES} == {stored and branch == "x/y"}
+    strand_json(lake, *command)
+    assert tips(lake) == {**was, "x/y": lake.log("x/y", limit=1)[0].commit_id} != was
+    assert lake.log("x/y", limit=2)[1].commit_id == was["x/y"], "one commit, whoever made it"
+
+
+@pytest.mark.parametrize(("phase", "outcome"), [("staging", "rolled_back"), ("staged", "rolled_forward")])
+def test_a_fold_that_is_killed_leaves_a_true_story(lake: Lake, phase: str, outcome: str) -> None:
+    """Of a branch's branch, by kill -9 while it stands still: rows and commits stay, and what became of it is told."""
+    branched(lake)
+    lake.flush("person", branch="x/y")
+    before, was = seen(lake), tips(lake)
+    point = {"staging": "stage.after_append", "staged": "staged.after_commit"}[phase]
+    still = environment(STRAND_FAILPOINTS=f"{point}=hang")
+    child = strand_process(lake, "fold", "person", "--branch", "x/y", env=still)
+    wait_until(lambda: (phases(lake) == [phase] and _has_staged(lake)) or child.poll() is not None)
+    assert child.poll() is None, "it was to stand still there"
+    kill(child)
+    doctor = json.loads(strand(lake, "--json", "doctor").stdout)
+    assert [(one["kind"], phase in one["what"]) for one in doctor["findings"]] == [("operation_left", True)]
+    assert (seen(lake), tips(lake)) == (before, was)
+    lake.recover()
+    assert story(lake, "x/y")[1] == [f"fold {outcome}"]
+    state = lake.view("x/y").state("person")
+    assert (state.folded_seq == lake.view("x/y").stable_seq("person")) == (outcome == "rolled_forward")
+    assert (len(lake.fold("person", branch="x/y")[0].operations), seen(lake)) == (int(outcome == "rolled_back"), before)
+
+
+def _has_staged(lake: Lake) -> bool:
+    """Whether the fold that is under way has put rows on its private branch."""
+    iceberg, state = lake.iceberg(), "state.person"
+    if not iceberg.exists(state):
+        return False
+    snapshots = [iceberg.load(state).snapshot(one) for one in iceberg.refs(state).values()]
+    return any(int(one.summary().get("total-records")) > 0 for one in snapshots)
