@@ -12,8 +12,9 @@ import pytest
 
 import strandline as sl
 from strandline import failpoints
-from strandline.errors import BadRequest
+from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
+from strandline.operations import load as loading
 from strandline.reports.doctor import examine
 from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without
@@ -101,6 +102,21 @@ def test_hard_is_refused_while_another_branch_or_a_tag_has_the_column(lake: Lake
     assert (step.what, step.column, step.verdict) == ("erase column", "age", "refused") and "tag v2" in step.why
     (step,) = lake.schema_plan({"tables": {"person": {"drop": True}}}, hard=True).steps
     assert step.verdict == "refused" and "purge" in step.why
+
+
+def test_hard_waits_for_a_load_that_is_not_finished(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has read already may have values of the column, and comes in later."""
+    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    make_table(lake)
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in messages(0, 3)))
+    failpoints.arm("load.before_convert=raise")
+    with crash(lake):
+        lake.load("messages", [str(source)])
+    with reopened(lake) as again, pytest.raises(Busy, match="not finished"):
+        again.schema_plan(edited(again, without("body"), "messages"), hard=True)
 
 
 def test_what_was_dropped_before_is_erased_and_a_log_table_too(lake: Lake) -> None:
