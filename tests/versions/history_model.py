@@ -34,13 +34,14 @@ class Verdict:
 
 
 class History:
-    """All commits, and the names that some of them have."""
+    """All commits, and the names that some of them have; `old` are those that a retention has found to be."""
 
     def __init__(self) -> None:
         self.points: dict[str, Point] = {}
         self.branches: dict[str, str] = {}
         self.tags: dict[str, str] = {}
         self.covers: dict[str, str] = {}
+        self.old: set[str] = set()
 
     def rows(self, branch: str) -> Rows:
         """The rows of a branch, to be changed at will."""
@@ -65,6 +66,20 @@ class History:
     def kept(self) -> set[str]:
         """The commits that can be looked at: those on the line of a branch or tag."""
         return {one for tip in (*self.branches.values(), *self.covers.values()) for one in self.line(tip)}
+
+    def whole(self) -> set[str]:
+        """Those of which a retention leaves all: what the window of a branch shows, and what has a name."""
+        found = {*self.tags.values(), *self.branches.values()}
+        for tip in self.branches.values():
+            line = list(self.line(tip))
+            young = [one in self.old for one in line].index(True) if {*line} & self.old else len(line)
+            found.update(line[: young + 1])
+        return found
+
+    def purge(self, table: str, key: str) -> None:
+        """A row was never there."""
+        for point in self.points.values():
+            point.rows.pop((table, key), None)
 
     def line(self, at: str) -> Iterator[str]:
         """A commit and those before it on its own line: by first parents."""

@@ -1,5 +1,5 @@
-"""A model test of versions: change, branch, tag, merge, look back, flush, fold, compact, expire, sweep and reopen, in
-any order, against dictionaries.
+"""A model test of versions: change, branch, tag, merge, look back, flush, fold, compact, expire, sweep, purge, retain
+and reopen, in any order, against dictionaries.
 
 Hypothesis makes up the story and, when it finds a wrong one, tells the shortest. There are two kinds: long ones that
 start no Spark, and short ones with maintenance between the steps.
@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from strandline.ledger import batches
 from strandline.model.merge import Merged, RowConflict, resolution_file
 from strandline.model.mutations import Statement
 from strandline.reports.doctor import examine
-from tests.kit import intents_of
+from tests.kit import in_ledger, intents_of
 from tests.versions.history_model import History, Point, Row, Rows, differences, repeated
 
 FIELDS = {"person": ("name", "age"), "pet": ("name", "chip")}
@@ -51,6 +51,7 @@ STEPS = st.lists(
     min_size=1,
     max_size=3,
 )
+OLD = "select commit_id from commits where seq <= (select seq from commits where commit_id = :last)"
 NAMES = st.sampled_from(["main", "x", "y", "x/z"])
 SIDES = st.sampled_from([None, None, "ours", "theirs"])
 WORK = st.sampled_from(["flush", "fold", "compact", "expire", "sweep"])
@@ -126,8 +127,9 @@ class VersionsMachine(RuleBasedStateMachine):
         """A branch at any commit that can be looked at."""
         if name not in self.model.branches:
             commit = chance.choice(sorted(self.model.kept()))
-            self.lake.branch(name, commit)
-            self.model.branches[name] = commit
+            with self._if_there(commit):
+                self.lake.branch(name, commit)
+                self.model.branches[name] = commit
 
     @rule(name=NAMES)
     def delete_branch(self, name: str) -> None:
@@ -152,9 +154,10 @@ class VersionsMachine(RuleBasedStateMachine):
             del self.model.tags[gone], self.model.covers[gone]
         name = f"t{len(self.model.points)}"
         if name not in self.model.tags:
-            made = self.lake.tag(name, commit, branch=self._living(branch))
-            assert made.commit == commit
-            self.model.tags[name], self.model.covers[name] = commit, made.covers
+            with self._if_there(commit):
+                made = self.lake.tag(name, commit, branch=self._living(branch))
+                assert made.commit == commit
+                self.model.tags[name], self.model.covers[name] = commit, made.covers
 
     @rule(source=NAMES, into=NAMES, side=SIDES)
     def merge(self, source: str, into: str, side: Any) -> None:
@@ -167,6 +170,9 @@ class VersionsMachine(RuleBasedStateMachine):
             done = self.lake.merge(source, into, resolve=side)
         except MergeConflict as error:
             self._check_conflicts(source, into, side, error.conflicts)
+            return
+        except HistoryGone:
+            assert not self._is_there(*self.model.bases(theirs, ours))
             return
         assert (done.outcome == "up_to_date") == (theirs in self.model.reach(ours))
         if done.outcome == "up_to_date":
@@ -185,9 +191,12 @@ class VersionsMachine(RuleBasedStateMachine):
         source, into = self._living(source), self._living(into)
         if source == into:
             return
-        preview = self.lake.merge(source, into, dry_run=True)
-        if preview.outcome != "conflicts":
-            return
+        with self._if_there(*self.model.bases(self.model.branches[source], self.model.branches[into])):
+            preview = self.lake.merge(source, into, dry_run=True)
+            if preview.outcome == "conflicts":
+                self._decide(preview, source, into, chance)
+
+    def _decide(self, preview: Merged, source: str, into: str, chance: Any) -> None:
         doc = resolution_file(preview)
         sides: dict[tuple[str, str], str] = {}
         for one in doc["conflicts"]:
@@ -251,6 +260,42 @@ class VersionsMachine(RuleBasedStateMachine):
         batches.sweep(self.lake.ledger, grace_s=0)
         self.shaken = True
 
+    @precondition(lambda self: self._maintained)
+    @rule(table=st.sampled_from(sorted(FIELDS)), key=st.sampled_from("abc"), and_history=st.booleans())
+    def purge(self, table: str, key: str, and_history: bool) -> None:
+        """A row is gone from every branch, tag and commit, as if it had never been; no feed tells of it."""
+        self.lake.purge(table, f"id = '{key}'", and_history=and_history)
+        self.model.purge(table, key)
+        tip = self.lake.log(limit=1)[0].commit_id
+        if tip != self.model.branches["main"]:  # the table of tombstones was made
+            self.model.commit("main", tip, self.model.rows("main"))
+        for branch in self.model.branches:
+            assert key not in {one[0] for one in self.lake.view(branch).sql(f'select id from "{table}$log"').rows()}
+        self.shaken = True
+
+    @precondition(lambda self: self._maintained)
+    @rule(branch=NAMES, chance=st.randoms(use_true_random=False))
+    def retain(self, branch: str, chance: Any) -> None:
+        """Some commits are old by now. What is older than the window of a branch is as it was, or it is gone."""
+        branch = self._living(branch)
+        last = chance.choice(sorted(self.model.points))
+        old = "at_us - 1000000000 where seq <= (select seq from commits where commit_id = :last)"
+        in_ledger(self.lake, f"update commits set at_us = {old}", last=last)
+        self.model.old |= {row[0] for row in in_ledger(self.lake, OLD, last=last)}
+        for table in FIELDS:
+            self.lake.set_table(table, retention_s=500.0)
+        self.lake.flush(branch=branch)
+        self.lake.retain(branch=branch)
+        self.shaken = True
+
+    def _is_there(self, *commits: str) -> bool:
+        """Whether no retention can have taken these."""
+        return set(commits) <= self.model.whole()
+
+    def _if_there(self, *commits: str) -> AbstractContextManager[None]:
+        """What needs these commits, and may be told that they are gone where a retention can have taken them."""
+        return nullcontext() if self._is_there(*commits) else suppress(HistoryGone)
+
     @rule()
     def reopen(self) -> None:
         """Closed and opened, and what nobody refers to is gone."""
@@ -288,7 +333,8 @@ class VersionsMachine(RuleBasedStateMachine):
 
     def _look_back(self) -> None:
         for commit in self.model.kept():
-            assert self._seen("main", commit) == self.model.points[commit].rows, commit
+            with self._if_there(commit):
+                assert self._seen("main", commit) == self.model.points[commit].rows, commit
         for name, commit in self.model.tags.items():
             assert self._seen("main", name) == self.model.points[commit].rows, name
         for commit in self.model.points.keys() - self.model.kept():
@@ -296,33 +342,48 @@ class VersionsMachine(RuleBasedStateMachine):
                 assert self._seen("main", commit) == self.model.points[commit].rows, commit
 
     def _replay(self, branch: str, tip: str) -> None:
-        """The changes of a branch one after another, in pages, make its rows; each begins where the last one ended."""
-        rows: Rows = {}
-        for table, names in FIELDS.items():
-            page = self.lake.changes(table, branch=branch, limit=3)
+        """The changes of a branch one after another, in pages, make its rows; each begins where the last one ended.
+
+        Where retention has taken the first ones, the others tell all that came after those.
+        """
+        expected = self.model.points[tip].rows
+        for table in FIELDS:
+            since = self._first(table, branch)
+            rows: dict[str, Row | None] = {}
+            page = self.lake.changes(table, since, branch=branch, limit=3)
             while page.rows:
                 for one in page:
-                    at = table, str(one.key["id"])
-                    assert one.before == (None if at not in rows else {"id": at[1], **rows[at]}), (branch, one)
-                    rows.pop(at, None)
-                    if one.after is not None:
-                        rows[at] = {name: one.after[name] for name in names}
+                    key = str(one.key["id"])
+                    assert one.before == rows.get(key, one.before if since else None), (branch, one)
+                    rows[key] = one.after
                 page = self.lake.changes(table, page.continuation, branch=branch, limit=3)
-        assert rows == self.model.points[tip].rows, branch
+            for key in {*rows} if since else {*rows, *(at for of, at in expected if of == table)}:
+                row = expected.get((table, key))
+                assert rows.get(key) == (None if row is None else {"id": key, **row}), (branch, key)
+
+    def _first(self, table: str, branch: str) -> int:
+        """The seq behind which all changes are kept."""
+        try:
+            self.lake.changes(table, branch=branch)
+        except HistoryGone as gone:
+            assert self.model.old
+            return int(gone.detail["first"])
+        return 0
 
     def _compare_points(self) -> None:
         """What differs between any two commits is what dictionaries say, however they came about."""
         commits = sorted(self.model.kept())
+        points = self.model.points
         for before, after in itertools.islice(itertools.permutations(commits, 2), 12):
-            found = {
-                (one.table, str(one.key["id"])): tuple(
-                    None if row is None else {name: row[name] for name in FIELDS[one.table]}
-                    for row in (one.before, one.after)
-                )
-                for one in self.lake.diff(before, after)
-            }
-            points = self.model.points
-            assert found == differences(points[before].rows, points[after].rows), (before, after)
+            with self._if_there(before, after):
+                found = {
+                    (one.table, str(one.key["id"])): tuple(
+                        None if row is None else {name: row[name] for name in FIELDS[one.table]}
+                        for row in (one.before, one.after)
+                    )
+                    for one in self.lake.diff(before, after)
+                }
+                assert found == differences(points[before].rows, points[after].rows), (before, after)
 
     def teardown(self) -> None:
         """In the end all commits are as they were, every branch tells its own, and doctor finds nothing."""
