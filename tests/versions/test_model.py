@@ -403,7 +403,7 @@ class VersionsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize(("maintained", "stories", "steps"), [(False, 3, 16), (True, 3, 12)])
+@pytest.mark.parametrize(("maintained", "stories", "steps"), [(False, 3, 16), (True, 2, 12)])
 def test_whatever_happens_versions_are_as_their_model_says(
     places: Callable[[], dict[str, Any]], maintained: bool, stories: int, steps: int
 ) -> None:
