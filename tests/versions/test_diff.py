@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import strandline as sl
-from strandline.errors import BadRequest, NotFound, Unsupported
+from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
 from strandline.lake import Lake
 from strandline.ledger import batches
 from strandline.model.changes import RowDiff
+from strandline.views.diff import changes
 from tests.kit import make_table, strand, strand_json
 from tests.versions.kit import make_people
 
@@ -135,6 +136,18 @@ def test_a_merge_s_rows_are_changes_of_the_target(lake: Lake) -> None:
     lake.mutate([sl.put("person", {"id": "late"})])
     lake.merge("y")
     assert told(lake.changes("pet", since)) == [("pet", "insert", "rex", None, 1)]
+
+
+def test_a_feed_of_a_branch_that_was_deleted_meanwhile_is_refused(lake: Lake) -> None:
+    """Nobody knows any more how far retention had come there: what is missing would look as if it had never been."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    lake.branch("x")
+    view = lake.view("x")
+    assert [one.seq for one in changes(lake.ledger, view, "person", 0, 10)] == [2]
+    lake.delete_branch("x")
+    with pytest.raises(Conflict, match="deleted"):
+        changes(lake.ledger, view, "person", 0, 10)
 
 
 def test_bad_requests(lake: Lake) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from strandline.engines.duck import compare
 from strandline.errors import BadRequest, HistoryGone, Unsupported
+from strandline.ledger.branches import refuse_deleted
 from strandline.ledger.heads import read_pruned
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import Ledger
@@ -129,6 +130,7 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
 
 def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
     with ledger.read() as conn:
+        refuse_deleted(conn, state.head.branch_id)  # nobody knows any more then what is gone
         pruned = read_pruned(conn, state.head.branch_id, state.table.table_id)
     gone = max(pruned.values(), default=0)
     if gone > since:
