@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 
+from strandline.engines.spark.classes import java_of
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged
 from strandline.model.foreign import spark_ddl
@@ -85,6 +86,7 @@ class Iceberg:
         self.session = session
         self.name = name
         self.jvm = cast(Any, session._jvm)
+        self.java = java_of(self.jvm)
         # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
         # held.
         self._catalog: Any = self._build(catalog)
@@ -94,8 +96,8 @@ class Iceberg:
         context: Any = cast(Any, self.session)._jsparkSession.sparkContext()
         for left in reversed(range(BUILD_ATTEMPTS)):
             try:
-                return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-                    self.name, self.jvm.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
+                return self.java.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+                    self.name, self.java.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
                 )
             except Py4JJavaError as error:
                 if left == 0 or not is_a(error, "UncheckedSQLException"):
@@ -107,7 +109,7 @@ class Iceberg:
         """Give the catalog's connections back, ours and the session's: the JVM outlives the lake."""
         self._catalog.close()
         manager: Any = cast(Any, self.session)._jsparkSession.sessionState().catalogManager()
-        if manager.listCatalogs(self.jvm.scala.Option.empty()).contains(self.name):
+        if manager.listCatalogs(self.java.scala.Option.empty()).contains(self.name):
             manager.catalog(self.name).icebergCatalog().close()
 
     def exists(self, name: str) -> bool:
@@ -129,12 +131,12 @@ class Iceberg:
 
     def tables(self, namespace: str) -> list[str]:
         """The names of a namespace's tables, with the namespace."""
-        place = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
+        place = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
         return sorted(f"{namespace}.{one.name()}" for one in self._catalog.listTables(place))
 
     def tables_if_any(self, namespace: str) -> list[str]:
         """The same, and none when there is no such namespace."""
-        place = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
+        place = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
         return self.tables(namespace) if self._catalog.namespaceExists(place) else []
 
     def ensure_table(self, name: str, columns_ddl: str, partition_by: Sequence[str], *, is_state: bool = False) -> None:
@@ -193,13 +195,13 @@ class Iceberg:
         if field is None or isinstance(column.type, List | Map | Struct):
             return False
         wanted = self._type(column)
-        types = self.jvm.org.apache.iceberg.types.TypeUtil
+        types = self.java.org.apache.iceberg.types.TypeUtil
         return not field.type().equals(wanted) and bool(types.isPromotionAllowed(field.type(), wanted))
 
     def _type(self, column: Column) -> Any:
         """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""
-        util = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil
-        return util.convert(self.jvm.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
+        util = self.java.org.apache.iceberg.spark.SparkSchemaUtil
+        return util.convert(self.java.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
 
     def ensure_namespace(self, namespace: str) -> None:
         """Create a namespace unless it is there; the first operations of two processes may do so at once.
@@ -207,7 +209,7 @@ class Iceberg:
         The catalog looks and then inserts. Who is too late in between gets the database's error and not the catalog's,
         so what counts is whether the namespace is there afterwards.
         """
-        name = self.jvm.org.apache.iceberg.catalog.Namespace.of(_strings(self.jvm, *namespace.split(".")))
+        name = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
         try:
             self._catalog.createNamespace(name)
         except Py4JJavaError:
@@ -223,7 +225,7 @@ class Iceberg:
         self._catalog.dropTable(self._identifier(name), False)
 
     def _identifier(self, name: str) -> Any:
-        return self.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)
+        return self.java.org.apache.iceberg.catalog.TableIdentifier.parse(name)
 
     def create_branch(self, name: str, branch: str, at_snapshot: int | None, *, shared: bool = False) -> None:
         """Make a private branch at a pin, or without one an empty one.
@@ -235,7 +237,7 @@ class Iceberg:
         if at_snapshot is None and table.snapshot(branch).summary().get("total-data-files") not in (None, "0"):
             # Iceberg began it at what main has: take all of that away.
             nothing = table.newDelete().deleteFromRowFilter(
-                self.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+                self.java.org.apache.iceberg.expressions.Expressions.alwaysTrue()
             )
             nothing.toBranch(branch).set("strand-op", branch.removeprefix("op_")).commit()
 
@@ -280,8 +282,8 @@ class Iceberg:
         time_of = self._time_bounds(table, time_column)
         fields = table.spec().partitionType().fields()
         is_date = [field.type().toString() == "date" for field in fields]
-        long_type = self.jvm.org.apache.iceberg.types.Types.LongType.get()
-        bound = self.jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        long_type = self.java.org.apache.iceberg.types.Types.LongType.get()
+        bound = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
         files = []
         for file in table.snapshot(snapshot_id).addedDataFiles(table.io()):
             oldest_us, newest_us = time_of(file)
@@ -304,7 +306,7 @@ class Iceberg:
         field = table.schema().findField(column)
         kind, field_id = field.type(), field.fieldId()
         unit_us = DAY_US if kind.toString() == "date" else 1
-        bound = self.jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        bound = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
 
         def read(bounds: Any) -> int | None:
             found = None if bounds is None else bounds.get(field_id)
@@ -320,7 +322,7 @@ class Iceberg:
     def _partition(self, file: Any, is_date: Sequence[bool]) -> str:
         if not is_date:
             return "all"
-        any_class = self.jvm.java.lang.Class.forName("java.lang.Object")
+        any_class = self.java.java.lang.Class.forName("java.lang.Object")
         values = [file.partition().get(position, any_class) for position in range(len(is_date))]
         epoch = dt.date(1970, 1, 1)
         return partition_text(
@@ -405,9 +407,9 @@ class Iceberg:
         return None if snapshot is None else int(snapshot.snapshotId())
 
 
-def _strings(jvm: Any, *texts: str) -> Any:
+def _strings(java: Any, *texts: str) -> Any:
     """A Java array of strings, for methods that take any number of them."""
-    array = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), len(texts))
+    array = java.java.lang.reflect.Array.newInstance(java.java.lang.Class.forName("java.lang.String"), len(texts))
     for place, text in enumerate(texts):
         array[place] = text
     return array

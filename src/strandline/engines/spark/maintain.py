@@ -106,7 +106,7 @@ class _Rewrite:
     """The scans and writes of one rewrite; Iceberg keeps them in registries of the JVM, until the block ends."""
 
     def __init__(self, iceberg: Iceberg, table: Any, place: Place) -> None:
-        spark = iceberg.jvm.org.apache.iceberg.spark
+        spark = iceberg.java.org.apache.iceberg.spark
         self._iceberg = iceberg
         self._table = table
         self._place = place
@@ -136,18 +136,18 @@ class _Rewrite:
     def files_of(self, groups: Sequence[Group]) -> Any:
         """Iceberg's own records of the files of these groups."""
         self._plan([file for group in groups for file in group])
-        found = self._iceberg.jvm.java.util.HashSet()
+        found = self._iceberg.java.java.util.HashSet()
         for group in groups:
             # As Iceberg's own rewrites find them, because that takes one call into the JVM and not one for each file.
             tasks = self._tasks_of(group)
             found.addAll(
-                self._iceberg.jvm.org.apache.iceberg.actions.RewriteFileGroup(None, tasks, 0, 0, 0, 0).rewrittenFiles()
+                self._iceberg.java.org.apache.iceberg.actions.RewriteFileGroup(None, tasks, 0, 0, 0, 0).rewrittenFiles()
             )
         return found
 
     def write(self, groups: Sequence[Group], without: str | None, blank: Sequence[str] = ()) -> Any:
         """Let Spark write each group as one file; returns the new files, which no snapshot has yet."""
-        added = self._iceberg.jvm.java.util.HashSet()
+        added = self._iceberg.java.java.util.HashSet()
         self._plan([file for group in groups for file in group])
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             rows = reduce(
@@ -195,7 +195,7 @@ class _Rewrite:
         paths = tuple(file.path for file in sorted(files, key=lambda file: file.first_seq))
         found = self._lists.get(paths)
         if found is None:
-            found = self._lists[paths] = self._iceberg.jvm.java.util.ArrayList()
+            found = self._lists[paths] = self._iceberg.java.java.util.ArrayList()
             for path in paths:
                 found.add(self._tasks[path])
         return found
@@ -205,13 +205,15 @@ class _Rewrite:
         absent = {file.path for file in files} - self._tasks.keys()
         if not absent:
             return
-        filters = self._iceberg.jvm.org.apache.iceberg.expressions.Expressions
+        filters = self._iceberg.java.org.apache.iceberg.expressions.Expressions
         first, last = min(file.first_seq for file in files), max(file.last_seq for file in files)
         within = filters.__getattr__("and")(filters.greaterThanOrEqual(SEQ, first), filters.lessThanOrEqual(SEQ, last))
         scan = self._table.newScan().useSnapshot(self._place.pin).filter(within).ignoreResiduals()
         planned = scan.planFiles()
         try:
-            tasks = self._iceberg.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(planned)
+            tasks = self._iceberg.java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(
+                planned
+            )
         finally:
             planned.close()
         # What the whole list says of itself has the paths in its order, in one call into the JVM instead of thousands.
