@@ -84,12 +84,17 @@ WAYPOINTS = frozenset(
 )
 
 
+def sweeps_all() -> bool:
+    """Whether this run dies wherever one can."""
+    return os.environ.get("STRAND_TEST_SWEEPS") == "all"
+
+
 def swept(points: Iterable[str]) -> list[str]:
     """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, one each.
 
     Flushes and loads die at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
     """
-    if os.environ.get("STRAND_TEST_SWEEPS") == "all":
+    if sweeps_all():
         return list(points)
     names = ((point, point.split("@")[0]) for point in points)
     return [point for point, name in names if name in WAYPOINTS or name.split(".")[0] not in STEPS]

@@ -27,8 +27,10 @@ from tests.kit import (
     strand,
     strand_json,
     strand_process,
+    sweeps_all,
     wait_until,
 )
+from tests.versions.test_fold import FOLD_POINTS
 from tests.versions.test_schema import column, edited
 
 TABLES = ("person", "pet")
@@ -204,32 +206,40 @@ def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path
     assert lake.log("x/y", limit=2)[1].commit_id == was["x/y"], "one commit, whoever made it"
 
 
-@pytest.mark.parametrize(("phase", "outcome"), [("staging", "rolled_back"), ("staged", "rolled_forward")])
-def test_a_fold_that_is_killed_leaves_a_true_story(lake: Lake, phase: str, outcome: str) -> None:
-    """Of a branch's branch, by kill -9 while it stands still: rows and commits stay, and what became of it is told."""
+OUTSIDE = list(FOLD_POINTS) if sweeps_all() else ["stage.after_append"]
+"""Every one is several processes, each with a Spark; `test_fold` dies at all of them in one process."""
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_fold_that_dies_anywhere_leaves_a_true_story(lake: Lake, name: str) -> None:
+    """Of a branch's branch, as a command: its rows and commits stay, and the next commands say what became of it."""
     branched(lake)
     lake.flush("person", branch="x/y")
     before, was = seen(lake), tips(lake)
-    point = {"staging": "stage.after_append", "staged": "staged.after_commit"}[phase]
-    still = environment(STRAND_FAILPOINTS=f"{point}=hang")
+    killed(lake, name, "fold", "person", "--branch", "x/y")
+    assert (seen(lake), tips(lake)) == (before, was)
+    strand_json(lake, "recover")
+    outcome = FOLD_POINTS[name]
+    assert story(lake, "x/y")[1] == ([f"fold {outcome}"] if outcome else [])
+    done = strand_json(lake, "fold", "person", "--branch", "x/y")[0]["operations"]
+    assert (len(done) == 1) == (outcome == "rolled_back" or name == "begin.before_commit")
+    assert (seen(lake), tips(lake)) == (before, was)
+
+
+def test_a_fold_that_is_killed_while_it_stands_still_is_finished(lake: Lake) -> None:
+    """By kill -9, when all is staged: rows and commits stay, the doctor names it, and recovery ends it."""
+    branched(lake)
+    lake.flush("person", branch="x/y")
+    before, was = seen(lake), tips(lake)
+    still = environment(STRAND_FAILPOINTS="staged.after_commit=hang")
     child = strand_process(lake, "fold", "person", "--branch", "x/y", env=still)
-    wait_until(lambda: (phases(lake) == [phase] and _has_staged(lake)) or child.poll() is not None)
+    wait_until(lambda: phases(lake) == ["staged"] or child.poll() is not None)
     assert child.poll() is None, "it was to stand still there"
     kill(child)
     doctor = json.loads(strand(lake, "--json", "doctor").stdout)
-    assert [(one["kind"], phase in one["what"]) for one in doctor["findings"]] == [("operation_left", True)]
+    assert [(one["kind"], "staged" in one["what"]) for one in doctor["findings"]] == [("operation_left", True)]
     assert (seen(lake), tips(lake)) == (before, was)
     lake.recover()
-    assert story(lake, "x/y")[1] == [f"fold {outcome}"]
-    state = lake.view("x/y").state("person")
-    assert (state.folded_seq == lake.view("x/y").stable_seq("person")) == (outcome == "rolled_forward")
-    assert (len(lake.fold("person", branch="x/y")[0].operations), seen(lake)) == (int(outcome == "rolled_back"), before)
-
-
-def _has_staged(lake: Lake) -> bool:
-    """Whether the fold that is under way has put rows on its private branch."""
-    iceberg, state = lake.iceberg(), "state.person"
-    if not iceberg.exists(state):
-        return False
-    snapshots = [iceberg.load(state).snapshot(one) for one in iceberg.refs(state).values()]
-    return any(int(one.summary().get("total-records")) > 0 for one in snapshots)
+    assert story(lake, "x/y")[1] == ["fold rolled_forward"]
+    assert lake.view("x/y").state("person").folded_seq == lake.view("x/y").stable_seq("person")
+    assert (lake.fold("person", branch="x/y")[0].operations, seen(lake)) == ((), before)

@@ -321,7 +321,7 @@ def test_f44_a_fold_of_a_branch_that_dies_anywhere_is_done_or_undone(lake: Lake,
 
 
 @pytest.mark.parametrize("name", ["stage.after_append", "staged.after_commit"])
-@pytest.mark.parametrize("second", RECOVERY_POINTS)
+@pytest.mark.parametrize("second", swept(RECOVERY_POINTS))
 def test_f31_recovery_of_a_fold_that_dies_anywhere_ends_in_the_same_state(lake: Lake, name: str, second: str) -> None:
     """Recovery is killed at each of its steps, twice over, and the third one still ends right."""
     folded(lake)
