@@ -50,6 +50,8 @@ HELD_S = 0.1
 MOST_ROWS = 500_000
 """How many rows one commit of the ledger alone may change: they are in memory, one by one."""
 STRIPES = 256
+THINKING_S = 0.02
+"""How long a thread lets another one plan its change alone: who has to read files takes longer."""
 
 
 class Turns:
@@ -57,6 +59,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
+        self._thinking = threading.Lock()
 
     @contextmanager
     def take(self, keys: Iterable[bytes]) -> Iterator[None]:
@@ -65,6 +68,20 @@ class Turns:
             for stripe in sorted({key[0] % STRIPES for key in keys}):
                 held.enter_context(self._locks[stripe])
             yield
+
+    @contextmanager
+    def one_by_one(self) -> Iterator[None]:
+        """One thread after the other, unless one takes long.
+
+        At every statement of the ledger a thread lets go of the interpreter. Several that plan at the same time do
+        little else than take it from each other, and all of them together get less done than one alone.
+        """
+        mine = self._thinking.acquire(timeout=THINKING_S)
+        try:
+            yield
+        finally:
+            if mine:
+                self._thinking.release()
 
 
 @dataclass(frozen=True)
@@ -146,8 +163,9 @@ class Mutator:
         deadline_s = time.monotonic() + PATIENCE_S
         with self._turns.take(change.hash for change in request.changes):
             while True:
-                declared, look = self._look(request)
-                mutation = _plan(request, look, declared)
+                with self._turns.one_by_one():
+                    declared, look = self._look(request)
+                    mutation = _plan(request, look, declared)
                 fail("mutate.before_store")
                 try:
                     return self._appender.mutate(mutation) if mutation.changes else None
