@@ -10,6 +10,7 @@ the counter, and most of that would be the way to the server and back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -51,14 +52,25 @@ def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -
 
     None is run after one that failed. `commit` ends the transaction behind them.
     """
-    texts = [_bound(conn, step) for step in steps]
     if conn.dialect.name == "postgresql":
-        answers = pipeline.run(conn.connection, texts, commit=commit)
+        answers = pipeline.run(conn.connection, [_bound(conn, step) for step in steps], commit=commit)
     else:
-        cursor = conn.connection.cursor()
-        answers = [cursor.execute(text, values).fetchall() for text, values in texts]
+        answers = _one_by_one(conn, steps)
     if commit:
         conn.commit()
+    return answers
+
+
+def _one_by_one(conn: Connection, steps: Sequence[Step]) -> list[list[Row]]:
+    cursor = conn.connection.cursor()
+    answers: list[list[Row]] = []
+    for compiled, some in groupby(steps, key=lambda step: step.statement.compiled(conn)):
+        values = [compiled.values(step.parameters) for step in some]
+        if len(values) > 1 and compiled.is_silent:
+            cursor.executemany(compiled.text, values)
+            answers += [[] for _ in values]
+        else:
+            answers += [cursor.execute(compiled.text, one).fetchall() for one in values]
     return answers
 
 
@@ -68,7 +80,7 @@ def _bound(conn: Connection, step: Step) -> tuple[str, list[Any]]:
 
 
 class _Compiled:
-    """A statement's text for one driver, and its parameters in their order."""
+    """A statement's text for one driver, its parameters in their order, and whether it only writes."""
 
     def __init__(self, statement: ClauseElement, conn: Connection) -> None:
         dialect = pipeline.numbered() if conn.dialect.name == "postgresql" else conn.dialect
@@ -76,6 +88,7 @@ class _Compiled:
         self.text = str(compiled)
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
         self._order: Sequence[str] = compiled.positiontup
+        self.is_silent = bool(compiled.isinsert or compiled.isdelete) and not compiled.effective_returning
 
     def values(self, parameters: Mapping[str, Any]) -> list[Any]:
         values = {**self._constants, **parameters}

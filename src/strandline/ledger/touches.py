@@ -97,7 +97,7 @@ def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple
                 "b_batch_id": batch_id,
             },
         )
-        for key, seq, batch_id in versions
+        for key, seq, batch_id in sorted(versions)  # the table is in the order of hashes, and many come at once
     ]
 
 

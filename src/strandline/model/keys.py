@@ -10,13 +10,16 @@ import datetime as dt
 import hashlib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal as Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from strandline.errors import BadRequest
 from strandline.model.schema import Schema
 from strandline.model.types import KEY_TYPES, is_exact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HASH_BYTES = 16
 
@@ -62,6 +65,11 @@ def key_hash(values: Sequence[Any]) -> bytes:
     return hashlib.blake2b(orjson.dumps([_plain(value) for value in values]), digest_size=HASH_BYTES).digest()
 
 
+def key_hashes(keys: pa.Table) -> list[bytes]:
+    """The same of many keys, which are rows of these columns."""
+    return [key_hash(values) for values in zip(*(column.to_pylist() for column in keys.columns), strict=True)]
+
+
 def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Any]) -> bytes:
     """128 bits that stand for a value that is taken by a rule on these columns; never those of a key."""
     told = orjson.dumps([list(columns), [_plain(value) for value in values]])
@@ -76,6 +84,8 @@ def shown_key(values: Sequence[Any]) -> str:
 
 def _plain(value: Any) -> Any:
     match value:
+        case str():
+            return value
         case bytes():
             return value.hex()
         case dt.datetime():

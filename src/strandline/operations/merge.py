@@ -36,7 +36,7 @@ from strandline.model.commits import MERGE, Commit
 from strandline.model.constraints import Cardinality
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
-from strandline.model.keys import key_hash, shown_key
+from strandline.model.keys import key_hash, key_hashes, shown_key
 from strandline.model.merge import Merged, Resolution, RowConflict, key_text, tables_of
 from strandline.model.migration import refers
 from strandline.model.schema import Schema
@@ -553,8 +553,7 @@ def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
     ]
     rows = pa.Table.from_arrays(arrays, schema=table.written.schema).combine_chunks()
     batches = [one for batch in rows.to_batches() for one in encode_batch(batch, table.state.table)]
-    hashes = [key_hash(list(row.values())) for row in rows.select(key).to_pylist()]
-    return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), hashes)
+    return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
 
 
 def _reads(plan: _Plan, look: Looking, judged: Judged) -> Iterator[TableRead]:

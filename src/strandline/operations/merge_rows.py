@@ -13,7 +13,7 @@ from strandline.engines.duck import sandbox, threeway
 from strandline.engines.duck.threeway import BEFORE, BLENDED, CHANGED, FIELDS, FOUND, PRESENT, STAYS, TAKEN, VERDICT
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
-from strandline.model.keys import key_hash
+from strandline.model.keys import key_hashes
 from strandline.model.merge import Resolution, RowConflict, key_text
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
@@ -141,7 +141,7 @@ class Sides:
         table.written = pa.concat_tables([table.written, taken])
         open_ = pc.invert(pc.is_in(judged[VERDICT], value_set=pa.array([TAKEN, STAYS])))
         self._decide(table, judged.filter(open_), resolution)
-        table.hashes = [key_hash(list(row.values())) for row in self.changed.select(self.key).to_pylist()]
+        table.hashes = key_hashes(self.changed.select(self.key))
         return table
 
     def _wanted(self, table: TableMerge, judged: pa.Table, resolution: Resolution) -> pa.Table:
