@@ -178,6 +178,8 @@ def test_a_request_is_one_workers_until_it_is_taken_away(filled: Lake) -> None:
         assert not requests.take_request_back(txn, request_id, taken.fence), "a command that saw it with slow"
         assert requests.answer_request(txn, request_id, taken.fence + 1, answer=["next"])
         (done,) = requests.list_requests(txn.conn)
+        assert not requests.claim_request(txn, done, "again"), "it is answered, and is not done again"
+        assert not requests.answer_request(txn, request_id, done.fence, answer=["again"])
     assert (done.state, done.worker_id, done.answer) == ("done", "next", ["next"])
 
 

@@ -189,7 +189,8 @@ def take_request_back(txn: Txn, request_id: str, fence: int) -> bool:
 
 
 def _move(txn: Txn, request_id: str, fence: int, values: Mapping[str, Any]) -> bool:
-    seen = (db.requests.c.request_id == request_id, db.requests.c.fence == fence)
+    request = db.requests.c
+    seen = (request.request_id == request_id, request.fence == fence, request.state.in_((WAITING, RUNNING)))
     return txn.conn.execute(update(db.requests).where(*seen).values(**values)).rowcount == 1
 
 

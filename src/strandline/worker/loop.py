@@ -170,13 +170,13 @@ class Worker:
         """Requests that this worker can take: those that wait, those of workers that died, and our own that we could
         not answer.
         """
+        mine = [key for key in self._keys() if key.startswith("request:")]  # first: one may be answered meanwhile
         with self.lake.ledger.read() as conn:
             found = requests.open_requests(conn)
         if not found:
             return []
         place = self.lake.context.owner.place
         others = {record.worker_id for record in living(self.lake)} - {self.worker_id}
-        mine = [key for key in self._keys() if key.startswith("request:")]
         fitting = [
             one
             for one in found
