@@ -101,21 +101,7 @@ def _single(scale: Scale, lake: Lake, large: int) -> Line:
         return lambda number: timed(lambda: _patch(lake, table, (number * 7919) % size))
 
     ours, other = in_turns(rounds, in_("large", large), in_("small", SMALL), warm_ups=5)
-    ranked = sorted(ours)
-    return Line(
-        what=f"single-row mutate at {large:,} rows, p50",
-        against=f"at {SMALL:,} rows",
-        ours=statistics.median(ours),
-        baseline=statistics.median(other),
-        unit="s",
-        reach=Reach(5),
-        notes={
-            "large": spread(ours),
-            "small": spread(other),
-            "p99": round(ranked[int(len(ranked) * 0.99) - 1], 4),
-            "per_second": round(1 / statistics.median(ours), 1),
-        },
-    )
+    return _at_sizes("single-row mutate", large, ours, other)
 
 
 def _ruled(scale: Scale, lake: Lake, large: int, folder: Path) -> Iterator[Line]:
@@ -169,6 +155,7 @@ def _scattered(number: int) -> str:
 
 
 def _at_sizes(what: str, large: int, ours: list[float], other: list[float]) -> Line:
+    ranked = sorted(ours)
     return Line(
         what=f"{what} at {large:,} rows, p50",
         against=f"at {SMALL:,} rows",
@@ -176,7 +163,12 @@ def _at_sizes(what: str, large: int, ours: list[float], other: list[float]) -> L
         baseline=statistics.median(other),
         unit="s",
         reach=Reach(5),
-        notes={"large": spread(ours), "small": spread(other)},
+        notes={
+            "large": spread(ours),
+            "small": spread(other),
+            "p99": round(ranked[int(len(ranked) * 0.99) - 1], 4),
+            "per_second": round(1 / statistics.median(ours), 1),
+        },
     )
 
 

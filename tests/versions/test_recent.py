@@ -23,9 +23,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     read = recent.read_batches
 
-    def counting(ledger: Any, state: Any, refs: Sequence[Any], *more: Any) -> Any:
+    def counting(ledger: Any, state: Any, refs: Sequence[Any], *more: Any, **how: Any) -> Any:
         found.append(len(refs))
-        return read(ledger, state, refs, *more)
+        return read(ledger, state, refs, *more, **how)
 
     monkeypatch.setattr(recent, "read_batches", counting)
     return found

@@ -375,7 +375,7 @@ def read_tail(conn: Connection, on_branch: str, table_id: str) -> list[BatchRef]
         .where(db.tail.c.branch_id == on_branch, db.tail.c.table_id == table_id)
         .order_by(db.tail.c.first_seq)
     )
-    return [BatchRef(*row) for row in rows.all()]  # one by one the driver takes three times as long
+    return [BatchRef(*row) for row in rows.all()]  # one by one, the driver takes much longer
 
 
 def tail_sizes(conn: Connection, on_branch: str) -> list[tuple[str, int, int, int | None]]:

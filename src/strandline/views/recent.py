@@ -18,7 +18,7 @@ from strandline.ledger.batches import is_in_tail
 from strandline.ledger.ledger import Ledger
 from strandline.model.schema import Schema
 from strandline.model.tables import BatchRef, Table, TableState
-from strandline.views.tail import TOGETHER_BYTES, OnUnreadable, read_batches
+from strandline.views.tail import OnUnreadable, in_runs, joined, read_batches
 
 TAIL_BYTES = 8 << 20
 """A tail that is larger is read as it is needed, and not remembered."""
@@ -50,10 +50,15 @@ _recent: WeakKeyDictionary[Ledger, _Tails] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
-    """All rows of a tail as the table's log would hold them, in seq order."""
-    if sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
-        return read_batches(ledger, state, state.tail, on_unreadable)
+def read_tail_rows(
+    ledger: Ledger, state: TableState, on_unreadable: OnUnreadable, cutoff_us: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a tail as the table's log would hold them, in seq order; without those from before a cutoff.
+
+    That moves with time, so what is read with one is not remembered.
+    """
+    if cutoff_us is not None or sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
+        return read_batches(ledger, state, state.tail, on_unreadable, cutoff_us=cutoff_us)
     place = state.head.branch_id, state.table.table_id
     with _lock:
         known = _recent.setdefault(ledger, OrderedDict()).get(place)
@@ -67,7 +72,8 @@ def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadabl
         left_out = True
 
     later = read_batches(ledger, state, state.tail[len(known.ids) :], leave_out)
-    rows = list(_joined(chain(known.rows, later)))
+    runs = in_runs(chain(known.rows, later), lambda one: one, lambda one: one.nbytes)
+    rows = [joined(run) for run in runs]
     if not left_out:
         ids = [*known.ids, *(ref.batch_id for ref in state.tail[len(known.ids) :])]
         _remember(ledger, place, _Read(state.table, state.schema, ids, rows))
@@ -78,18 +84,6 @@ def _is_there(ledger: Ledger, state: TableState) -> bool:
     """Whether nothing of a tail has left it: whoever takes rows away for good flushes it first, from its beginning."""
     with ledger.read() as conn:
         return is_in_tail(conn, state.head.branch_id, state.table.table_id, state.tail[0].first_seq)
-
-
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows without small batches one behind the other."""
-    small: list[pa.RecordBatch] = []
-    for batch in batches:
-        small.append(batch)
-        if sum(one.nbytes for one in small) > TOGETHER_BYTES:
-            yield pa.concat_batches(small) if len(small) > 1 else batch
-            small = []
-    if small:
-        yield pa.concat_batches(small) if len(small) > 1 else small[0]
 
 
 def _remember(ledger: Ledger, place: tuple[str, str], read: _Read) -> None:

@@ -8,6 +8,7 @@ it is in the payload, and null for the other rows of such a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +25,10 @@ from strandline.model.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]
 
-TOGETHER_BYTES = 1 << 20
+RUN_BYTES = 1 << 20
 """How much of small batches is handed on as one."""
+
+T = TypeVar("T")
 
 
 def read_batches(
@@ -48,7 +51,9 @@ def read_batches(
     decoded = columns
     if columns is not None and cutoff_us is not None and time_column != AT:
         decoded = list(dict.fromkeys([*columns, time_column]))
-    for some, batch in _together(_readable(ledger, state, refs, on_unreadable, decoded)):
+    found = _readable(ledger, state, refs, on_unreadable, decoded)
+    for run in in_runs(found, lambda one: one[1], lambda one: one[0].size_bytes):
+        some, batch = [ref for ref, _ in run], joined([rows for _, rows in run])
         rows = _stamp(batch, some, state) if columns is None else batch.append_column(SEQ, _seqs(some))
         if cutoff_us is not None and time_column != AT:
             rows = _fresh(rows, time_column, cutoff_us)
@@ -69,25 +74,25 @@ def _readable(
             on_unreadable(payload.ref, str(error))
 
 
-def _together(
-    batches: Iterable[tuple[BatchRef, pa.RecordBatch]],
-) -> Iterator[tuple[list[BatchRef], pa.RecordBatch]]:
-    """Small neighbours of one shape as one batch: whatever is done with a batch costs as much as hundreds of rows."""
-    run: list[tuple[BatchRef, pa.RecordBatch]] = []
+def in_runs(
+    batches: Iterable[T], rows_of: Callable[[T], pa.RecordBatch], size_of: Callable[[T], int]
+) -> Iterator[list[T]]:
+    """Small neighbours of one shape together: whatever is done with a batch costs as much as hundreds of rows."""
+    run: list[T] = []
     size = 0
-
-    def taken() -> tuple[list[BatchRef], pa.RecordBatch]:
-        _, first = run[0]
-        return [ref for ref, _ in run], pa.concat_batches([one for _, one in run]) if len(run) > 1 else first
-
-    for ref, batch in batches:
-        if run and (size + ref.size_bytes > TOGETHER_BYTES or not batch.schema.equals(run[0][1].schema)):
-            yield taken()
+    for one in batches:
+        if run and (size + size_of(one) > RUN_BYTES or not rows_of(one).schema.equals(rows_of(run[0]).schema)):
+            yield run
             run, size = [], 0
-        run.append((ref, batch))
-        size += ref.size_bytes
+        run.append(one)
+        size += size_of(one)
     if run:
-        yield taken()
+        yield run
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all their rows."""
+    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
 def stamped(payload: Payload, state: TableState) -> pa.RecordBatch:

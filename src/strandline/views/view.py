@@ -424,17 +424,12 @@ class View:
             return
         from strandline.model.rows import partitions
         from strandline.views.recent import read_tail_rows
-        from strandline.views.tail import read_batches
 
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
             cutoff_us = state.table.stale_us(self._at_us)
-            if cutoff_us is None:
-                found = read_tail_rows(self._ledger, state, on_unreadable(state))
-            else:
-                found = read_batches(self._ledger, state, state.tail, on_unreadable(state), cutoff_us=cutoff_us)
-            for batch in found:
+            for batch in read_tail_rows(self._ledger, state, on_unreadable(state), cutoff_us):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))
                 yield batch

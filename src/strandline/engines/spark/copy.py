@@ -121,14 +121,14 @@ class Copy:
 
     def evolve(self, table: str, schema: pa.Schema) -> None:
         """Add what the table lacks and widen what is too narrow; nothing is removed, and nothing renamed."""
-        jvm: Any = self.session._jvm
-        wanted = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(
-            jvm.org.apache.spark.sql.types.StructType.fromDDL(_ddl(schema))
+        java = self._iceberg.java
+        wanted = java.org.apache.iceberg.spark.SparkSchemaUtil.convert(
+            java.org.apache.spark.sql.types.StructType.fromDDL(_ddl(schema))
         )
         with self._telling():
-            java = self._iceberg.load(table)
-            update = java.updateSchema().unionByNameWith(wanted)
-            if not update.apply().sameSchema(java.schema()):
+            known = self._iceberg.load(table)
+            update = known.updateSchema().unionByNameWith(wanted)
+            if not update.apply().sameSchema(known.schema()):
                 update.commit()
 
     def drop_branches(self, table: str, prefix: str) -> None:
