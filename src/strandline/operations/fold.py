@@ -146,7 +146,7 @@ def _plan(state: TableState, log: Sequence[DataFile], held: Sequence[DataFile], 
         return Plan((), 0)
     key, order = state.table.key, key_order(state)
     wanted = [column for column in state.columns if column.name in (*key, SEQ, REMOVED)]
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with sandbox.interruptible(), sandbox.scratch() as connection:
         versions = relations.within(files_sql(state, log, wanted), state.folded_seq, upto)
         found = relations.note_changed(connection, relations.latest(versions, key), order)
         sides = relations.sides(connection, [files_sql(state, [file], wanted) for file in held], order)

@@ -158,7 +158,7 @@ class LoadBite:
             known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
             seen = seen_hashes(conn, state.table.table_id)
         paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
-        with sandbox.interruptible(), sandbox.connect() as connection:
+        with sandbox.interruptible(), sandbox.scratch() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
             relations.define(connection, "offered", relations.together(parts))
             stale = relations.split_older(

@@ -125,7 +125,7 @@ class Sides:
     def merge(self, resolution: Resolution) -> TableMerge:
         """The rows that are written, and those that are in conflict."""
         values = [name for name in self.shape.names if name not in (*self.key, REMOVED)]
-        with sandbox.connect() as connection:
+        with sandbox.scratch() as connection:
             judged = threeway.merge_rows(
                 connection,
                 {CHANGED: self.changed, PRESENT: self.present, BEFORE: self.past},

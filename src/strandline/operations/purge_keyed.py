@@ -300,7 +300,7 @@ def _in_tails(
 ) -> pa.Table:
     """The same as `find_rows` for what is not flushed on any branch: seqs, and `more` expressions."""
     refs = sorted({ref.batch_id: ref for place in places for ref in place.tail}.values(), key=lambda ref: ref.first_seq)
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with sandbox.interruptible(), sandbox.scratch() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
         rows = read_batches(ctx.ledger, state, refs, on_unreadable(state))

@@ -72,7 +72,7 @@ def find_rows(
     With `hashes`, the condition may ask whether that of a row is among them: `relations.has_hash`.
     """
     found: list[tuple[DataFile, pa.Table]] = []
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with sandbox.interruptible(), sandbox.scratch() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
         for file in files:

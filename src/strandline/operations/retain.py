@@ -139,7 +139,7 @@ def _old_rows(ctx: Context, planned: Plan, file: DataFile) -> Removal:
 
 def _look_into(ctx: Context, state: TableState, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with sandbox.interruptible(), sandbox.scratch() as connection:
         rows = files_sql(state, [file], [one for one in state.columns if one.name == column])
         oldest_us, newest_us = relations.range_us(connection, rows, column)
     with ctx.ledger.write() as txn:

@@ -116,7 +116,7 @@ def find_superseded(planned: Plan) -> Superseded:
     wanted = [one for one in state.columns if one.name in (*state.table.key, SEQ, COMMIT)]
     seqs = [one for one in state.columns if one.name == SEQ]
     found: list[tuple[DataFile, pa.Table]] = []
-    with sandbox.interruptible(), sandbox.connect() as connection:
+    with sandbox.interruptible(), sandbox.scratch() as connection:
         versions = files_sql(state, files, wanted)
         relations.note_superseded(connection, versions, state.table.key, planned.shown.condition())
         for file in files:

@@ -8,6 +8,7 @@ asked in the same words as when a rule is new.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,7 +64,8 @@ class Coming:
         self._view = view
         self._declared = declared
         self._incoming = incoming
-        self._connection = sandbox.connect()
+        self._closing = ExitStack()
+        self._connection = self._closing.enter_context(sandbox.scratch())
         self._defined: set[str] = set()
         self._losing: set[str] = set()
         self._puts: dict[str, int] = {}
@@ -72,7 +74,7 @@ class Coming:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._closing.close()
 
     # -- what comes and what goes --------------------------------------------------------------------------------------
 

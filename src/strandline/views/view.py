@@ -189,7 +189,7 @@ class View:
         """
         state = self.state(name)
         files = self.files(name)
-        with sandbox.connect() as connection, _typed():
+        with sandbox.scratch() as connection, _typed():
             self._load_tail(connection, state, files)
             rows = self._current_sql(state, files) if asked is None else self._agreeing(connection, state, files, asked)
             return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
@@ -217,7 +217,7 @@ class View:
         cutoff_us = self._at_us - int(window_s * 1_000_000)
         if not files or column not in {one.name for one in stored_columns(state)}:
             return 0
-        with sandbox.connect() as connection, _typed():
+        with sandbox.scratch() as connection, _typed():
             wanted = [one for one in stored_columns(state) if one.name in (SEQ, column)]
             rows = files_sql(state, files, wanted)
             old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
@@ -276,12 +276,8 @@ class View:
         pin = state.head.log_snapshot
         if pin is not None and not self._iceberg().has_snapshot(state.table.iceberg_name, pin):
             raise HistoryGone(f"snapshot {pin} of table {state.table.name!r} has expired", table=state.table.name)
-        connection = sandbox.connect()
-        if state.tail:
-            self._load_tail(connection, state, self.files(state.table.name))
         columns = stored_columns(state)
-        names = [column.name for column in columns]
-        batches = list(self._ordered(connection, self._tail_sql(state), names, since, until)) if state.tail else []
+        batches = list(self._read_tail(state, since, until)) if state.tail else []
         # Not `from_batches` of none: PySpark can't read a list column that has no chunk.
         schema = log_schema(state)
         tail = pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
@@ -307,7 +303,7 @@ class View:
         state = self.state(name)
         since = self._before(state, commits)
         files = self.files(name, since)
-        with sandbox.connect() as connection, _typed():
+        with sandbox.scratch() as connection, _typed():
             self._load_tail(connection, state, files)
             connection.register(WANTED, pa.table({COMMIT: pa.array([one.commit_id for one in commits], pa.string())}))
             rows = relations.within(self._versions_sql(state, files), since)
@@ -326,7 +322,7 @@ class View:
         state = self.state(name)
         files = self.files(name)
         key, names = list(state.table.key), [one.name for one in stored_columns(state)]
-        with sandbox.connect() as connection, _typed():
+        with sandbox.scratch() as connection, _typed():
             self._load_tail(connection, state, files)
             later = [file for file in files if file.last_seq > since]
             end = _end(state, None, resumable=True)
@@ -343,7 +339,7 @@ class View:
         """The rows of a keyed table with these keys, all columns; one that is not there is left out."""
         state = self.state(name)
         files = self.files(name)
-        with sandbox.connect() as connection, _typed():
+        with sandbox.scratch() as connection, _typed():
             self._load_tail(connection, state, files)
             connection.register(WANTED, keys)
             return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
@@ -468,12 +464,16 @@ class View:
         columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
             self._keeper.keep()
-            with sandbox.connect() as connection:
+            with sandbox.scratch() as connection:
                 yield from self._ordered(connection, self._log_sql(state, run), columns, since, until)
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
-            with sandbox.connect() as connection:
-                self._load_tail(connection, state, self.files(state.table.name))
-                yield from self._ordered(connection, self._tail_sql(state), columns, since, until)
+            yield from self._read_tail(state, since, until)
+
+    def _read_tail(self, state: TableState, since: int, until: int) -> Iterator[pa.RecordBatch]:
+        columns = [column.name for column in stored_columns(state)]
+        with sandbox.scratch() as connection:
+            self._load_tail(connection, state, self.files(state.table.name))
+            yield from self._ordered(connection, self._tail_sql(state), columns, since, until)
 
     def _ordered(
         self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from strandline.engines.duck.sandbox import connect, interruptible, quote_name, quote_text
+from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
 from strandline.model.types import REMOVED, SEQ
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def differences(before: pa.Table, after: pa.Table, key: Sequence[str], values: S
         f"SELECT {keys}, {listed} AS {FIELDS} FROM strand_before b FULL JOIN strand_after a {using} "
         f"WHERE {condition} ORDER BY {keys}"
     )
-    with connect() as connection, interruptible():
+    with scratch() as connection, interruptible():
         connection.register("strand_before", before)
         connection.register("strand_after", after)
         return connection.sql(query).to_arrow_table()

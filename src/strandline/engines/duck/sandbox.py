@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -47,18 +48,73 @@ INTERNAL = "strand_internal"
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory database whose spills go to the system's temporary folder, never into the lake."""
+    """A fresh in-memory database with settings of its own, which can be shut."""
     connection = duckdb.connect()
     if any_store():
-        from strandline.engines.duck.buckets import Buckets
-
-        connection.register_filesystem(Buckets())
-    connection.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")  # it goes to stdout, where only answers belong
-    connection.execute("SET preserve_insertion_order = false")
-    connection.execute(f"CREATE SCHEMA {INTERNAL}")
+        _know_buckets(connection)
+    _set_up(connection)
+    _begin(connection)
     return connection
+
+
+def _set_up(database: duckdb.DuckDBPyConnection) -> None:
+    """Spills go to the system's temporary folder, never into the lake."""
+    database.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    database.execute("SET preserve_insertion_order = false")
+
+
+def _begin(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("SET enable_progress_bar = false")  # it goes to stdout, where only answers belong
+    connection.execute(f"CREATE SCHEMA {INTERNAL}")
+
+
+def _know_buckets(connection: duckdb.DuckDBPyConnection) -> None:
+    from strandline.engines.duck.buckets import Buckets
+
+    connection.register_filesystem(Buckets())
+
+
+class _Shared:
+    """The process's DuckDB. A new one has to learn thousands of functions, which takes longer than a small question."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names = count()
+        self._process: int | None = None
+        self._database: duckdb.DuckDBPyConnection
+        self._knows_buckets = False
+
+    @contextmanager
+    def scratch(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """An empty database in memory, which nobody else sees; it is gone behind the block."""
+        with self._lock:
+            if self._process != os.getpid():
+                self._open()
+            if any_store() and not self._knows_buckets:
+                _know_buckets(self._database)
+                self._knows_buckets = True
+            name = f"scratch_{next(self._names)}"
+            self._database.execute(f"ATTACH ':memory:' AS {name}")
+            connection = self._database.cursor()
+        try:
+            connection.execute(f"USE {name}")
+            _begin(connection)
+            yield connection
+        finally:
+            connection.close()
+            with self._lock:
+                self._database.execute(f"DETACH {name}")
+
+    def _open(self) -> None:
+        self._database = duckdb.connect()
+        _set_up(self._database)
+        self._database.execute("SET enable_external_file_cache = false")  # nothing is kept of a question
+        self._process, self._knows_buckets = os.getpid(), False
+
+
+scratch = _Shared().scratch
+"""A database for a question of our own: `with scratch() as connection`."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from strandline.engines.duck.sandbox import connect, interruptible, quote_name, quote_text
+from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
 from strandline.model.types import REMOVED
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def merge_rows(
 
 def shared_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
     """The keys that are in both; the tables have the key's columns alone."""
-    with connect() as connection:
+    with scratch() as connection:
         connection.register("strand_keys", keys)
         connection.register("strand_others", others.cast(keys.schema))
         return connection.sql(
@@ -72,7 +72,7 @@ def other_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _joined(how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
-    with connect() as connection:
+    with scratch() as connection:
         connection.register("strand_rows", rows)
         connection.register("strand_keys", keys)
         query = f"SELECT * FROM strand_rows {how} JOIN strand_keys {_using(keys.schema.names)}"
@@ -83,7 +83,7 @@ def differing_keys(one: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Tab
     """The keys of rows that are not the same in both."""
     columns = ", ".join(map(quote_name, key))
     only = "SELECT * FROM strand_{} EXCEPT SELECT * FROM strand_{}"
-    with connect() as connection:
+    with scratch() as connection:
         connection.register("strand_one", one)
         connection.register("strand_other", other)
         parts = [f"SELECT {columns} FROM ({only.format(*pair)})" for pair in (("one", "other"), ("other", "one"))]

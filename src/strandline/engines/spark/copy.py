@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from strandline.config import Store
+from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, is_a, sync
 from strandline.engines.spark.session import lake_session
 from strandline.errors import BadRequest, Busy, Environment, StrandError
@@ -135,7 +136,7 @@ class Copy:
         """Drop the private branches that dead writers of a stream left, and those of live ones that are late."""
         with self._telling():
             java = self._iceberg.load(table)
-            for branch in [str(ref) for ref in java.refs() if str(ref).startswith(prefix)]:
+            for branch in [ref for ref, _ in entries(java.refs()) if ref.startswith(prefix)]:
                 try:
                     self._iceberg.load(table).manageSnapshots().removeBranch(branch).commit()
                 except Py4JJavaError as error:
@@ -173,8 +174,10 @@ class Copy:
             )
             java = self._iceberg.load(table)
             snapshot = java.snapshot(branch)
-            files = list(snapshot.addedDataFiles(java.io()))
-            manifests = [one for one in snapshot.allManifests(java.io()) if one.snapshotId() == snapshot.snapshotId()]
+            files = list(each(snapshot.addedDataFiles(java.io())))
+            manifests = [
+                one for one in each(snapshot.allManifests(java.io())) if one.snapshotId() == snapshot.snapshotId()
+            ]
             sync([str(file.location()) for file in files] + [str(one.path()) for one in manifests])
             sync([str(snapshot.manifestListLocation())])
             return Staged(
@@ -265,7 +268,7 @@ def _told(where: str, kind: str, said: str) -> StrandError:
 
 
 def _properties(table: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in dict(table.properties()).items()}
+    return {key: str(value) for key, value in entries(table.properties())}
 
 
 def _ddl(schema: pa.Schema) -> str:

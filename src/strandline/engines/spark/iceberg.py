@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 
-from strandline.engines.spark.classes import java_of
+from strandline.engines.spark.classes import each, entries, java_of
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged
 from strandline.model.foreign import spark_ddl
@@ -114,11 +114,7 @@ class Iceberg:
 
     def exists(self, name: str) -> bool:
         """Whether the catalog has this table."""
-        try:
-            self.load(name)
-        except MissingTable:
-            return False
-        return True
+        return bool(self._catalog.tableExists(self._identifier(name)))
 
     def load(self, name: str) -> Any:
         """The Java table, with its newest metadata."""
@@ -132,7 +128,7 @@ class Iceberg:
     def tables(self, namespace: str) -> list[str]:
         """The names of a namespace's tables, with the namespace."""
         place = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
-        return sorted(f"{namespace}.{one.name()}" for one in self._catalog.listTables(place))
+        return sorted(f"{namespace}.{one.name()}" for one in each(self._catalog.listTables(place)))
 
     def tables_if_any(self, namespace: str) -> list[str]:
         """The same, and none when there is no such namespace."""
@@ -272,8 +268,7 @@ class Iceberg:
 
     def refs(self, name: str) -> dict[str, int]:
         """Every ref of a table."""
-        refs = self.load(name).refs()
-        return {str(key): int(refs[key].snapshotId()) for key in refs}
+        return {ref: int(at.snapshotId()) for ref, at in entries(self.load(name).refs())}
 
     def added_files(self, name: str, snapshot_id: int, time_column: str = AT) -> list[DataFile]:
         """The data files that a snapshot added, with their ranges of seqs and of the table's time column."""
@@ -281,11 +276,11 @@ class Iceberg:
         seq_id = table.schema().findField(SEQ).fieldId()
         time_of = self._time_bounds(table, time_column)
         fields = table.spec().partitionType().fields()
-        is_date = [field.type().toString() == "date" for field in fields]
+        is_date = [field.type().toString() == "date" for field in each(fields)]
         long_type = self.java.org.apache.iceberg.types.Types.LongType.get()
         bound = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
         files = []
-        for file in table.snapshot(snapshot_id).addedDataFiles(table.io()):
+        for file in each(table.snapshot(snapshot_id).addedDataFiles(table.io())):
             oldest_us, newest_us = time_of(file)
             files.append(
                 DataFile(
@@ -342,7 +337,7 @@ class Iceberg:
             paths.append(str(snapshot.manifestListLocation()))
             paths.extend(
                 str(manifest.path())
-                for manifest in snapshot.allManifests(table.io())
+                for manifest in each(snapshot.allManifests(table.io()))
                 if manifest.snapshotId() == snapshot_id
             )
         sync(paths)

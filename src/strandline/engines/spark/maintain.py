@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
+from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
 from strandline.errors import Damaged
 from strandline.model.ids import new_id
@@ -255,8 +256,7 @@ def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int
     By name alone: whatever else is old stays. One that a ref still points at stays too, until the ref has moved.
     """
     table = iceberg.load(name)
-    refs = table.refs()
-    named = {int(refs[key].snapshotId()) for key in refs}
+    named = {int(at.snapshotId()) for _, at in entries(table.refs())}
     gone = [one for one in snapshot_ids if one not in named]
     there = [one for one in gone if table.snapshot(one) is not None]
     if there:
@@ -280,7 +280,7 @@ def staged_snapshots(iceberg: Iceberg, name: str) -> dict[int, str]:
     A table's first branch begins with an empty snapshot that Iceberg makes up: it has no operation, and says so.
     """
     found: dict[int, str] = {}
-    for snapshot in iceberg.load(name).snapshots():
+    for snapshot in each(iceberg.load(name).snapshots()):
         op_id = snapshot.summary().get("strand-op")
         made_up = snapshot.parentId() is None and snapshot.summary().get("total-data-files") in (None, "0")
         if op_id is not None or made_up:
