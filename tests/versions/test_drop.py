@@ -19,6 +19,7 @@ from strandline.backup import backup
 from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
+from strandline.ledger.tables import read_states
 from strandline.operations.schema_apply import make_plan
 from strandline.reports.doctor import examine
 from tests.backup.test_restore import restored
@@ -40,6 +41,12 @@ def drop(lake: Lake, *tables: str, branch: str = "main") -> str:
 def is_gone(lake: Lake, branch: str = "main") -> bool:
     """Whether a branch does not show the table of people."""
     return "person" not in lake.view(branch).tables
+
+
+def branch_tables(lake: Lake, branch: str) -> list[str]:
+    """The tables that a branch has, dropped ones too."""
+    with lake.ledger.read() as conn:
+        return [one.table.name for one in read_states(conn, branch)]
 
 
 @pytest.mark.both_ledgers
@@ -121,6 +128,18 @@ def test_what_others_refer_to_is_not_dropped_without_them(lake: Lake) -> None:
     with pytest.raises(NotFound):
         lake.create_table("fan", {"id": "string", "team": "string"}, key=["id"], branch="y",
                           constraints=["reference(team -> team, restrict)"])  # fmt: skip
+
+
+def test_rows_of_a_dropped_table_hold_nothing_back(lake: Lake) -> None:
+    """What it declared went with it: a row that only its rows refer to is deleted."""
+    teams(lake)
+    lake.mutate([sl.delete("member", "c")])
+    apply(lake, constrained("reference(team -> team, restrict)"), "member")
+    with pytest.raises(Conflict):
+        lake.mutate([sl.delete("team", "red")])
+    drop(lake, "member")
+    lake.mutate([sl.delete("team", "red")])
+    assert rows(lake, "select id from team") == [("blue",)]
 
 
 def test_a_table_that_another_process_dropped_is_not_referred_to(lake: Lake) -> None:
@@ -269,6 +288,29 @@ def test_a_merge_drops_what_the_source_dropped(lake: Lake, ahead: bool) -> None:
     for at in (done.commit, lake.log()[0].commit_id):
         assert "person" not in lake.view(at=at).tables
     assert examine(lake) == []
+
+
+def test_a_table_that_the_source_made_and_dropped_does_not_come(lake: Lake) -> None:
+    """The target never had it: nothing of it is there afterwards, and its name is free."""
+    make_people(lake, "other")
+    lake.branch("x")
+    make_people(lake, branch="x")
+    lake.mutate([sl.put("person", {"id": "a", "age": 30}), sl.put("other", {"id": "o"})], branch="x")
+    drop(lake, branch="x")
+    lake.mutate([sl.put("other", {"id": "p"})])
+    assert dict(lake.merge("x").tables) == {"other": 1}
+    assert is_gone(lake) and rows(lake, "select id from other order by id") == [("o",), ("p",)]
+    assert branch_tables(lake, "main") == ["other"]
+
+
+def test_a_branch_at_a_past_commit_leaves_dropped_tables_alone(lake: Lake) -> None:
+    """It gets the tables that there were then, and reads and writes nothing for others."""
+    two_people(lake)
+    make_people(lake, "other")
+    gone = drop(lake)
+    lake.mutate([sl.put("other", {"id": "o"})])
+    lake.branch("early", from_=gone)
+    assert branch_tables(lake, "early") == ["other"]
 
 
 @pytest.mark.parametrize("dropper", ["source", "target"])
