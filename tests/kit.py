@@ -72,16 +72,8 @@ def outside_catalog(lake: Lake) -> Any:
 
 
 STEPS = ("begin", "reserve", "stage", "staged", "publish", "settle")
-WAYPOINTS = frozenset(
-    {
-        "begin.after_commit",
-        "reserve.after_commit",
-        "stage.after_append",
-        "staged.after_commit",
-        "publish.after_commit",
-        "settle.before_ref",
-    }
-)
+WAYPOINTS = frozenset({"reserve.after_commit", "stage.after_append", "staged.after_commit", "settle.before_ref"})
+"""One for each way in which an operation ends that died: undone, undone with its files, done, and settled."""
 
 
 def sweeps_all() -> bool:
@@ -90,7 +82,7 @@ def sweeps_all() -> bool:
 
 
 def swept(points: Iterable[str]) -> list[str]:
-    """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, one each.
+    """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, a few.
 
     Flushes and loads die at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
     """
@@ -98,6 +90,14 @@ def swept(points: Iterable[str]) -> list[str]:
         return list(points)
     names = ((point, point.split("@")[0]) for point in points)
     return [point for point, name in names if name in WAYPOINTS or name.split(".")[0] not in STEPS]
+
+
+def killed_at(points: Iterable[str], *always: str) -> list[str]:
+    """Those failpoints that a real command is killed at: each takes several processes, so in most runs a few of them.
+
+    Everything dies at all of them in this process; with STRAND_TEST_SWEEPS=all real commands do too.
+    """
+    return list(points) if sweeps_all() else list(always)
 
 
 @contextmanager

@@ -22,12 +22,12 @@ from tests.kit import (
     environment,
     intents_of,
     kill,
+    killed_at,
     phases,
     reopened,
     strand,
     strand_json,
     strand_process,
-    sweeps_all,
     wait_until,
 )
 from tests.versions.test_fold import FOLD_POINTS
@@ -206,11 +206,7 @@ def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path
     assert lake.log("x/y", limit=2)[1].commit_id == was["x/y"], "one commit, whoever made it"
 
 
-OUTSIDE = list(FOLD_POINTS) if sweeps_all() else ["stage.after_append"]
-"""Every one is several processes, each with a Spark; `test_fold` dies at all of them in one process."""
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", killed_at(FOLD_POINTS, "stage.after_append"))
 def test_a_fold_that_dies_anywhere_leaves_a_true_story(lake: Lake, name: str) -> None:
     """Of a branch's branch, as a command: its rows and commits stay, and the next commands say what became of it."""
     branched(lake)

@@ -17,7 +17,7 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows
 from strandline.lake import Lake
 from strandline.views.spark_sql import spark_sql
-from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json
+from tests.kit import crash, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 
 Document = dict[str, Any]
@@ -493,18 +493,3 @@ def test_a_default_says_nothing_of_a_row_s_age(lake: Lake) -> None:
     for change in (without("made"), renamed("made", "at")):
         with pytest.raises(BadRequest, match="how old"):
             apply(lake, change, "messages")
-
-
-@pytest.mark.parametrize("name", ["schema.before_store", "schema.before_commit", "schema.after_commit"])
-def test_a_command_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, name: str) -> None:
-    """The log has the commit or has not, recovery has nothing to do, and the doctor finds nothing."""
-    two_people(lake)
-    file = tmp_path / "wanted.json"
-    file.write_text(json.dumps(edited(lake, column("city", "string?"))))
-    done = strand(lake, "schema", "apply", str(file), env=environment(STRAND_FAILPOINTS=f"{name}=exit"))
-    assert done.returncode == 137
-    made = name == "schema.after_commit"
-    assert [one["kind"] for one in strand_json(lake, "log")].count("schema") == made
-    assert (strand_json(lake, "schema", "apply", str(file))["commit"] is None) == made
-    assert strand_json(lake, "recover") == []
-    assert strand_json(lake, "doctor")["ok"]

@@ -328,7 +328,7 @@ def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None])
             expected=None,
             actual=sorted(here),
         )
-    schema.metadata.create_all(conn)
+    schema.metadata.create_all(conn, checkfirst=bool(here))
     if conn.dialect.name == "postgresql":
         keep_as_it_is(conn, schema.batches.c.payload)
     found = conn.execute(select(schema.counter.c.lake_id, schema.counter.c.warehouse)).one_or_none()

@@ -9,10 +9,13 @@ overlap in seqs, which the procedure does not promise. Iceberg sees one commit, 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -308,9 +311,13 @@ def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
 
     An expiry beside it removes what the listing is about to read; then it is made anew, of the snapshots that are left.
     """
+    place = str(iceberg.load(name).location())
+    is_local = place.startswith(("file:", "/"))
+    if is_local and not _has_older(Path(place.removeprefix("file:")), older_than.timestamp()):
+        return []  # a young table needs no Spark job to find that
     moment = older_than.strftime("%Y-%m-%d %H:%M:%S UTC")
     # A local disk is listed by Hadoop, a bucket by Iceberg's own client: Hadoop has none for it here.
-    by_prefix = "false" if str(iceberg.load(name).location()).startswith(("file:", "/")) else "true"
+    by_prefix = "false" if is_local else "true"
     listing = (
         f"CALL {iceberg.name}.system.remove_orphan_files(table => '{name}', older_than => TIMESTAMP '{moment}', "
         f"dry_run => true, prefix_listing => {by_prefix})"
@@ -322,6 +329,16 @@ def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
             if "NotFoundException" not in str(error):
                 raise
     return _listed(iceberg, listing)
+
+
+def _has_older(folder: Path, moment_s: float) -> bool:
+    """Whether any file below a folder is that old; one that goes while it is looked at is not."""
+    for place, _, names in os.walk(folder):  # which minds no folder that goes, either
+        for name in names:
+            with suppress(FileNotFoundError):
+                if (Path(place) / name).stat().st_mtime < moment_s:
+                    return True
+    return False
 
 
 def _listed(iceberg: Iceberg, listing: str) -> list[str]:
