@@ -2,7 +2,8 @@
 
 A test marked `both_ledgers` runs on a SQLite ledger and on a Postgres one; the others on SQLite. `--ledger postgres`
 (or $STRAND_TEST_LEDGER) runs all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on
-both. $STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
+both. Of a test marked `both_ledgers(only=[…])` it is these parameters alone that run on Postgres too, unless all run
+there. $STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name our marks."""
-    config.addinivalue_line("markers", "both_ledgers: runs on SQLite and on Postgres")
+    config.addinivalue_line("markers", "both_ledgers(only): runs on SQLite and on Postgres, or there with these alone")
     config.addinivalue_line("markers", "sqlite_only: needs a ledger that is a file")
 
 
@@ -96,6 +97,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # One of one kind keeps its name, so that a test can be called by it.
     ids = [kind if len(kinds) > 1 else pytest.HIDDEN_PARAM for kind in kinds]
     metafunc.parametrize("ledger_kind", kinds, ids=ids, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a test does not run on Postgres too."""
+    if config.getoption("--ledger") == "core":
+        items[:] = [item for item in items if not _is_for_sqlite_alone(item)]
+
+
+def _is_for_sqlite_alone(item: pytest.Item) -> bool:
+    only = next((mark.kwargs["only"] for mark in item.iter_markers("both_ledgers") if "only" in mark.kwargs), None)
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return only is not None and given.get("ledger_kind") == "postgres" and set(only).isdisjoint(given.values())
 
 
 @pytest.fixture(scope="session")

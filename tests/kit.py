@@ -84,7 +84,7 @@ def sweeps_all() -> bool:
 def swept(points: Iterable[str]) -> list[str]:
     """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, a few.
 
-    Flushes and loads die at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
+    A flush dies at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
     """
     if sweeps_all():
         return list(points)

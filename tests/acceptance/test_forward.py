@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from strandline import failpoints
 from strandline.lake import Lake
 from strandline.ledger import schema
 from tests.delivery import (
@@ -33,7 +34,17 @@ from tests.delivery import (
     watermark,
     wipe_marks,
 )
-from tests.kit import make_table, message, messages, python_process, strand_json, wait_until
+from tests.kit import (
+    crash,
+    killed_at,
+    make_table,
+    message,
+    messages,
+    python_process,
+    reopened,
+    strand_json,
+    wait_until,
+)
 from tests.proxy import PASS, Hurt, Proxy, Seen, answer, cut_request, drop_answer
 
 
@@ -157,10 +168,26 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_f13_a_tick_killed_anywhere_is_finished_by_the_next(source: Lake, receiver: Receiver, place: str) -> None:
+def test_f13_a_tick_that_dies_anywhere_is_finished_by_the_next(source: Lake, receiver: Receiver, place: str) -> None:
     """Wherever it dies, the next tick leaves each row at the receiver once, and the mark at the end."""
     forward(source, receiver)
+    failpoints.arm(f"{place}=raise")
+    with crash(source):
+        source.tick("central")
+    with reopened(source) as again:
+        assert_finished(again, receiver)
+
+
+@pytest.mark.parametrize("place", killed_at(PLACES, "forward.after_send"))
+def test_f13_a_tick_killed_anywhere_is_finished_by_the_next(source: Lake, receiver: Receiver, place: str) -> None:
+    """The same of a real command."""
+    forward(source, receiver)
     assert tick_process(source, STRAND_FAILPOINTS=f"{place}=exit").returncode == 137
+    assert_finished(source, receiver)
+
+
+def assert_finished(source: Lake, receiver: Receiver) -> None:
+    """The next tick sends what is left of a delivery that died, and what has come since."""
     source.append("messages", messages(10, 15))
     source.flush("messages")
     strand_json(source, "sink", "tick")

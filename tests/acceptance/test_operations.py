@@ -159,7 +159,7 @@ class FlushSeveral:
         return Effects(tables=tuple(effects))
 
 
-@pytest.mark.both_ledgers
+@pytest.mark.both_ledgers(only=["stage.after_append@2", "staged.after_commit", "settle.before_ref@2"])
 @pytest.mark.parametrize(
     "at",
     ["stage.before_branch", "stage.before_branch@2", "stage.after_append", "stage.after_append@2",

@@ -149,6 +149,7 @@ def test_f27_a_load_or_a_schema_change_on_any_branch_that_dies_is_in_all_tables_
 
 
 MERGES = ["merge.before_store", "mutate.before_commit", "mutate.after_commit", "merge.after_commit"]
+SCHEMAS = ["schema.before_store", "schema.before_commit", "schema.after_commit"]
 FORWARDS = ["merge.before_store", "merge.before_commit", "merge.after_commit"]
 
 
@@ -168,7 +169,13 @@ def story(lake: Lake, branch: str) -> tuple[list[str], list[str]]:
     return commits, audit
 
 
-@pytest.mark.parametrize(("point", "ahead"), [*((one, False) for one in MERGES), *((one, True) for one in FORWARDS)])
+@pytest.mark.parametrize(
+    ("point", "ahead"),
+    [
+        *((one, False) for one in killed_at(MERGES, "mutate.before_commit", "merge.after_commit")),
+        *((one, True) for one in killed_at(FORWARDS, "merge.after_commit")),
+    ],
+)
 def test_a_merge_that_is_killed_leaves_a_true_story(lake: Lake, point: str, ahead: bool) -> None:
     """The log has what it brought or has not, there is nothing to recover, and the doctor finds nothing."""
     branched(lake)
@@ -185,7 +192,7 @@ def test_a_merge_that_is_killed_leaves_a_true_story(lake: Lake, point: str, ahea
     assert again == ("up_to_date" if stored else "fast_forward" if ahead else "merged")
 
 
-@pytest.mark.parametrize("point", ["schema.before_store", "schema.before_commit", "schema.after_commit"])
+@pytest.mark.parametrize("point", killed_at(SCHEMAS, "schema.after_commit"))
 def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, point: str) -> None:
     """On a branch's branch: it is in the log and in all tables, or nowhere, and nothing is to be recovered."""
     branched(lake)

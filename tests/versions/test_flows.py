@@ -62,7 +62,6 @@ def refs_are_pins(lake: Lake) -> None:
             assert refs.get(ref, head) == head, (table, branch)
 
 
-@pytest.mark.both_ledgers
 def test_load_branch_change_merge_look_back_tidy_and_go_on(lake: Lake, tmp_path: Path) -> None:
     """Load, branch, two mutations, mutate main, merge, look back before the merge, compact, fold, expire, mutate again,
     reopen.

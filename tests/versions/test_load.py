@@ -21,8 +21,6 @@ from tests.kit import crash, python_process, reopened, strand_json
 from tests.versions.kit import make_people, people, versions
 from tests.versions.racing import racing
 
-pytestmark = pytest.mark.both_ledgers
-
 
 @pytest.fixture(params=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -64,6 +62,7 @@ def test_append_inserts_and_lists_what_is_there(lake: Lake, tmp_path: Path, size
     assert len(people(lake)) == 2 and lake.log(limit=1)[0] == commit
 
 
+@pytest.mark.both_ledgers
 def test_merge_puts_and_the_last_line_of_a_key_wins(lake: Lake, tmp_path: Path, size: str) -> None:
     """Rows that are there are replaced, others are added; without a key it runs again."""
     make_people(lake)
@@ -172,6 +171,7 @@ def test_a_load_keeps_the_constraints_of_its_tables(lake: Lake, tmp_path: Path, 
     assert lake.view().table("member").num_rows == 0
 
 
+@pytest.mark.both_ledgers
 def test_a_load_is_remembered_by_its_key_or_its_files(lake: Lake, tmp_path: Path, size: str) -> None:
     """An append loads once; merge and overwrite do with a key; `--again` loads anyway; other files are a conflict."""
     make_people(lake)
@@ -194,6 +194,7 @@ def test_a_load_is_remembered_by_its_key_or_its_files(lake: Lake, tmp_path: Path
     assert (people(lake, "id"), lake.view("b").table("person").num_rows) == ([("a",)], 2)
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize("name", ["mutate.before_store", "mutate.before_commit", "mutate.after_commit"])
 def test_f59_a_keyed_load_that_died_is_run_again(lake: Lake, tmp_path: Path, name: str) -> None:
     """Whichever step it died at: the rows are there once, and the second run says so where the first stored them."""
@@ -251,6 +252,7 @@ def _mutate(*statements: Any) -> Callable[[Lake], object]:
     return lambda lake: lake.mutate(list(statements))
 
 
+@pytest.mark.both_ledgers
 @pytest.mark.parametrize("load_first", [True, False])
 @pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
 def test_f66_constraints_hold_between_a_mutation_and_a_load(
@@ -275,6 +277,7 @@ def test_f66_constraints_hold_between_a_mutation_and_a_load(
         lake.mutate([*gone, sl.put("team", {"id": "red"})])
 
 
+@pytest.mark.both_ledgers
 def test_f66_a_row_that_came_while_a_table_was_overwritten_does_not_stay(lake: Lake, tmp_path: Path) -> None:
     """A table that is overwritten has exactly the input at that moment; what was judged before starts over."""
     make_people(lake)
@@ -285,6 +288,7 @@ def test_f66_a_row_that_came_while_a_table_was_overwritten_does_not_stay(lake: L
     assert ("old",) not in people(lake, "id")
 
 
+@pytest.mark.both_ledgers
 def test_f66_a_large_load_meets_those_alone_that_wrote_what_it_read(lake: Lake, tmp_path: Path) -> None:
     """Of many rows it is asked what others wrote since, and not for each: one of them is seen, others don't matter."""
     rules = ["unique(n)"]
@@ -308,6 +312,7 @@ with sl.open(sys.argv[1]) as lake:
 """
 
 
+@pytest.mark.both_ledgers
 def test_f61_the_same_load_at_the_same_moment_loads_once(lake: Lake, tmp_path: Path) -> None:
     """One of the processes loads, the others are told so."""
     make_people(lake)

@@ -64,7 +64,6 @@ def loading(lake: Lake, where: str, *args: Any, **options: Any) -> Iterator[Futu
 # -- what there is afterwards ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_ledgers
 def test_loaded_rows_are_read_changed_branched_and_merged_like_others(lake: Lake, tmp_path: Path) -> None:
     """Whether a row was in the state, in the log or in the tail before, the loaded one is what everybody meets."""
     make_people(lake)

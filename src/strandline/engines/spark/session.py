@@ -195,6 +195,8 @@ def _defaults(master: str, paths: list[str]) -> dict[str, str]:
         "spark.driver.extraClassPath": os.pathsep.join(paths),
         "spark.driver.extraJavaOptions": java_options(archive.options(archive.find())),
         "spark.driver.memory": "2g",
+        # Hadoop's own starts a process for every file and folder, to set its permissions: a third of a small flush.
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
