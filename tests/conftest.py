@@ -1,15 +1,16 @@
 """What all tests of a process share: one Spark, one Postgres; and a lake per test.
 
-A test marked `both_ledgers` runs on a SQLite ledger and on a Postgres one; the others on SQLite. `--ledger postgres`
-(or $STRAND_TEST_LEDGER) runs all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on
-both. Of a test marked `both_ledgers(only=[…])` it is these parameters alone that run on Postgres too, unless all run
-there. $STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
+A test marked `both_ledgers` runs on a SQLite ledger and, if it is one of the acceptance list, on a Postgres one; with
+`only=[…]` these of its parameters alone. The others run on SQLite. `--ledger postgres` (or $STRAND_TEST_LEDGER) runs
+all of them on Postgres, but for those marked `sqlite_only`; `--ledger both` runs all on both.
+$STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,9 @@ os.environ.setdefault(
             "spark.driver.memory": "1g",
             "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
+            # To compile a query takes longer than to run it on a few rows. Demo, soak and cluster do compile theirs.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.python.worker.reuse": "true",
         }
     ),
@@ -106,9 +110,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_sqlite_alone(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    given = item.callspec.params
+    if given.get("ledger_kind") != "postgres":
+        return False
     only = next((mark.kwargs["only"] for mark in item.iter_markers("both_ledgers") if "only" in mark.kwargs), None)
-    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return only is not None and given.get("ledger_kind") == "postgres" and set(only).isdisjoint(given.values())
+    is_accepted = item.path.parent.name == "acceptance" or re.match(r"test_f\d\d_", item.originalname)
+    return not is_accepted or (only is not None and set(only).isdisjoint(given.values()))
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,6 @@ def test_a_forwarded_row_says_where_it_comes_from(source: Lake, receiver: Receiv
     assert found == [(part, GATEWAY, seq, actor) for part, seq, actor in sent]
 
 
-@pytest.mark.both_ledgers
 def test_f03_processes_append_at_once_while_a_sink_ticks(lake: Lake, receiver: Receiver) -> None:
     """Seqs are given in the order of commits, so a row never appears below a watermark that has passed it.
 
@@ -110,7 +109,6 @@ def test_f04_an_adopted_backlog_goes_to_a_sink_once(lake: Lake, receiver: Receiv
     assert_once([f"p{n}" for n in range(20)], receiver.rows())
 
 
-@pytest.mark.both_ledgers
 def test_f12_an_idle_tick_opens_no_file_and_sends_nothing(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
     """Nothing is due: no request, no file, no Spark, and the ledger is not written to."""
     forward(source, receiver, url=proxy.url)
@@ -190,13 +188,12 @@ def assert_finished(source: Lake, receiver: Receiver) -> None:
     """The next tick sends what is left of a delivery that died, and what has come since."""
     source.append("messages", messages(10, 15))
     source.flush("messages")
-    strand_json(source, "sink", "tick")
+    source.tick("central")
     assert_once([f"p{n}" for n in range(15)], receiver.rows())
     assert watermark(source) == source.view().state("messages").head.last_seq
     assert source.tick("central") == []
 
 
-@pytest.mark.both_ledgers
 def test_f14_two_ticks_at_once_send_each_row_once(source: Lake, receiver: Receiver) -> None:
     """The stream's lease is one tick's: the other waits, and finds nothing left to do."""
     forward(source, receiver, chunk_rows=1)

@@ -102,7 +102,6 @@ def test_f06_a_paused_process_cannot_publish_after_losing_its_lease(two_flushed:
     assert_recovered(lake, "rolled_forward")
 
 
-@pytest.mark.both_ledgers
 def test_f28_recovery_never_touches_a_live_process(two_flushed: Lake) -> None:
     """A second process opens read-write, recovers and refreshes while the first one stages: it is left alone."""
     lake = two_flushed
@@ -345,7 +344,6 @@ def test_a_ref_that_somebody_else_moved_is_reported_and_left_alone(two_flushed: 
     assert "foreign" not in log_part_ids(lake)
 
 
-@pytest.mark.both_ledgers
 def test_f62_clocks_are_never_compared(two_flushed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock jumps an hour back and forth: seqs and times stay in order, and a live owner is left alone."""
     lake = two_flushed

@@ -22,7 +22,7 @@ from tests.kit import (
 )
 
 
-@pytest.mark.parametrize("name", killed_at(FLUSH_POINTS, "stage.after_append", "publish.after_commit"))
+@pytest.mark.parametrize("name", killed_at(FLUSH_POINTS, "publish.after_commit"))
 def test_f02_a_killed_strand_flush_loses_nothing_and_the_audit_says_what_was_done(lake: Lake, name: str) -> None:
     """The command dies at the failpoint like by kill -9; the next commands work, and `strand audit` tells the story."""
     make_table(lake)

@@ -16,7 +16,7 @@ from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
 from strandline.operations import load as loading
 from strandline.reports.doctor import examine
-from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json
+from tests.kit import crash, make_table, messages, reopened, strand, strand_json, swept
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without
 
 SECRET = 987654321
@@ -134,7 +134,7 @@ def test_what_was_dropped_before_is_erased_and_a_log_table_too(lake: Lake) -> No
     assert rows(lake, "select count(*) from messages") == [(5,)] and examine(lake, deep=True) == []
 
 
-@pytest.mark.parametrize("name", DIES)
+@pytest.mark.parametrize("name", swept(DIES))
 def test_an_erasure_that_dies_is_finished_by_the_next(lake: Lake, name: str) -> None:
     """The column is dropped or is not; run again, no value is left, and no row is missing."""
     secrets(lake)

@@ -252,7 +252,7 @@ def _mutate(*statements: Any) -> Callable[[Lake], object]:
     return lambda lake: lake.mutate(list(statements))
 
 
-@pytest.mark.both_ledgers
+@pytest.mark.both_ledgers(only=["append"])
 @pytest.mark.parametrize("load_first", [True, False])
 @pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
 def test_f66_constraints_hold_between_a_mutation_and_a_load(
