@@ -45,9 +45,6 @@ os.environ.setdefault(
             "spark.driver.memory": "1g",
             "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
-            # To compile a query takes longer than to run it on a few rows. Demo, soak and cluster do compile theirs.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.python.worker.reuse": "true",
         }
     ),

@@ -16,7 +16,7 @@ from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
 from strandline.operations import load as loading
 from strandline.reports.doctor import examine
-from tests.kit import crash, make_table, messages, reopened, strand, strand_json, swept
+from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json, swept
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without
 
 SECRET = 987654321
