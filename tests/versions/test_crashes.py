@@ -28,7 +28,6 @@ from tests.kit import (
     strand,
     strand_json,
     strand_process,
-    sweeps_all,
     wait_until,
 )
 from tests.versions.test_fold import FOLD_POINTS
@@ -214,8 +213,7 @@ def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path
     assert lake.log("x/y", limit=2)[1].commit_id == was["x/y"], "one commit, whoever made it"
 
 
-@pytest.mark.skipif(not sweeps_all(), reason="each is several processes with a Spark; `make test-all` runs them")
-@pytest.mark.parametrize("name", FOLD_POINTS)
+@pytest.mark.parametrize("name", killed_at(FOLD_POINTS, "stage.after_append"))
 def test_a_fold_that_dies_anywhere_leaves_a_true_story(lake: Lake, name: str) -> None:
     """Of a branch's branch, as a command: its rows and commits stay, and the next commands say what became of it."""
     branched(lake)
