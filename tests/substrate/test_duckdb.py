@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -122,3 +123,29 @@ def test_a_join_with_few_values_leaves_groups_of_rows_out_by_their_filters(tmp_p
         some = relations.matched(relations.parquet([path], ["id", "value"]), relations.internal("asked"), ["value"])
         ((_, plan),) = connection.execute(f"EXPLAIN ANALYZE {relations.together([some, some])}").fetchall()
     assert str(plan).count("Row Groups Scanned: 0 / 2") == 2
+
+
+def test_questions_see_nothing_of_each_other_and_their_duckdb_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes slower with every one; who asks meanwhile goes on, and who gave up leaves nothing behind."""
+    monkeypatch.setattr(sandbox, "RENEWED_AFTER", 3)
+    shared = sandbox._Shared()
+    make = f"CREATE TABLE {sandbox.INTERNAL}.rows AS SELECT"
+
+    def abandoned() -> Iterator[object]:
+        with shared.scratch() as connection:
+            yield from connection.sql("SELECT * FROM range(100000)").to_arrow_reader(10)
+
+    with shared.scratch() as early:
+        early.execute(f"{make} 0 AS n")
+        first, given_up = shared._database, abandoned()
+        next(given_up)
+        given_up.close()
+        for n in range(1, 6):
+            with shared.scratch() as connection:
+                connection.execute(f"{make} {n} AS n")
+                assert connection.sql(f"FROM {sandbox.INTERNAL}.rows").fetchall() == [(n,)]
+        assert shared._database is not first
+        assert early.sql(f"FROM {sandbox.INTERNAL}.rows").fetchall() == [(0,)]
+    for database in (first, shared._database):
+        named = "SELECT count(*) FROM duckdb_databases() WHERE database_name LIKE 'scratch%'"
+        assert database.sql(named).fetchall() == [(0,)]

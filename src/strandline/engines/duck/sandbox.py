@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import duckdb
@@ -50,15 +49,17 @@ INTERNAL = "strand_internal"
 def connect() -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database with settings of its own, which can be shut."""
     connection = duckdb.connect()
-    if any_store():
-        _know_buckets(connection)
     _set_up(connection)
     _begin(connection)
     return connection
 
 
 def _set_up(database: duckdb.DuckDBPyConnection) -> None:
-    """Spills go to the system's temporary folder, never into the lake."""
+    """Let it read what we have files in. Spills go to the system's temporary folder, never into the lake."""
+    if any_store():
+        from strandline.engines.duck.buckets import Buckets
+
+        database.register_filesystem(Buckets())
     database.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET preserve_insertion_order = false")
@@ -69,10 +70,8 @@ def _begin(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE SCHEMA {INTERNAL}")
 
 
-def _know_buckets(connection: duckdb.DuckDBPyConnection) -> None:
-    from strandline.engines.duck.buckets import Buckets
-
-    connection.register_filesystem(Buckets())
+RENEWED_AFTER = 200
+"""So many questions: a DuckDB becomes slower with every database that was attached to it once."""
 
 
 class _Shared:
@@ -80,37 +79,36 @@ class _Shared:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._names = count()
         self._process: int | None = None
-        self._database: duckdb.DuckDBPyConnection
+        self._left = 0
         self._knows_buckets = False
+        self._database: duckdb.DuckDBPyConnection
 
     @contextmanager
     def scratch(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """An empty database in memory, which nobody else sees; it is gone behind the block."""
-        with self._lock:
-            if self._process != os.getpid():
-                self._open()
-            if any_store() and not self._knows_buckets:
-                _know_buckets(self._database)
-                self._knows_buckets = True
-            name = f"scratch_{next(self._names)}"
-            self._database.execute(f"ATTACH ':memory:' AS {name}")
-            connection = self._database.cursor()
+        database, name = self._next()
+        connection = database.cursor()
         try:
+            connection.execute(f"ATTACH ':memory:' AS {name}")
             connection.execute(f"USE {name}")
             _begin(connection)
             yield connection
-        finally:
+        finally:  # without the lock: a question that was abandoned ends wherever Python tidies up
             connection.close()
-            with self._lock:
-                self._database.execute(f"DETACH {name}")
+            with database.cursor() as last:
+                last.execute(f"DETACH DATABASE IF EXISTS {name}")
 
-    def _open(self) -> None:
-        self._database = duckdb.connect()
-        _set_up(self._database)
-        self._database.execute("SET enable_external_file_cache = false")  # nothing is kept of a question
-        self._process, self._knows_buckets = os.getpid(), False
+    def _next(self) -> tuple[duckdb.DuckDBPyConnection, str]:
+        """Where the next question goes. One before it that is open keeps the DuckDB that it has."""
+        with self._lock:
+            if self._left == 0 or self._process != os.getpid() or self._knows_buckets != any_store():
+                self._database = duckdb.connect()
+                _set_up(self._database)
+                self._database.execute("SET enable_external_file_cache = false")  # nothing is kept of a question
+                self._left, self._process, self._knows_buckets = RENEWED_AFTER, os.getpid(), any_store()
+            self._left -= 1
+            return self._database, f"scratch_{self._left}"
 
 
 scratch = _Shared().scratch
