@@ -19,7 +19,8 @@ from strandline.lake import Lake
 from strandline.ledger import schema
 from strandline.ledger.appends import Append, heads_of, store
 from strandline.ledger.encode import encode_rows
-from strandline.ledger.group_commit import FEW_ROWS, _Joint, _Member
+from strandline.ledger.group_commit import FEW_ROWS, _Joint
+from strandline.ledger.groups import Member
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.tables import read_states
 from strandline.model.tables import Ack
@@ -41,7 +42,7 @@ class Group:
 
     def append(self, rows: Any, *, name: str | None = None, **options: Any) -> None:
         """Start an append in a thread of this name, and return when it is in its place."""
-        at, appender = len(self.outcomes), self.lake._appender
+        at, groups = len(self.outcomes), self.lake._appender._groups
         self.outcomes.append(None)
 
         def run() -> None:
@@ -53,7 +54,7 @@ class Group:
         self._threads.append(threading.Thread(target=run, name=name, daemon=True))
         self._threads[-1].start()
         # The first one leads, and has taken itself out of the queue; each of the others makes it longer by one.
-        wait_until(lambda: appender._leader is not None and len(appender._queue) == at, timeout_s=30)
+        wait_until(lambda: groups._leader is not None and len(groups._queue) == at, timeout_s=30)
 
     def join(self) -> None:
         """Wait for all of them."""
@@ -211,15 +212,15 @@ def test_a_follower_interrupted_in_its_sleep_leaves_the_queue(lake: Lake, monkey
     """Ctrl-C in a caller that waits for its turn takes its rows along, and holds nobody up."""
     make_table(lake, row_key=[])
     interrupt = threading.Event()
-    sleep = _Member.sleep
+    sleep = Member.sleep
 
-    def sleep_or_raise(member: _Member) -> None:
+    def sleep_or_raise(member: Member[Any, Any]) -> None:
         if threading.current_thread().name == "interrupted":
             assert interrupt.wait(timeout=30)
             raise KeyboardInterrupt
         sleep(member)
 
-    monkeypatch.setattr(_Member, "sleep", sleep_or_raise)
+    monkeypatch.setattr(Member, "sleep", sleep_or_raise)
     with one_group(lake) as group:
         group.append([message(1)])
         group.append([message(2)], name="interrupted")
@@ -235,10 +236,10 @@ def test_ctrl_c_ends_the_sleep_of_a_follower_in_the_main_thread(lake: Lake) -> N
     """A real signal: the caller gets its KeyboardInterrupt while the leader still waits for the ledger."""
     make_table(lake, row_key=[])
     with one_group(lake) as group:
-        appender = lake._appender
+        groups = lake._appender._groups
 
         def press() -> None:
-            wait_until(lambda: len(appender._queue) == 1, timeout_s=30)
+            wait_until(lambda: len(groups._queue) == 1, timeout_s=30)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
         presser = threading.Thread(target=press)

@@ -1,7 +1,6 @@
 """Group commit: appends and mutations that arrive at the same time in one process share a transaction.
 
-One wait for the disk serves all of them. A caller that finds nobody at work leads: it commits everything that is queued
-by then. The others sleep, and wake with an answer, or as the next leader.
+One wait for the disk serves all of them: `groups.py` says who leads.
 
 A call with a few dicts is queued as it came, and its leader validates and encodes it, in one batch with the calls of
 the same kind. Nearly all of that cost is per batch and not per row; and threads that encoded for themselves would hold
@@ -14,15 +13,15 @@ together, each member's are judged alone; if the transaction itself fails, each 
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
-from strandline.errors import Busy, StrandError
+from strandline.errors import Busy
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
 from strandline.ledger.dialect import is_unknown
+from strandline.ledger.groups import Groups, Member
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.mutations import Mutation, asks_of, find_mutation, store_mutations
 from strandline.model.commits import Commit
@@ -49,29 +48,12 @@ class FewRows:
 
 Call: TypeAlias = Append | FewRows
 Answer: TypeAlias = Ack | Commit
+_Member: TypeAlias = Member[Call | Mutation, Answer]
 
 
 def are_few(rows: object) -> TypeGuard[list[dict[str, Any]]]:
     """Whether these can be handed to another thread as they are: a short list of plain dicts."""
     return type(rows) is list and len(rows) <= FEW_ROWS and {dict}.issuperset(map(type, rows))
-
-
-class _Member:
-    """One caller in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
-
-    def __init__(self, call: Call | Mutation) -> None:
-        self.call = call
-        self.answer: Answer | BaseException | None = None
-        self._asleep = threading.Lock()
-        self._asleep.acquire()
-
-    def sleep(self) -> None:
-        """Until somebody wakes it: with an answer, or to lead."""
-        self._asleep.acquire()
-
-    def wake(self) -> None:
-        """Let it go on."""
-        self._asleep.release()
 
 
 @dataclass(frozen=True)
@@ -101,79 +83,33 @@ class Appender:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lock = threading.Lock()
-        self._queue: list[_Member] = []
-        self._leader: _Member | None = None
+        self._groups: Groups[Call | Mutation, Answer] = Groups(lambda group: self._commit(_joints(group)))
 
     def append(self, call: Call) -> Ack:
         """Store it, alone or with others, and return when it is durable."""
-        answer = self._store(call)
+        (answer,) = self._groups.ask([call])
+        if isinstance(answer, BaseException):
+            raise answer
         assert isinstance(answer, Ack)
         fail("append.after_commit")
         return answer
 
-    def mutate(self, call: Mutation) -> Commit:
-        """The same for a mutation; Moved when it has to be made again from a fresh view."""
-        answer = self._store(call) if call.source is None else self._merge(call)
-        assert isinstance(answer, Commit)
-        fail("mutate.after_commit")
-        return answer
+    def mutate(self, calls: Sequence[Mutation]) -> list[Commit | BaseException]:
+        """The same for mutations, each with an answer of its own; Moved for one that has to be made again."""
+        answers = [answer for answer in self._groups.ask(calls) if not isinstance(answer, Ack)]
+        assert len(answers) == len(calls), "a mutation was answered as an append"
+        return answers
 
-    def _merge(self, call: Mutation) -> Answer:
+    def merge(self, call: Mutation) -> Commit:
         """A merge is stored by itself: others of its group were asked about before it took tables over."""
         answer = self._store_alone(call, None)
         if isinstance(answer, Exception) and is_unknown(answer):
             answer = self._store_alone(call, answer)
         if isinstance(answer, Exception):
             raise answer
+        assert isinstance(answer, Commit)
+        fail("mutate.after_commit")
         return answer
-
-    def _store(self, call: Call | Mutation) -> Answer:
-        member = _Member(call)
-        try:
-            if not self._join(member):
-                member.sleep()
-            if member.answer is None:
-                self._commit_group(self._take_queue())
-        finally:
-            self._leave(member)
-        if isinstance(member.answer, Ack | Commit):
-            return member.answer
-        assert member.answer is not None, "a member of a finished group has no answer"
-        raise member.answer
-
-    def _join(self, member: _Member) -> bool:
-        """Queue up; True when nobody is at work, and the member has to lead."""
-        with self._lock:
-            self._queue.append(member)
-            if self._leader is None:
-                self._leader = member
-            return self._leader is member
-
-    def _take_queue(self) -> list[_Member]:
-        with self._lock:
-            group, self._queue = self._queue, []
-        return group
-
-    def _leave(self, member: _Member) -> None:
-        """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
-        with self._lock:
-            if member.answer is None and member in self._queue:
-                self._queue.remove(member)
-            if self._leader is member:
-                self._leader = self._queue[0] if self._queue else None
-                if self._leader is not None:
-                    self._leader.wake()
-
-    def _commit_group(self, group: Sequence[_Member]) -> None:
-        try:
-            self._commit(_joints(group))
-        except BaseException as error:
-            for member in group:
-                member.answer = member.answer if isinstance(member.answer, Ack | Commit | StrandError) else error
-        finally:
-            for member in group:
-                member.wake()
 
     def _commit(self, joints: Sequence[_Joint]) -> None:
         """All in one transaction; if that fails each by itself, under the batch ids it has.

@@ -150,7 +150,7 @@ class Merger:
         fail("merge.before_store")
         if mutation.rows > MOST_ROWS:
             return self._merge_large(request, mutation, adopting=adopting)
-        commit = self._fast_forward(mutation) if ahead else self._appender.mutate(mutation).commit_id
+        commit = self._fast_forward(mutation) if ahead else self._appender.merge(mutation).commit_id
         fail("merge.after_commit")
         return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
 

@@ -2,20 +2,24 @@
 
 The statements are validated first, by themselves; then they are applied in their order to the rows they meet, as one
 snapshot of the ledger shows these; then all of it is judged by the constraints of the tables; then the commit is stored
-if nobody has written since what any of that depends on. If somebody has,
-it all begins again from a fresh view. Threads of one process that change the same rows take turns, so that they don't
-do each other's work in vain.
+if nobody has written since what any of that depends on. If somebody has, it all begins again from a fresh view.
+
+Threads of one process that change the same rows take turns, so that they don't do each other's work in vain. Small
+changes that arrive at the same time are looked up, planned and stored together by one of the threads: at every
+statement of the ledger a thread lets go of the interpreter, and several that do the same at the same time do little
+else than take it from each other.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -25,7 +29,8 @@ from strandline.ledger.appends import Append
 from strandline.ledger.bases import read_base
 from strandline.ledger.commits import find_commit
 from strandline.ledger.encode import encode_batch
-from strandline.ledger.group_commit import Appender
+from strandline.ledger.group_commit import FEW_ROWS, Appender
+from strandline.ledger.groups import Groups, Member
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.mutations import Held, Moved, Mutation, Remember, TableChange, TableRead, other_seq, other_tip
 from strandline.model import rows as rules
@@ -50,8 +55,6 @@ HELD_S = 0.1
 MOST_ROWS = 500_000
 """How many rows one commit of the ledger alone may change: they are in memory, one by one."""
 STRIPES = 256
-THINKING_S = 0.02
-"""How long a thread lets another one plan its change alone: who has to read files takes longer."""
 
 
 class Turns:
@@ -59,7 +62,6 @@ class Turns:
 
     def __init__(self) -> None:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
-        self._thinking = threading.Lock()
 
     @contextmanager
     def take(self, keys: Iterable[bytes]) -> Iterator[None]:
@@ -68,20 +70,6 @@ class Turns:
             for stripe in sorted({key[0] % STRIPES for key in keys}):
                 held.enter_context(self._locks[stripe])
             yield
-
-    @contextmanager
-    def one_by_one(self) -> Iterator[None]:
-        """One thread after the other, unless one takes long.
-
-        At every statement of the ledger a thread lets go of the interpreter. Several that plan at the same time do
-        little else than take it from each other, and all of them together get less done than one alone.
-        """
-        mine = self._thinking.acquire(timeout=THINKING_S)
-        try:
-            yield
-        finally:
-            if mine:
-                self._thinking.release()
 
 
 @dataclass(frozen=True)
@@ -141,6 +129,15 @@ class Request:
         return list(found.values())
 
 
+class Stored(NamedTuple):
+    """What became of a request: its commit, or None where it changed nothing."""
+
+    commit: Commit | None
+
+
+_Asking: TypeAlias = Member[Request, Stored]
+
+
 class Mutator:
     """Changes keyed tables of one lake, for all threads of a process."""
 
@@ -149,6 +146,7 @@ class Mutator:
         self._appender = appender
         self._context = context
         self._turns = Turns()
+        self._groups: Groups[Request, Stored] = Groups(self._serve)
         self._declared: dict[str, Declared] = {}
 
     def mutate(self, request: Request) -> Commit:
@@ -163,12 +161,8 @@ class Mutator:
         deadline_s = time.monotonic() + PATIENCE_S
         with self._turns.take(change.hash for change in request.changes):
             while True:
-                with self._turns.one_by_one():
-                    declared, look = self._look(request)
-                    mutation = _plan(request, look, declared)
-                fail("mutate.before_store")
                 try:
-                    return self._appender.mutate(mutation) if mutation.changes else None
+                    return self._stored(request).commit
                 except Moved as moved:
                     if time.monotonic() > deadline_s:
                         raise _given_up(moved) from moved
@@ -178,18 +172,70 @@ class Mutator:
         """Ask again what the tables declare: what is remembered has been found to be old."""
         self._declared.clear()
 
-    def _look(self, request: Request) -> tuple[Declared, Looking]:
-        """What the branch's tables declare, as far as it is known still, and the rows that a request meets."""
+    def _stored(self, request: Request) -> Stored:
+        if self._is_small(request):
+            (answer,) = self._groups.ask([request])
+        else:
+            alone: _Asking = Member(request)
+            self._serve([alone])
+            answer = alone.answer or AssertionError("a request that was served has no answer")
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer.commit is not None:
+            fail("mutate.after_commit")
+        return answer
+
+    def _is_small(self, request: Request) -> bool:
+        """Whether others lose nothing by waiting for it: few rows, and none that is judged by rows of its tables."""
         declared = self._declared.get(request.branch)
+        if declared is None or request.whole or len(request.changes) > FEW_ROWS:
+            return False
+        return not any(declared.depends(state.table.table_id) for state, _ in request.tables(declared))
+
+    def _serve(self, group: Sequence[_Asking]) -> None:
+        """Plan all of these, and store what is planned."""
+        by_branch: dict[str, list[_Asking]] = {}
+        for member in group:
+            by_branch.setdefault(member.call.branch, []).append(member)
+        planned = [found for members in by_branch.values() for found in self._planned(members)]
+        fail("mutate.before_store")
+        answers = self._appender.mutate([mutation for _, mutation in planned])
+        for (member, _), answer in zip(planned, answers, strict=True):
+            member.answer = Stored(answer) if isinstance(answer, Commit) else answer
+
+    def _planned(self, members: Sequence[_Asking]) -> Iterator[tuple[_Asking, Mutation]]:
+        """What requests of one branch come to; one that changes nothing or is refused has its answer then."""
+        try:
+            declared, looks = self._look([member.call for member in members])
+        except Exception as error:
+            if len(members) == 1:
+                members[0].answer = error
+            else:
+                for member in members:  # what is wrong with one is nothing to the others
+                    yield from self._planned([member])
+            return
+        for member, look in zip(members, looks, strict=True):
+            try:
+                mutation = _plan(member.call, look, declared)
+            except Exception as error:
+                member.answer = error
+            else:
+                if mutation.changes:
+                    yield member, mutation
+                else:
+                    member.answer = Stored(None)
+
+    def _look(self, requests: Sequence[Request]) -> tuple[Declared, list[Looking]]:
+        """What a branch's tables declare, as far as it is known still, and the rows that each of its requests meets."""
+        branch = requests[0].branch
+        declared = self._declared.get(branch)
         while True:
             if declared is None:
-                declared = self._declared[request.branch] = read_declared(self._ledger, request.branch)
-            wanted = request.tables(declared)
-            versions = read_versions(self._ledger, request.branch, wanted)
+                declared = self._declared[branch] = read_declared(self._ledger, branch)
+            wanted = [request.tables(declared) for request in requests]
+            versions = read_versions(self._ledger, branch, _union(wanted))
             if (declared.branch_id, declared.shape) == (versions.base.branch_id, versions.base.shape):
-                look = Looking(self._ledger, request.branch, versions)
-                look.asked = {state.table.table_id: dict.fromkeys(hashes) for state, hashes in wanted}
-                return declared, look
+                return declared, [Looking(self._ledger, branch, versions, asked=tables) for tables in wanted]
             declared = None
 
     def _newest(self, branch: str) -> Commit:
@@ -197,6 +243,15 @@ class Mutator:
             found = find_commit(conn, read_base(conn, branch, []).tip or "")
         assert found is not None, "a keyed table was made, and there is no commit of that"
         return found
+
+
+def _union(wanted: Sequence[Sequence[tuple[TableState, Keys]]]) -> list[tuple[TableState, Keys]]:
+    """The tables of several requests, with all their keys; one of which two know different schemas is there twice."""
+    found: dict[tuple[str, int], tuple[TableState, dict[bytes, Row]]] = {}
+    for state, keys in itertools.chain.from_iterable(wanted):
+        _, all_keys = found.setdefault((state.table.table_id, state.head.schema_version), (state, {}))
+        all_keys.update(keys)
+    return list(found.values())
 
 
 def give_way(moved: Exception, context: Callable[[], Context], *, most_s: float) -> None:

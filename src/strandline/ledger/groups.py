@@ -1,0 +1,95 @@
+"""Calls that arrive at the same time in one process, served together.
+
+A caller that finds nobody at work leads: it serves everything that is queued by then. The others sleep, and wake with
+an answer, or as the next leader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+A = TypeVar("A")
+
+
+class Member(Generic[C, A]):
+    """One call in the queue. It sleeps on a plain lock, which wakes a thread at a fraction of an Event's cost."""
+
+    def __init__(self, call: C) -> None:
+        self.call = call
+        self.answer: A | BaseException | None = None
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def sleep(self) -> None:
+        """Until somebody wakes it: with an answer, or to lead."""
+        self._asleep.acquire()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._asleep.release()
+
+
+class Groups(Generic[C, A]):
+    """The queue of one process in front of what serves many calls at the cost of one.
+
+    `serve` gives each member its answer; what it raises is the answer of all that have none.
+    """
+
+    def __init__(self, serve: Callable[[Sequence[Member[C, A]]], None]) -> None:
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._queue: list[Member[C, A]] = []
+        self._leader: Member[C, A] | None = None
+
+    def ask(self, calls: Sequence[C]) -> list[A | BaseException]:
+        """Have these served, all in one group; their answers, in their order."""
+        members: list[Member[C, A]] = [Member(call) for call in calls]
+        if not members:
+            return []
+        first = members[0]
+        try:
+            if not self._join(members):
+                first.sleep()
+            if first.answer is None:
+                self._serve_group(self._take_queue())
+        finally:
+            self._leave(members)
+        answers = [member.answer for member in members if member.answer is not None]
+        assert len(answers) == len(members), "a member of a finished group has no answer"
+        return answers
+
+    def _join(self, members: Sequence[Member[C, A]]) -> bool:
+        """Queue up; True when nobody is at work, and the first of them has to lead."""
+        with self._lock:
+            self._queue += members
+            if self._leader is None:
+                self._leader = members[0]
+            return self._leader is members[0]
+
+    def _take_queue(self) -> list[Member[C, A]]:
+        with self._lock:
+            group, self._queue = self._queue, []
+        return group
+
+    def _leave(self, members: Sequence[Member[C, A]]) -> None:
+        """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
+        with self._lock:
+            if members[0].answer is None:
+                self._queue = [one for one in self._queue if one not in members]
+            if self._leader is members[0]:
+                self._leader = self._queue[0] if self._queue else None
+                if self._leader is not None:
+                    self._leader.wake()
+
+    def _serve_group(self, group: Sequence[Member[C, A]]) -> None:
+        try:
+            self._serve(group)
+        except BaseException as error:
+            for member in group:
+                member.answer = error if member.answer is None else member.answer
+        finally:
+            for member in group:
+                member.wake()

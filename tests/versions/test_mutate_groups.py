@@ -1,0 +1,160 @@
+"""Changes of several threads that are planned and stored together are still changes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import pytest
+
+import strandline as sl
+from strandline.errors import Conflict, NotFound
+from strandline.lake import Lake
+from strandline.model.commits import Commit
+from strandline.operations import mutate
+from tests.kit import wait_until
+from tests.versions.kit import make_people, people
+
+pytestmark = pytest.mark.both_ledgers
+
+Begin: TypeAlias = Callable[..., "Future[Commit]"]
+
+
+@contextmanager
+def one_group(lake: Lake) -> Iterator[Begin]:
+    """Changes that are begun inside wait behind one of the row `first`, and are one group when the block ends."""
+    groups = lake._mutator._groups
+    begun: list[Future[Commit]] = []
+
+    def begin(*statements: Any, **options: Any) -> Future[Commit]:
+        begun.append(pool.submit(lake.mutate, list(statements), **options))
+        # The first one leads, and has taken itself out of the queue; each of the others makes it longer by one.
+        wait_until(lambda: groups._leader is not None and len(groups._queue) == len(begun) - 1, timeout_s=30)
+        return begun[-1]
+
+    with ThreadPoolExecutor(16) as pool:
+        with lake.ledger.write():
+            begin(sl.put("person", {"id": "first"}))
+            yield begin
+        for one in begun:
+            one.exception(timeout=60)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tables were looked at, for each look at the ledger by who changes rows."""
+    made: list[int] = []
+    read = mutate.read_versions
+
+    def counting(*given: Any) -> Any:
+        made.append(len(given[2]))
+        return read(*given)
+
+    monkeypatch.setattr(mutate, "read_versions", counting)
+    return made
+
+
+@pytest.fixture
+def people_lake(lake: Lake) -> Lake:
+    """Rows a to d, and a table besides."""
+    make_people(lake)
+    make_people(lake, "other")
+    lake.mutate([sl.put("person", {"id": one, "age": 1}) for one in "abcd"])
+    return lake
+
+
+def test_changes_that_wait_are_looked_up_at_once_and_stored_as_commits_of_their_own(
+    people_lake: Lake, looks: list[int]
+) -> None:
+    """One look for all of them, one commit for each, in the order in which they came."""
+    with one_group(people_lake) as begin:
+        looks.clear()
+        asked = [begin(sl.patch("person", one, {"age": 2}), actor=f"of {one}") for one in "abc"]
+        asked.append(begin(sl.put("other", {"id": "x"}), sl.delete("person", "d"), actor="of d"))
+    commits = [one.result() for one in asked]
+    assert looks == [2], "each looked for itself"
+    assert [commit.actor for commit in commits] == ["of a", "of b", "of c", "of d"]
+    assert [later.parents for later in commits[1:]] == [(earlier.commit_id,) for earlier in commits[:-1]]
+    assert commits[-1].tables == {"other": 1, "person": 1}
+    assert people(people_lake, "id, age") == [("a", 2), ("b", 2), ("c", 2), ("first", None)]
+
+
+def test_one_that_is_refused_costs_the_others_nothing(people_lake: Lake) -> None:
+    """Each gets the error that it would have got alone; the others are stored, and nothing of it is."""
+    with one_group(people_lake) as begin:
+        good = begin(sl.patch("person", "a", {"age": 2}))
+        missing = begin(sl.put("person", {"id": "new"}), sl.patch("person", "nobody", {"age": 2}))
+        there = begin(sl.insert("person", {"id": "b"}))
+        stale = begin(sl.put("person", {"id": "c", "age": 2}), expect=sl.row("person", "c", 1))
+        also_good = begin(sl.delete("person", "d"))
+    assert isinstance(missing.exception(), NotFound)
+    refusals = [one.exception() for one in (there, stale)]
+    assert [one.detail["kind"] for one in refusals if isinstance(one, Conflict)] == ["key_exists", "row_moved"]
+    assert good.result().tables == also_good.result().tables == {"person": 1}
+    assert people(people_lake, "id, age") == [("a", 2), ("b", 1), ("c", 1), ("first", None)]
+
+
+def test_one_that_changes_nothing_makes_no_commit(people_lake: Lake) -> None:
+    """Its answer is the branch's newest; the others are stored."""
+    with one_group(people_lake) as begin:
+        nothing = begin(sl.delete("person", "nobody"))
+        something = begin(sl.delete("person", "a"))
+    assert something.result().tables == {"person": 1}
+    assert nothing.result().commit_id in {commit.commit_id for commit in people_lake.log()}
+    assert len(people_lake.log()) == 5, "two tables, four rows, the first, and one of the two"
+
+
+def test_branches_of_a_group_are_looked_at_one_by_one(people_lake: Lake, looks: list[int]) -> None:
+    """The same row on two branches: each change sees its own."""
+    people_lake.branch("side")
+    people_lake.mutate([sl.patch("person", "a", {"name": "side"})], branch="side")
+    with one_group(people_lake) as begin:
+        looks.clear()
+        begin(sl.patch("person", "b", {"age": 2}))
+        begin(sl.patch("person", "a", {"age": 3}), branch="side")
+        begin(sl.patch("person", "c", {"age": 2}))
+    assert looks == [1, 1]
+    assert people(people_lake) == [
+        ("a", None, 1),
+        ("b", None, 2),
+        ("c", None, 2),
+        ("d", None, 1),
+        ("first", None, None),
+    ]
+    on_side = people_lake.view("side").sql("select name, age from person where id = 'a'").rows()
+    assert on_side == [("side", 3)]
+
+
+def test_a_schema_that_moves_under_a_group_is_noticed_by_those_whose_it_is(people_lake: Lake) -> None:
+    """Those that were validated by the old one are validated again; the others need not know."""
+    with Lake(people_lake.root) as elsewhere:
+        old = people_lake._mutator._declared["main"]
+        wanted = elsewhere.schema()
+        wanted["tables"]["other"]["columns"]["more"] = "long?"
+        elsewhere.schema_apply(wanted)
+        with one_group(people_lake) as begin:
+            first = begin(sl.put("person", {"id": "a", "age": 2}))
+            second = begin(sl.put("other", {"id": "x", "age": 2}))
+    assert first.result().tables == {"person": 1} and second.result().tables == {"other": 1}
+    assert people_lake._mutator._declared["main"].shape > old.shape
+    assert people_lake.view().sql("select id, age, more from other").rows() == [("x", 2, None)]
+
+
+def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -> None:
+    """Rows that are judged by other rows, many rows and whole tables are planned by their own threads."""
+    people_lake.create_table("named", {"id": "string", "name": "string"}, key=["id"], constraints=["unique(name)"])
+    people_lake.mutate([sl.put("person", {"id": "a", "age": 3})])
+    mutator = people_lake._mutator
+
+    def request(*statements: Any) -> mutate.Request:
+        view = people_lake.view()
+        return mutate.prepare(statements, None, view.state, branch="main", actor="a", message="")
+
+    assert mutator._is_small(request(sl.put("person", {"id": "a"})))
+    assert not mutator._is_small(request(sl.put("person", {"id": "a"}), sl.put("named", {"id": "a", "name": "x"})))
+    assert not mutator._is_small(request(*(sl.put("person", {"id": str(n)}) for n in range(mutate.FEW_ROWS + 1))))
+    whole = request(sl.put("person", {"id": "a"}))
+    whole.whole = [people_lake.view().state("person")]
+    assert not mutator._is_small(whole)
