@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from strandline import create, failpoints
 from strandline.lake import Lake
+from tests.kit import sweeps_all
 from tests.s3 import new_bucket, s3, s3_endpoint
 
 __all__ = ["s3", "s3_endpoint"]
@@ -36,7 +37,9 @@ settings.load_profile("strandline")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Short jobs on two cores: the quick compiler and the simple collector start a JVM in half the time.
+# Short jobs on two cores: the quick compiler and the simple collector start a JVM in half the time, and to compile a
+# query takes longer than to run it on a few rows. A run that dies wherever one can compiles queries as everybody does.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 os.environ.setdefault("STRAND_SPARK_MASTER", "local[2]")
 os.environ.setdefault(
     "STRAND_SPARK_CONF",
@@ -46,6 +49,7 @@ os.environ.setdefault(
             "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.python.worker.reuse": "true",
+            **({} if sweeps_all() else INTERPRETED),
         }
     ),
 )

@@ -21,8 +21,7 @@ from strandline.ledger import schema
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
 from strandline.model.sinks import StreamState
-from tests.cli.conftest import call
-from tests.kit import COLUMNS, environment, kill, strand
+from tests.kit import COLUMNS, environment, kill, real_strand, strand_json
 from tests.proxy import PASS, Hurt, Seen, answer
 
 GATEWAY = "laptop"
@@ -40,7 +39,7 @@ class Receiver:
 
     def new_token(self, actor: str) -> str:
         """A token for a gateway."""
-        return str(told(self.root, "token", "create", actor)["token"])
+        return str(strand_json(self.root, "token", "create", actor)["token"])
 
     @property
     def url(self) -> str:
@@ -151,14 +150,6 @@ def watermark(lake: Lake, sink: str = "central") -> int:
     return state.mark.seq
 
 
-def told(lake: Lake | Path, *arguments: str) -> Any:
-    """The JSON document of a command that must work, run in this process, which is quick."""
-    root = lake.root if isinstance(lake, Lake) else lake
-    done = call("--lake", root, "--json", *arguments)
-    assert done.code == 0, done.out + done.err
-    return done.json
-
-
 def assert_once(expected: list[str], found: list[str]) -> None:
     """The oracle: everything that was acked is there, and nothing is there twice."""
     counted = Counter(found)
@@ -169,7 +160,7 @@ def assert_once(expected: list[str], found: list[str]) -> None:
 
 def tick_process(lake: Lake, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A real `strand sink tick` to its end."""
-    return strand(lake, "--json", "sink", "tick", *arguments, env=environment(**env))
+    return real_strand(lake, "--json", "sink", "tick", *arguments, **env)
 
 
 def start_tick(lake: Lake, *arguments: str, **env: str) -> subprocess.Popen[str]:

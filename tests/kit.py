@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import NullPool, create_engine, text
 
 from strandline import config, failpoints
+from strandline.cli.main import run
 from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
@@ -210,6 +213,56 @@ def read_only_fingerprint(root: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+# -- commands in this process ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its one document; a second one is an error here."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """Its error document."""
+        found: dict[str, Any] = self.json["error"]
+        return found
+
+
+def call(*arguments: str | Path, stdin: bytes = b"") -> Ran:
+    """Run a command line in this process."""
+    kept = sys.stdin, sys.stdout, sys.stderr
+    out, err = io.BytesIO(), io.BytesIO()
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin)))
+    texts = sys.stdout, sys.stderr = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
+    try:
+        code = run([str(argument) for argument in arguments])
+        for text in texts:
+            text.flush()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = kept
+    return Ran(code, out.getvalue().decode(), err.getvalue().decode())
+
+
+def strand(lake: Lake | Path, *arguments: str) -> Ran:
+    """Run a command on a lake to its end, in this process."""
+    return call("--lake", lake.root if isinstance(lake, Lake) else lake, *arguments)
+
+
+def strand_json(lake: Lake | Path, *arguments: str) -> Any:
+    """The JSON document of a command that must work."""
+    done = strand(lake, "--json", *arguments)
+    assert done.code == 0, done.out + done.err
+    return done.json
+
+
 # -- real processes ----------------------------------------------------------------------------------------------------
 
 
@@ -219,35 +272,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**env, **more}
 
 
-def strand(lake: Lake | Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the real command to its end."""
-    root = lake.root if isinstance(lake, Lake) else lake
-    return subprocess.run(
-        [sys.executable, "-m", "strandline", "--lake", str(root), *arguments],
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+def real_strand(lake: Lake | Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the real command to its end, with these settings."""
+    process = strand_process(lake, *arguments, env=environment(**env))
+    out, err = process.communicate(timeout=180)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def strand_process(lake: Lake, *arguments: str, env: dict[str, str]) -> subprocess.Popen[str]:
+def strand_process(lake: Lake | Path, *arguments: str, env: dict[str, str]) -> subprocess.Popen[str]:
     """Start the real command, to do something to it before it ends."""
+    root = lake.root if isinstance(lake, Lake) else lake
     return subprocess.Popen(
-        [sys.executable, "-m", "strandline", "--lake", str(lake.root), *arguments],
+        [sys.executable, "-m", "strandline", "--lake", str(root), *arguments],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def strand_json(lake: Lake | Path, *arguments: str) -> Any:
-    """The JSON document of a command that must work."""
-    done = strand(lake, "--json", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
 
 
 def python_process(code: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:

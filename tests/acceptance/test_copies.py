@@ -17,8 +17,8 @@ from strandline.ledger import leases
 from strandline.model.ids import lease_of_stream
 from strandline.sinks import blob, iceberg
 from strandline.sinks.reading import read_unit
-from tests.delivery import LAST, assert_once, streams, tick_process, told, watermark, wipe_marks
-from tests.kit import environment, kill, make_table, messages, wait_until
+from tests.delivery import LAST, assert_once, streams, tick_process, watermark, wipe_marks
+from tests.kit import environment, kill, make_table, messages, strand_json, wait_until
 
 
 class Blobs:
@@ -239,10 +239,10 @@ def test_f42_two_sinks_that_write_elsewhere_have_nothing_in_common(
     two.add(source, "two")
     done = {each.sink: each for each in source.tick()}
     assert (done["one"].rows, done["one"].withheld, done["two"].rows) == (5, 5, 10)
-    told(source, "sink", "rewind", "one", "--stream", "messages", "--to", "4", "--yes")
+    strand_json(source, "sink", "rewind", "one", "--stream", "messages", "--to", "4", "--yes")
     assert [(each.sink, each.rows) for each in source.tick()] == [("one", 2)]
     assert [state.mark.epoch for name in ("one", "two") for state in streams(source, name) if state.mark] == [2, 1]
-    told(source, "sink", "remove", "one")
+    strand_json(source, "sink", "remove", "one")
     source.append("messages", messages(10, 12))
     assert [(each.sink, each.rows) for each in source.tick()] == [("two", 2)]
     assert sorted(one.rows()) == sorted([f"p{n}" for n in (0, 1, 2, 3, 4, 3, 4)]), (
@@ -309,7 +309,7 @@ def test_f64_a_prefix_that_belongs_to_another_sink_is_refused(source: Lake, blob
     source.tick("archive")
     with pytest.raises(Conflict, match="belongs"):
         blobs.add(source, "second")
-    assert told(source, "sink", "list")[0]["sink"] == "archive"
+    assert strand_json(source, "sink", "list")[0]["sink"] == "archive"
 
 
 def test_a_sink_of_strand_toml_works_like_any_other(source: Lake, tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_a_sink_that_is_held_sends_nothing_and_preview_shows_what_it_would(sourc
     done = tick_process(source)
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert blobs.objects() == []
-    (seen,) = told(source, "sink", "preview", "archive")
+    (seen,) = strand_json(source, "sink", "preview", "archive")
     assert (seen["rows"], seen["withheld"]) == (4, 6)
     assert seen["samples"][0]["body"] is None and "_actor" not in seen["samples"][0]
-    told(source, "sink", "set", "archive", "--set", "hold_until=")
+    strand_json(source, "sink", "set", "archive", "--set", "hold_until=")
     (ticked,) = source.tick("archive")
     assert (ticked.rows, ticked.withheld) == (4, 6)
     assert watermark(source, "archive") == 11, "the watermark did not pass what was withheld"

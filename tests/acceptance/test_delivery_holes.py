@@ -16,8 +16,8 @@ from strandline.ledger import schema
 from strandline.ledger.leases import Lease
 from strandline.operations.watch import Watch
 from strandline.sinks.tick import Ticker
-from tests.delivery import GATEWAY, LAST, Receiver, assert_once, forward, refuse_part, streams, told, watermark, wiped
-from tests.kit import make_table, message, messages
+from tests.delivery import GATEWAY, LAST, Receiver, assert_once, forward, refuse_part, streams, watermark, wiped
+from tests.kit import make_table, message, messages, strand_json
 from tests.proxy import PASS, Proxy, answer
 
 
@@ -29,9 +29,9 @@ def test_a_replayed_letter_is_sent_again_to_a_receiver_that_was_wiped(
     proxy.rule = refuse_part("p4")
     source.tick("central")
     proxy.rule = lambda _n, _seen: PASS
-    told(source, "sink", "dead", "central", "--replay")
+    strand_json(source, "sink", "dead", "central", "--replay")
     with wiped(receiver) as fresh:
-        told(source, "sink", "set", "central", "--set", f"token={fresh.token}")
+        strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
@@ -59,7 +59,7 @@ def test_a_page_of_somebody_in_between_makes_no_dead_letters(
     (done,) = source.tick("central")
     assert (done.outcome, done.dead_letters) == ("parked", 0)
     proxy.rule = lambda _n, _seen: PASS
-    told(source, "sink", "retry", "central")
+    strand_json(source, "sink", "retry", "central")
     source.tick("central")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
@@ -91,7 +91,7 @@ def test_settings_that_change_during_a_tick_hold_from_its_next_unit_on(
         went_on = real(self, *arguments)
         if not changed:
             changed.append(True)
-            told(source, "sink", "set", "central", "--set", "redact=body:hash")
+            strand_json(source, "sink", "set", "central", "--set", "redact=body:hash")
         return went_on
 
     monkeypatch.setattr(Ticker, "_deliver", changing)
@@ -118,7 +118,7 @@ def test_secrets_of_a_catalog_are_put_away_and_addresses_hold_none(lake: Lake) -
     path = lake.config.ledger_path
     assert path is not None
     assert all(b"hush-hush" not in file.read_bytes() for file in path.parent.glob("ledger.db*"))
-    assert "hush-hush" not in json.dumps(told(lake, "sink", "show", "copy"))
+    assert "hush-hush" not in json.dumps(strand_json(lake, "sink", "show", "copy"))
     with pytest.raises(BadRequest, match="password"):
         lake.add_sink("x", "forward", {"url": "https://me:pw@host"}, check=False)
     with pytest.raises(BadRequest, match="password"):
@@ -129,13 +129,13 @@ def test_a_token_belongs_to_its_sink_and_not_to_its_name(lake: Lake, receiver: R
     """Renamed, and another made under the old name: each keeps its own."""
     make_table(lake)
     forward(lake, receiver, "a", token="one")
-    told(lake, "sink", "rename", "a", "b")
+    strand_json(lake, "sink", "rename", "a", "b")
     forward(lake, receiver, "a", token="two")
     from strandline.sinks.instances import with_secrets
 
     found = {sink.name: with_secrets(lake.root, sink)["token"] for sink in lake.sinks()}
     assert found == {"a": "two", "b": "one"}
-    told(lake, "sink", "remove", "a")
+    strand_json(lake, "sink", "remove", "a")
     assert len(list((lake.root / "secrets").glob("*.json"))) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_section_of_strand_toml_stops_no_other_sink(source: Lake, receiv
     file.write_text(file.read_text().replace("TOKEN", receiver.token))
     with Lake(source.root) as again:
         again.sinks()
-        told(again, "sink", "retry", "good")
+        strand_json(again, "sink", "retry", "good")
         again.tick()
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
@@ -180,7 +180,7 @@ def test_leases_of_one_name_held_one_after_another_are_not_one_silent_holder() -
 
 def test_a_rewind_reads_the_mark_under_the_lease(source: Lake, receiver: Receiver) -> None:
     """Nothing was delivered yet: there is nothing to send again, and no epoch to begin."""
-    from tests.cli.conftest import call
+    from tests.kit import call
 
     forward(source, receiver)
     back = ["sink", "rewind", "central", "--stream", "messages", "--yes", "--to"]
@@ -188,7 +188,7 @@ def test_a_rewind_reads_the_mark_under_the_lease(source: Lake, receiver: Receive
     assert early.code == 3 and "delivered" in early.error["message"]
     source.tick("central")
     for to, epoch in (("5", 2), ("4", 3)):
-        done = told(source, *back, to)
+        done = strand_json(source, *back, to)
         assert done["epoch"] == epoch
     (state,) = streams(source)
     assert state.mark is not None and (state.mark.epoch, state.mark.seq) == (3, 4)

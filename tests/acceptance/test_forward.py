@@ -30,7 +30,6 @@ from tests.delivery import (
     start_tick,
     streams,
     tick_process,
-    told,
     watermark,
     wipe_marks,
 )
@@ -146,7 +145,7 @@ def test_f13_after_a_crash_the_same_unit_is_sent_first(source: Lake, receiver: R
     source.append("messages", messages(10, 25))
     source.flush("messages")
     proxy.seen.clear()
-    told(source, "sink", "retry", "central")
+    strand_json(source, "sink", "retry", "central")
     strand_json(source, "sink", "tick")
     after = proxy.posts
     assert (after[0].body, after[0].headers["Strand-Batch-Id"]) == (before.body, before.headers["Strand-Batch-Id"])
@@ -285,14 +284,14 @@ def test_f17_a_row_that_is_refused_becomes_a_dead_letter_and_the_others_arrive(
     (done,) = source.tick("central")
     assert (done.outcome, done.rows, done.dead_letters) == ("delivered", 9, 1)
     assert_once([f"p{n}" for n in range(10) if n != 4], receiver.rows())
-    (letter,) = told(source, "sink", "dead", "central")
+    (letter,) = strand_json(source, "sink", "dead", "central")
     assert json.loads(letter["row"])["part_id"] == "p4"
     assert letter["answer"]["reason"] == "I don't like it"
     proxy.rule = lambda _n, _seen: PASS
-    (replayed,) = told(source, "sink", "dead", "central", "--replay")
+    (replayed,) = strand_json(source, "sink", "dead", "central", "--replay")
     assert replayed["outcome"] == "replayed"
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
-    assert told(source, "sink", "dead", "central") == []
+    assert strand_json(source, "sink", "dead", "central") == []
 
 
 def test_f17_an_answer_that_names_no_row_is_found_by_halving(source: Lake, receiver: Receiver, proxy: Proxy) -> None:
@@ -312,9 +311,9 @@ def test_f17_too_many_bad_rows_park_the_stream(source: Lake, receiver: Receiver,
     proxy.rule = lambda _n, _seen: answer(422, json.dumps(said).encode())
     (done,) = source.tick("central")
     assert done.outcome == "parked"
-    assert told(source, "sink", "dead", "central") == []
+    assert strand_json(source, "sink", "dead", "central") == []
     proxy.rule = lambda _n, _seen: PASS
-    told(source, "sink", "retry", "central")
+    strand_json(source, "sink", "retry", "central")
     source.tick("central")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
@@ -331,11 +330,11 @@ def test_f18_a_receiver_that_is_down_for_long_parks_the_delivery_and_loses_nothi
     assert done.outcome == "parked" and done.error is not None
     failed = tick_process(source)
     assert failed.returncode == 6
-    page = told(source, "status")
+    page = strand_json(source, "status")
     (sink,) = page["sinks"]
     assert sink["parked"] == 1 and sink["lag"]["rows"] == 10
     receiver.start()
-    assert told(source, "sink", "retry", "central")["retried"] == 1
+    assert strand_json(source, "sink", "retry", "central")["retried"] == 1
     source.tick("central")
     assert_once([f"p{n}" for n in range(20)], receiver.rows())
 
@@ -379,7 +378,7 @@ def test_f19_a_stop_interrupts_the_wait(source: Lake, receiver: Receiver, proxy:
     (done,) = source.tick("central", stop=stop)
     assert done.outcome == "waiting"
     proxy.rule = lambda _n, _seen: PASS
-    told(source, "sink", "retry", "central")
+    strand_json(source, "sink", "retry", "central")
     source.tick("central")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
@@ -404,7 +403,7 @@ def test_f23_a_table_that_the_receiver_does_not_know_is_parked_and_others_flow(
     assert all("/messages" in one.path for one in proxy.seen)
     assert_once([f"p{n}" for n in range(6)], receiver.rows())
     receiver.make_table("strange")
-    told(lake, "sink", "retry", "central")
+    strand_json(lake, "sink", "retry", "central")
     lake.tick("central")
     assert_once([f"p{n}" for n in range(3)], receiver.rows("select part_id from strange"))
 

@@ -23,7 +23,6 @@ from tests.delivery import (
     start_tick,
     streams,
     tick_process,
-    told,
     watermark,
     wiped,
 )
@@ -41,11 +40,11 @@ def test_f42_two_sinks_of_one_type_have_nothing_in_common(
         assert [(done.sink, done.rows, done.withheld) for done in source.tick("one")] == [("one", 4, 5)]
         forward(source, second, "two")
         assert [(done.sink, done.rows) for done in source.tick()] == [("two", 10)]
-        assert [len(told(source, "sink", "dead", name)) for name in ("one", "two")] == [1, 0]
-        told(source, "sink", "rewind", "two", "--stream", "messages", "--to", str(LAST), "--yes")
+        assert [len(strand_json(source, "sink", "dead", name)) for name in ("one", "two")] == [1, 0]
+        strand_json(source, "sink", "rewind", "two", "--stream", "messages", "--to", str(LAST), "--yes")
         assert [state.mark.epoch for name in ("one", "two") for state in streams(source, name) if state.mark] == [1, 2]
-        assert len(told(source, "sink", "dead", "one")) == 1
-        told(source, "sink", "remove", "one", "--force")
+        assert len(strand_json(source, "sink", "dead", "one")) == 1
+        strand_json(source, "sink", "remove", "one", "--force")
         source.append("messages", messages(10, 12))
         assert [(left.sink, left.rows) for left in source.tick()] == [("two", 2)]
         assert_once([f"p{n}" for n in range(4)], receiver.rows())
@@ -66,7 +65,7 @@ def test_f52_changed_settings_apply_from_the_next_unit_on(source: Lake, receiver
     forward(source, receiver, url=proxy.url, where="n <> 3")
     assert tick_process(source, STRAND_FAILPOINTS="deliver.after_open=exit").returncode == 137
     changes = ["where=n > 100", "format=ndjson", "chunk_rows=100", "redact=body:hash"]
-    told(source, "sink", "set", "central", *[part for one in changes for part in ("--set", one)])
+    strand_json(source, "sink", "set", "central", *[part for one in changes for part in ("--set", one)])
     source.append("messages", [*messages(10, 12), *messages(200, 202)])
     source.flush("messages")
     done = strand_json(source, "sink", "tick")
@@ -109,10 +108,10 @@ def test_f63_a_dead_letter_that_is_replayed_twice_is_stored_once(
     source.tick("central")
     proxy.rule = lambda _n, _seen: drop_answer()
     refused = strand(source, "--json", "sink", "dead", "central", "--replay")
-    assert refused.returncode == 6
+    assert refused.code == 6
     assert receiver.rows().count("p4") == 1
     proxy.rule = lambda _n, _seen: PASS
-    told(source, "sink", "dead", "central", "--replay")
+    strand_json(source, "sink", "dead", "central", "--replay")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 
 
@@ -120,7 +119,7 @@ def test_f64_a_sink_that_is_made_again_is_another_one(source: Lake, receiver: Re
     """Removed and added again under the same name, for other rows: the mark of the one before it is not its own."""
     forward(source, receiver, where="n >= 5")
     source.tick("central")
-    told(source, "sink", "remove", "central")
+    strand_json(source, "sink", "remove", "central")
     forward(source, receiver, where="n < 5")
     (done,) = source.tick("central")
     assert (done.rows, done.withheld) == (5, 5)
@@ -132,7 +131,7 @@ def test_f64_a_receiver_that_was_wiped_gets_everything_again(source: Lake, recei
     forward(source, receiver)
     source.tick("central")
     with wiped(receiver) as fresh:
-        told(source, "sink", "set", "central", "--set", f"token={fresh.token}")
+        strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
@@ -178,15 +177,15 @@ def test_a_rewind_sends_again_in_a_new_epoch(source: Lake, receiver: Receiver) -
     forward(source, receiver)
     source.tick("central")
     refused = strand(source, "--json", "sink", "rewind", "central", "--stream", "messages", "--to", "8")
-    assert refused.returncode == 3 and "(8, 11]" in refused.stdout
-    done = told(source, "sink", "rewind", "central", "--stream", "messages", "--to", "8", "--yes")
+    assert refused.code == 3 and "(8, 11]" in refused.out
+    done = strand_json(source, "sink", "rewind", "central", "--stream", "messages", "--to", "8", "--yes")
     assert (done["was"], done["to"], done["epoch"]) == (LAST, 8, 2)
     (ticked,) = source.tick("central")
     assert ticked.rows == 3
     assert sorted(receiver.rows()) == sorted([f"p{n}" for n in range(10)] + ["p7", "p8", "p9"])
     for bad in ("-1", "99"):
         wrong = strand(source, "--json", "sink", "rewind", "central", "--stream", "messages", "--to", bad, "--yes")
-        assert wrong.returncode == 3
+        assert wrong.code == 3
 
 
 def test_a_token_is_read_again_when_it_is_not_accepted(source: Lake, receiver: Receiver, tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_a_token_is_read_again_when_it_is_not_accepted(source: Lake, receiver: R
     (done,) = source.tick("central")
     assert done.outcome in ("parked", "failed") and "401" in (done.error or "")
     file.write_text(receiver.token)
-    told(source, "sink", "retry", "central")
+    strand_json(source, "sink", "retry", "central")
     source.tick("central")
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
 

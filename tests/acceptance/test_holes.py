@@ -39,7 +39,7 @@ def test_init_never_touches_a_ledger_that_is_in_use(lake: Lake, tmp_path: Path) 
     make_table(lake)
     lake.append("messages", messages(0, 3))
     done = strand(tmp_path, "init", str(tmp_path / "other"), "--ledger", lake.config.ledger)
-    assert done.returncode == 4, done.stdout + done.stderr
+    assert done.code == 4, done.out + done.err
     with pytest.raises(Conflict, match="belongs to a lake"):
         Ledger.create(lake.config.ledger)
     assert part_ids(lake) == ["p0", "p1", "p2"]
@@ -133,7 +133,7 @@ def test_what_is_visible_is_exported_also_beside_a_reserved_range(lake: Lake) ->
     lake.append("messages", [message(2)])
     assert part_ids(lake) == ["p1", "p2"]
     assert sum(batch.num_rows for batch in lake.view().read("messages")) == 1
-    exported = strand(lake, "export", "--tables", "messages").stdout.splitlines()
+    exported = strand(lake, "export", "--tables", "messages").out.splitlines()
     assert [json.loads(line)["part_id"] for line in exported] == ["p1", "p2"]
     assert lake.view().spark("messages").count() == 2
 

@@ -205,7 +205,7 @@ def test_f30_an_unreadable_intent_blocks_its_table_alone(lake: Lake) -> None:
         with pytest.raises(RecoveryRequired, match=unreadable.op_id) as caught:
             again.flush("messages")
         assert f"recover --discard {unreadable.op_id}" in caught.value.hint
-        doctor = json.loads(strand(again, "--json", "doctor").stdout)
+        doctor = strand(again, "--json", "doctor").json
         assert any(unreadable.op_id in json.dumps(finding) for finding in doctor["findings"])
         strand_json(again, "recover", "--discard", unreadable.op_id)
         again.flush("messages")
@@ -244,8 +244,8 @@ def test_f32_a_read_only_open_changes_nothing(lake: Lake, at: str) -> None:
         assert len(intents_of(reader)) == 1
     assert read_only_fingerprint(lake.root) == before
     done = strand(lake, "--json", "sql", "select count(*) as n from messages")
-    assert json.loads(done.stdout)["rows"] == [{"n": 5}]
-    assert strand(lake, "status").returncode == 0
+    assert done.json["rows"] == [{"n": 5}]
+    assert strand(lake, "status").code == 0
     assert read_only_fingerprint(lake.root) == before
 
 

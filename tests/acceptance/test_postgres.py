@@ -27,10 +27,10 @@ from strandline.ledger.prepared import Step
 from strandline.ledger.tokens import create_token
 from strandline.operations.beats import holding
 from strandline.reports.doctor import examine
-from tests.cli.conftest import call
 from tests.delivery import Receiver, assert_once, forward
 from tests.kit import (
     assert_recovered,
+    call,
     environment,
     kill,
     log_part_ids,

@@ -17,7 +17,7 @@ from tests.kit import (
     make_table,
     messages,
     part_ids,
-    strand,
+    real_strand,
     strand_json,
 )
 
@@ -27,7 +27,7 @@ def test_f02_a_killed_strand_flush_loses_nothing_and_the_audit_says_what_was_don
     """The command dies at the failpoint like by kill -9; the next commands work, and `strand audit` tells the story."""
     make_table(lake)
     lake.append("messages", messages(0, 12))
-    killed = strand(lake, "flush", env=environment(STRAND_FAILPOINTS=f"{name}=exit"))
+    killed = real_strand(lake, "flush", STRAND_FAILPOINTS=f"{name}=exit")
     assert killed.returncode == 137, killed.stdout + killed.stderr
     answer = strand_json(lake, "sql", "select count(*) as n, count(distinct part_id) as d from messages")
     assert answer["rows"] == [{"n": 12, "d": 12}]
@@ -54,7 +54,7 @@ def test_f59_a_killed_strand_load_is_run_again(lake: Lake, tmp_path: Path, name:
     with source.open("w") as file:
         for row in messages(0, 23_000):
             file.write(json.dumps(row | {"body": padding}) + "\n")
-    killed = strand(lake, "load", "messages", str(source), env=environment(STRAND_FAILPOINTS=f"{name}=exit"))
+    killed = real_strand(lake, "load", "messages", str(source), STRAND_FAILPOINTS=f"{name}=exit")
     assert killed.returncode == 137, killed.stdout + killed.stderr
     assert part_ids(lake)[:3] == ["p0", "p1", "p2"]
     loaded = lake.load("messages", [str(source)])

@@ -15,8 +15,7 @@ from strandline.model.sinks import Mark
 from strandline.restore import restore
 from strandline.sinks.marks import restored_mark
 from tests.backup.conftest import Ledgers
-from tests.cli.conftest import call
-from tests.kit import make_table, messages, part_ids, read_only_fingerprint
+from tests.kit import call, make_table, messages, part_ids, read_only_fingerprint
 from tests.postgres import PASSWORD, Server
 
 

@@ -14,8 +14,8 @@ from strandline.ledger.restores import JUMP
 from strandline.restore import restore, verify
 from tests.backup.conftest import Ledgers
 from tests.backup.test_restore import blobs
-from tests.delivery import assert_once, told
-from tests.kit import crash, make_table, messages, part_ids, reopened
+from tests.delivery import assert_once
+from tests.kit import crash, make_table, messages, part_ids, reopened, strand_json
 
 BACKUP_POINTS = ["backup.after_hold", "backup.before_ledger", "backup.after_ledger", "backup.after_catalog",
                  "backup.before_manifest", "backup.before_rename", "backup.after_rename"]  # fmt: skip
@@ -72,7 +72,7 @@ def test_a_killed_restore_is_run_again(lake: Lake, ledgers: Ledgers, tmp_path: P
         assert part_ids(again) == [f"p{n}" for n in range(5)]
         assert int(again.append("messages", messages(0, 2, "new")).first_seq or 0) > done.restored.seq
         assert [ticked.outcome for ticked in again.tick()] == ["delivered"]
-        assert told(again, "doctor", "--deep")["findings"] == []
+        assert strand_json(again, "doctor", "--deep")["findings"] == []
     assert not (lake.root / ".restoring").exists()
     rows = [*(f"p{n}" for n in range(5)), *(f"lost{n}" for n in range(5, 8)), "new0", "new1"]
     assert_once(rows, blobs(tmp_path / "archive"))

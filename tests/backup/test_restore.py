@@ -15,9 +15,8 @@ from strandline.lake import Lake
 from strandline.ledger.restores import JUMP
 from tests import files
 from tests.backup.conftest import Ledgers
-from tests.cli.conftest import call
-from tests.delivery import assert_once, forward, receiving, streams, told
-from tests.kit import make_table, message, messages, part_ids
+from tests.delivery import assert_once, forward, receiving, streams
+from tests.kit import call, make_table, message, messages, part_ids, strand_json
 from tests.maintenance.test_expire import data_files
 
 
@@ -70,7 +69,7 @@ def test_f57_a_lake_that_is_restored_twice_delivers_every_new_row_and_no_old_one
         lake.flush("messages")
         lake.append("messages", messages(7, 10))
         expected = [f"p{n}" for n in range(10)]
-        assert told(lake, "backup", str(folder))["seq"] == 11
+        assert strand_json(lake, "backup", str(folder))["seq"] == 11
         lake.append("messages", messages(10, 13, "lost"))
         lake.tick()
         lost = [f"lost{n}" for n in range(10, 13)]
@@ -86,7 +85,7 @@ def test_f57_a_lake_that_is_restored_twice_delivers_every_new_row_and_no_old_one
                 if number == 2:
                     again.append("messages", [message(10, "lost")])
                 assert {ticked.outcome for ticked in again.tick()} == {"delivered"}
-                assert told(again, "doctor")["findings"] == []
+                assert strand_json(again, "doctor")["findings"] == []
                 expected += [f"new{number}-{n}" for n in range(5)]
                 found = {"receiver": receiver.rows(), "blobs": blobs(tmp_path / "archive"), "copy": copied(again, copy)}
         for where, rows in found.items():
@@ -125,7 +124,7 @@ def test_f57_a_destination_that_is_down_gets_nothing_until_it_was_asked(
             (state,) = streams(again)
             assert state.mark is not None
             assert state.mark.epoch == 2
-            assert told(again, "doctor")["findings"] == []
+            assert strand_json(again, "doctor")["findings"] == []
         wanted = [*(f"p{n}" for n in range(4)), *(f"lost{n}" for n in range(4, 8)), *(f"new{n}" for n in range(3))]
         assert_once(wanted, receiver.rows())
         seqs = receiver.rows("select _origin_seq from messages")
@@ -186,7 +185,7 @@ def test_rows_of_the_tail_and_operations_under_way_come_back(lake: Lake, ledgers
         assert part_ids(again) == [f"p{n}" for n in range(5)]
         again.append("messages", [message(9)])
         again.flush("messages")
-        assert told(again, "doctor", "--deep")["findings"] == []
+        assert strand_json(again, "doctor", "--deep")["findings"] == []
 
 
 def test_a_lost_disk_is_restored_with_its_data(lake: Lake, ledgers: Ledgers, tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ def test_a_lost_disk_is_restored_with_its_data(lake: Lake, ledgers: Ledgers, tmp
     lake.append("messages", messages(0, 5))
     lake.flush("messages")
     lake.append("messages", messages(5, 8))
-    document = told(lake, "backup", str(tmp_path / "backup"), "--with-data", "--link")
+    document = strand_json(lake, "backup", str(tmp_path / "backup"), "--with-data", "--link")
     assert document["with_data"]
     lake.close()
     files.remove_all(lake)
@@ -210,7 +209,7 @@ def test_a_lost_disk_is_restored_with_its_data(lake: Lake, ledgers: Ledgers, tmp
     with Lake(lake.root) as again:
         assert part_ids(again) == [f"p{n}" for n in range(8)]
         again.flush("messages")
-        assert told(again, "doctor", "--deep")["findings"] == []
+        assert strand_json(again, "doctor", "--deep")["findings"] == []
 
 
 def test_a_backup_beside_a_writer_is_one_moment(lake: Lake, ledgers: Ledgers, tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ def test_a_backup_beside_a_writer_is_one_moment(lake: Lake, ledgers: Ledgers, tm
         assert before <= len(found) <= after + 1
         assert found == [f"p{n}" for n in range(len(found))]
         again.flush("messages")
-        assert told(again, "doctor", "--deep")["findings"] == []
+        assert strand_json(again, "doctor", "--deep")["findings"] == []
 
 
 def test_what_a_backup_names_is_held_against_expiry(lake: Lake, ledgers: Ledgers, tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_what_a_backup_names_is_held_against_expiry(lake: Lake, ledgers: Ledgers
     for n in range(3):
         lake.append("messages", messages(n * 5, n * 5 + 5))
         lake.flush("messages")
-    told(lake, "backup", str(tmp_path / "backup"), "--keep", "1h")
+    strand_json(lake, "backup", str(tmp_path / "backup"), "--keep", "1h")
     lake.compact("messages")
     lake.append("messages", messages(15, 20, "lost"))
     lake.flush("messages")
@@ -267,7 +266,7 @@ def test_what_a_backup_names_is_held_against_expiry(lake: Lake, ledgers: Ledgers
     assert answer["ok"], answer
     with Lake(lake.root) as again:
         assert part_ids(again) == [f"p{n}" for n in range(15)]
-        assert told(again, "doctor", "--deep")["findings"] == []
+        assert strand_json(again, "doctor", "--deep")["findings"] == []
         (done,) = again.expire("messages", grace_s=0)
         assert (done.after["snapshots"], done.complete) == (1, True), "what the backup did not hold is gone already"
         assert part_ids(again) == [f"p{n}" for n in range(15)]

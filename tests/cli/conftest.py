@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.cli.main import run
 from strandline.create import create
 from strandline.lake import Lake
+from tests.kit import Ran, call
 
 SOURCES = str(Path(__file__).parents[2] / "src")
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a command said, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Its one document; a second one is an error here."""
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """Its error document."""
-        found: dict[str, Any] = self.json["error"]
-        return found
-
-
 Strand = Callable[..., Ran]
-
-
-def call(*arguments: str | Path, stdin: bytes = b"") -> Ran:
-    """Run a command line in this process."""
-    kept = sys.stdin, sys.stdout, sys.stderr
-    out, err = io.BytesIO(), io.BytesIO()
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin)))  # type: ignore[arg-type]
-    texts = sys.stdout, sys.stderr = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
-    try:
-        code = run([str(argument) for argument in arguments])
-        for text in texts:
-            text.flush()
-    finally:
-        sys.stdin, sys.stdout, sys.stderr = kept
-    return Ran(code, out.getvalue().decode(), err.getvalue().decode())
 
 
 def process(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,14 +31,14 @@ def test_a_table_with_rows_of_its_own_is_not_adopted_into(lake: Lake, tmp_path: 
     lake.create_table("taken", {"part_id": "string", "source": "string?", "n": "long?", "body": "string?"})
     lake.append("taken", [message(9)])
     refused = strand(lake, "--json", "adopt", "taken", str(tmp_path / "a.parquet"))
-    assert refused.returncode == 4
-    assert json.loads(refused.stdout)["error"]["detail"]["kind"] == "table_exists"
+    assert refused.code == 4
+    assert refused.json["error"]["detail"]["kind"] == "table_exists"
     assert part_ids(lake, "taken") == ["p9"]
 
 
 def test_what_is_not_there_or_not_parquet_is_said_clearly(lake: Lake, tmp_path: Path) -> None:
     """A wrong source changes nothing: no table is made."""
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    assert strand(lake, "adopt", "x", str(tmp_path / "nowhere")).returncode == 3
-    assert strand(lake, "adopt", "x", str(tmp_path / "rows.csv")).returncode == 3
+    assert strand(lake, "adopt", "x", str(tmp_path / "nowhere")).code == 3
+    assert strand(lake, "adopt", "x", str(tmp_path / "rows.csv")).code == 3
     assert lake.view().tables == []

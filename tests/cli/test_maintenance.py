@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline import create
-from tests.cli.conftest import call
-from tests.kit import make_table, messages, part_ids
+from tests.kit import call, make_table, messages, part_ids
 
 
 @pytest.fixture

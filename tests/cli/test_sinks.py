@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import Lake
-from tests.cli.conftest import call
-from tests.delivery import told
-from tests.kit import free_port, make_table, messages
+from tests.kit import call, free_port, make_table, messages, strand_json
 
 
 @pytest.fixture
@@ -51,24 +49,24 @@ def test_a_sink_that_can_not_be_made_is_refused(
     said = done.error
     assert done.code == code, said
     assert says in said["message"] + said["hint"]
-    assert told(filled, "sink", "list") == []
+    assert strand_json(filled, "sink", "list") == []
 
 
 def test_no_check_adds_a_sink_without_asking(filled: Lake) -> None:
     """For a destination that comes up later; its first tick says that it is not there, and loses nothing."""
     url = f"http://127.0.0.1:{free_port()}"
-    made = told(filled, "sink", "add", "x", "--type", "forward", "--set", f"url={url}", "--no-check")
+    made = strand_json(filled, "sink", "add", "x", "--type", "forward", "--set", f"url={url}", "--no-check")
     assert made["sink"] == "x" and made["start_seq"] == 0
     filled.flush("messages")
     done = call("--lake", filled.root, "--json", "sink", "tick")
     (ticked,) = done.json
     assert (done.code, ticked["outcome"]) == (5, "failed")
-    (stream,) = told(filled, "sink", "show", "x")["streams"]
+    (stream,) = strand_json(filled, "sink", "show", "x")["streams"]
     assert "can't be reached" in stream["last_error"] and stream["lag"]["rows"] == 3
 
 
 def test_unknown_sinks_and_streams_name_their_neighbours(filled: Lake, tmp_path: Path) -> None:
-    told(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
+    strand_json(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
     for command in (["show", "archiv"], ["tick", "archiv"], ["remove", "archiv"], ["retry", "archiv"]):
         done = call("--lake", filled.root, "--json", "sink", *command)
         assert done.code == 3
@@ -80,11 +78,11 @@ def test_unknown_sinks_and_streams_name_their_neighbours(filled: Lake, tmp_path:
 
 
 def test_a_sink_is_renamed_and_removed(filled: Lake, tmp_path: Path) -> None:
-    made = told(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
-    renamed = told(filled, "sink", "rename", "archive", "cold")
+    made = strand_json(filled, "sink", "add", "archive", "--type", "blob", "--set", f"uri=file://{tmp_path}/out")
+    renamed = strand_json(filled, "sink", "rename", "archive", "cold")
     assert renamed["sink_id"] == made["sink_id"]
-    assert told(filled, "sink", "remove", "cold")["removed"] == "cold"
-    assert told(filled, "sink", "list") == []
+    assert strand_json(filled, "sink", "remove", "cold")["removed"] == "cold"
+    assert strand_json(filled, "sink", "list") == []
 
 
 def test_tail_since_a_seq_that_was_never_given_is_an_error(filled: Lake) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from strandline import create
 from tests import conftest  # noqa: F401  the settings of a short Spark
-from tests.cli.conftest import call
 from tests.doctor.damages import DAMAGES, scene
+from tests.kit import call
 
 
 def main() -> None:

@@ -13,8 +13,7 @@ from sqlalchemy import text
 from strandline.lake import Lake
 from strandline.ledger.catalog import metadata_locations
 from tests import files
-from tests.cli.conftest import call
-from tests.kit import in_ledger, make_table, messages, read_only_fingerprint
+from tests.kit import call, in_ledger, make_table, messages, read_only_fingerprint
 
 Undo = Callable[[], None]
 

@@ -8,17 +8,16 @@ import pytest
 
 from strandline.lake import Lake
 from tests import files
-from tests.cli.conftest import call
-from tests.delivery import streams, told
+from tests.delivery import streams
 from tests.doctor.damages import DAMAGES, Damage, data_file, fingerprint, metadata_file, scene
-from tests.kit import in_ledger, make_table, message, messages, part_ids
+from tests.kit import call, in_ledger, make_table, message, messages, part_ids, strand_json
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 def test_doctor_finds_planted_damage_and_nothing_else(damage: Damage, lake: Lake, tmp_path: Path) -> None:
     """Exactly that finding, in a look that changes nothing; the repair that it names makes the lake well again."""
     scene(lake, tmp_path)
-    assert told(lake, "doctor", "--deep")["findings"] == [], "the scene is not clean"
+    assert strand_json(lake, "doctor", "--deep")["findings"] == [], "the scene is not clean"
     planted = damage.plant(lake)
     before = fingerprint(lake)
     ran = call("--lake", lake.root, "--json", "doctor")
@@ -30,18 +29,18 @@ def test_doctor_finds_planted_damage_and_nothing_else(damage: Damage, lake: Lake
     if damage.name != "a deleted data file" or lake.config.warehouse.startswith("file:"):
         assert finding["since"], "only a bucket does not know when something was taken from it"
     damage.repair(lake, planted)
-    assert told(lake, "doctor", "--deep")["findings"] == []
+    assert strand_json(lake, "doctor", "--deep")["findings"] == []
     lake.append("messages", [message(99)])
     lake.flush("messages")
     assert "p99" in part_ids(lake)
-    assert told(lake, "doctor")["findings"] == []
+    assert strand_json(lake, "doctor")["findings"] == []
 
 
 def test_a_watermark_that_was_forgotten_delivers_what_the_destination_lacks(lake: Lake, tmp_path: Path) -> None:
     """After --fix the next tick asks the destination: nothing is sent twice, and nothing is left out."""
     scene(lake, tmp_path)
     in_ledger(lake, "UPDATE watermarks SET seq = 1000000")
-    told(lake, "doctor", "--fix")
+    strand_json(lake, "doctor", "--fix")
     (ticked,) = lake.tick()
     assert (ticked.since, ticked.rows) == (11, 15)
     (state,) = streams(lake, "archive")
@@ -79,10 +78,10 @@ def test_garbage_that_is_older_than_a_day_is_told(lake: Lake, tmp_path: Path) ->
     lake.context.staging.create("gone")
     for uri in (orphan, f"{folder}/part"):
         files.write(uri, b"x")
-    assert told(lake, "doctor")["findings"] == []
+    assert strand_json(lake, "doctor")["findings"] == []
     for uri in (orphan, f"{folder}/part", folder):
         files.grow_old(uri, 2 * 24 * 3600)
-    found = told(lake, "doctor")
+    found = strand_json(lake, "doctor")
     assert [finding["kind"] for finding in found["findings"]] == ["orphan_files", "orphan_folders"]
     assert found["ok"], "nobody is needed for that"
 
@@ -91,7 +90,7 @@ def test_a_destination_that_is_down_is_a_warning(lake: Lake) -> None:
     make_table(lake)
     settings = {"url": "http://127.0.0.1:9", "timeout": "1s"}
     lake.add_sink("central", "forward", settings, check=False)
-    (finding,) = told(lake, "doctor")["findings"]
+    (finding,) = strand_json(lake, "doctor")["findings"]
     assert (finding["kind"], finding["about"], finding["severity"]) == ("destination", "central", "warning")
 
 

@@ -117,17 +117,17 @@ def test_a_server_killed_around_the_commit_stores_every_row_once(
 def test_tokens_on_the_command_line(lake: Lake, token: str) -> None:
     """Printed once, listed without the secret, revoked by id."""
     made = strand(lake, "token", "create", "second")
-    assert made.returncode == 0 and made.stdout.startswith("strand_")
+    assert made.code == 0 and made.out.startswith("strand_")
     listing = strand(lake, "--json", "token", "list")
-    tokens = json.loads(listing.stdout)
+    tokens = listing.json
     assert [one["actor"] for one in tokens] == ["edge", "second"]
-    assert token not in listing.stdout and made.stdout.strip() not in listing.stdout
+    assert token not in listing.out and made.out.strip() not in listing.out
     revoked = strand_json(lake, "token", "revoke", tokens[0]["id"])
     assert revoked["revoked"] is not None and revoked["actor"] == "edge"
-    assert "second" in strand(lake, "token", "list").stdout
+    assert "second" in strand(lake, "token", "list").out
     with served(lake) as (_, url):
         assert error(post(url, token, 0, 1))["code"] == "unauthorized"
-        assert post(url, made.stdout.strip(), 0, 1).status_code == 201
+        assert post(url, made.out.strip(), 0, 1).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_tokens_on_the_command_line(lake: Lake, token: str) -> None:
 )
 def test_wrong_command_lines(tmp_path: Path, lake: Lake, arguments: tuple[str, ...], code: int, said: str) -> None:
     done = strand(lake, *arguments)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert (done.code, said in done.err) == (code, True), done.err

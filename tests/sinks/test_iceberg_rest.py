@@ -10,8 +10,8 @@ import pytest
 
 from strandline import failpoints
 from strandline.lake import Lake
-from tests.delivery import assert_once, told, wipe_marks
-from tests.kit import crash, make_table, messages, reopened
+from tests.delivery import assert_once, wipe_marks
+from tests.kit import crash, make_table, messages, reopened, strand_json
 from tests.sinks.rest_catalog import rest_catalog
 
 
@@ -52,7 +52,7 @@ def test_ticks_idle_ticks_and_new_columns_arrive_once(lake: Lake, server: str) -
     location = table(server, "ticks").metadata_location
     assert lake.tick("copy") == []
     assert table(server, "ticks").metadata_location == location, "an idle tick committed something"
-    told(lake, "sink", "set", "copy", "--set", "drop_columns=_at")
+    strand_json(lake, "sink", "set", "copy", "--set", "drop_columns=_at")
     lake.append("messages", messages(10, 13))
     lake.tick("copy")
     copy = table(server, "ticks")

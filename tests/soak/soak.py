@@ -15,7 +15,7 @@ from strandline.ledger.dead_letters import count_open
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.intents import read_intents
 from strandline.ledger.sinks import list_sinks
-from tests.kit import environment, free_port, strand
+from tests.kit import environment, free_port, real_strand
 from tests.proxy import PASS, Proxy
 from tests.soak.brancher import Lists, judge_lists
 from tests.soak.chaos import Chaos, Weather
@@ -168,8 +168,8 @@ def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[s
 def _retry(scene: Scene) -> None:
     """As an operator would who knows that the trouble is over."""
     for sink in SINKS:
-        strand(scene.lake, "--json", "sink", "retry", sink)
-    strand(scene.lake, "--json", "worker", "retry", "--all")
+        real_strand(scene.lake, "--json", "sink", "retry", sink)
+    real_strand(scene.lake, "--json", "worker", "retry", "--all")
 
 
 def _left(lake: Lake) -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 from strandline import create
 from strandline.lake import Lake
 from tests.cluster import CONF, Cluster, standalone
-from tests.kit import environment, kill, make_table, messages, part_ids, python_process, strand, wait_until
+from tests.kit import environment, kill, make_table, messages, part_ids, python_process, real_strand, wait_until
 from tests.s3 import S3
 
 
@@ -104,6 +104,6 @@ def test_a_master_that_is_not_there_is_told_at_once_and_nothing_is_lost(tmp_path
     with create.create(tmp_path / "lake") as lake:
         make_table(lake)
         lake.append("messages", messages(0, 5))
-        answer = strand(lake, "flush", env=environment(STRAND_SPARK_MASTER="spark://127.0.0.1:9"))
+        answer = real_strand(lake, "flush", STRAND_SPARK_MASTER="spark://127.0.0.1:9")
         assert answer.returncode == 5 and "no Spark master answers" in answer.stderr
         assert len(part_ids(lake)) == 5

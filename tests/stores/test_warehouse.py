@@ -168,4 +168,4 @@ def test_one_bucket_is_in_one_place_for_a_process(distant: Lake, s3: S3) -> None
 
 def test_a_wrong_address_of_a_lake_in_a_bucket_is_refused(s3: S3, tmp_path: Path) -> None:
     answer = strand(tmp_path, "init", str(tmp_path / "x"), "--warehouse", "s3://")
-    assert answer.returncode == 3 and "s3://bucket/prefix" in answer.stderr
+    assert answer.code == 3 and "s3://bucket/prefix" in answer.err

@@ -317,6 +317,6 @@ def test_the_command_line_makes_and_shows_branches(lake: Lake) -> None:
     assert strand_json(lake, "log", "--branch", "y")[0]["branch"] == "x"
     strand_json(lake, "branch", "rename", "y", "z")
     strand_json(lake, "branch", "delete", "z")
-    assert strand(lake, "branch", "delete", "x").returncode == 4
-    assert strand(lake, "branch", "create", "a b").returncode == 3
-    assert strand(lake, "sql", "select 1 from person", "--branch", "zz").returncode == 3
+    assert strand(lake, "branch", "delete", "x").code == 4
+    assert strand(lake, "branch", "create", "a b").code == 3
+    assert strand(lake, "sql", "select 1 from person", "--branch", "zz").code == 3

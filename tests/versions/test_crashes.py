@@ -24,6 +24,7 @@ from tests.kit import (
     kill,
     killed_at,
     phases,
+    real_strand,
     reopened,
     strand,
     strand_json,
@@ -155,7 +156,7 @@ FORWARDS = ["merge.before_store", "merge.before_commit", "merge.after_commit"]
 
 def killed(lake: Lake, point: str, *command: str) -> None:
     """A real command that ends at a failpoint as by kill -9."""
-    done = strand(lake, *command, env=environment(STRAND_FAILPOINTS=f"{point}=exit"))
+    done = real_strand(lake, *command, STRAND_FAILPOINTS=f"{point}=exit")
     assert done.returncode == 137, done.stdout + done.stderr
 
 
@@ -239,7 +240,7 @@ def test_a_fold_that_is_killed_while_it_stands_still_is_finished(lake: Lake) -> 
     wait_until(lambda: phases(lake) == ["staged"] or child.poll() is not None)
     assert child.poll() is None, "it was to stand still there"
     kill(child)
-    doctor = json.loads(strand(lake, "--json", "doctor").stdout)
+    doctor = strand(lake, "--json", "doctor").json
     assert [(one["kind"], "staged" in one["what"]) for one in doctor["findings"]] == [("operation_left", True)]
     assert (seen(lake), tips(lake)) == (before, was)
     lake.recover()

@@ -170,9 +170,9 @@ def test_the_command_shows_differences_in_pages(lake: Lake) -> None:
     assert answer["more"] is True and [row["key"]["id"] for row in answer["rows"]] == ["a", "b"]
     rest = strand_json(lake, "diff", "main", "x", "--skip", "2")
     assert rest["more"] is False and [row["key"]["id"] for row in rest["rows"]] == ["c", "e", "tom"]
-    told = strand(lake, "diff", "main", "x", "--table", "person").stdout
+    told = strand(lake, "diff", "main", "x", "--table", "person").out
     assert 'name: null → "C", age: 1 → 5' in told
-    assert strand(lake, "diff", "x", "x").stdout == "There is no difference.\n"
+    assert strand(lake, "diff", "x", "x").out == "There is no difference.\n"
 
 
 def test_the_command_shows_changes_and_where_to_go_on(lake: Lake) -> None:
@@ -192,9 +192,9 @@ def test_the_command_shows_changes_and_where_to_go_on(lake: Lake) -> None:
     one = rest["rows"][1]
     assert (one["before"]["age"], one["after"]["age"], one["actor"]) == (1, 5, "tester")
     assert one["commit"] in [commit.commit_id for commit in lake.log("x")]
-    told = strand(lake, "changes", "person", "--branch", "x", "--limit", "6").stdout
+    told = strand(lake, "changes", "person", "--branch", "x", "--limit", "6").out
     assert 'name: null → "C", age: 1 → 5' in told and f"More: --since {one['seq']}" in told
-    done = strand(lake, "changes", "person", "--branch", "x", "--since", str(rest["continuation"])).stdout
+    done = strand(lake, "changes", "person", "--branch", "x", "--since", str(rest["continuation"])).out
     assert done == f"Nothing has changed since seq {rest['continuation']}.\n"
     future = strand(lake, "changes", "person", "--since", "1000000")
-    assert future.returncode == 3 and "this lake has no seq 1000000 yet" in future.stderr
+    assert future.code == 3 and "this lake has no seq 1000000 yet" in future.err

@@ -23,7 +23,7 @@ from strandline.ledger.tables import read_states
 from strandline.operations.schema_apply import make_plan
 from strandline.reports.doctor import examine
 from tests.backup.test_restore import restored
-from tests.kit import crash, environment, killed_at, make_table, messages, reopened, strand, strand_json
+from tests.kit import crash, killed_at, make_table, messages, real_strand, reopened, strand, strand_json
 from tests.versions.kit import make_people
 from tests.versions.test_schema import apply, column, constrained, on_both, rows, teams, two_people
 
@@ -251,13 +251,13 @@ def test_a_command_that_is_killed_while_it_drops_leaves_a_true_story(lake: Lake,
     file = tmp_path / "wanted.json"
     file.write_text(json.dumps({"tables": {"person": {"drop": True}}}))
     refused = strand(lake, "schema", "apply", str(file))
-    assert refused.returncode == 4 and "--yes" in refused.stderr
-    killed = environment(STRAND_FAILPOINTS=f"{name}=exit")
-    assert strand(lake, "schema", "apply", str(file), "--yes", env=killed).returncode == 137
+    assert refused.code == 4 and "--yes" in refused.err
+    killed = {"STRAND_FAILPOINTS": f"{name}=exit"}
+    assert real_strand(lake, "schema", "apply", str(file), "--yes", **killed).returncode == 137
     made = name == "schema.after_commit"
     assert [one["kind"] for one in strand_json(lake, "log")].count("schema") == made
     assert (strand_json(lake, "schema", "apply", str(file), "--yes")["commit"] is None) == made
-    assert strand(lake, "sql", "select * from person").returncode == 3
+    assert strand(lake, "sql", "select * from person").code == 3
     assert strand_json(lake, "recover") == [] and strand_json(lake, "doctor")["ok"]
 
 

@@ -52,7 +52,7 @@ def test_both_engines_and_an_export_show_the_current_rows(lake: Lake) -> None:
     ):
         _, rows = spark_sql(view, lake.spark, query)
         assert rows == view.sql(query.replace("`", '"')).rows()
-    exported = strand(lake, "export", "--tables", "person").stdout.splitlines()
+    exported = strand(lake, "export", "--tables", "person").out.splitlines()
     assert [orjson.loads(line) for line in exported] == [
         {"id": "a", "name": "Ann", "age": 1, "tags": None, "note": None}
     ]

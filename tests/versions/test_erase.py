@@ -16,7 +16,7 @@ from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
 from strandline.operations import load as loading
 from strandline.reports.doctor import examine
-from tests.kit import crash, environment, make_table, messages, reopened, strand, strand_json, swept
+from tests.kit import crash, make_table, messages, real_strand, reopened, strand, strand_json, swept
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without
 
 SECRET = 987654321
@@ -155,9 +155,9 @@ def test_the_command_line_asks_before_it_erases(lake: Lake, tmp_path: Path) -> N
     file = tmp_path / "wanted.json"
     file.write_text(json.dumps(edited(lake, without("age"))))
     refused = strand(lake, "schema", "apply", str(file), "--hard")
-    assert refused.returncode == 4 and "removed for good" in refused.stderr
-    killed = environment(STRAND_FAILPOINTS="publish.after_commit=exit")
-    assert strand(lake, "schema", "apply", str(file), "--hard", "--yes", env=killed).returncode == 137
+    assert refused.code == 4 and "removed for good" in refused.err
+    killed = {"STRAND_FAILPOINTS": "publish.after_commit=exit"}
+    assert real_strand(lake, "schema", "apply", str(file), "--hard", "--yes", **killed).returncode == 137
     done = strand_json(lake, "schema", "apply", str(file), "--hard", "--yes")
     assert done["commit"] is None and [step["what"] for step in done["steps"]] == ["erase column"]
     assert values(lake) == [] and strand_json(lake, "doctor")["ok"]

@@ -347,7 +347,7 @@ def test_a_state_is_nobodys_table(lake: Lake, tmp_path: Path) -> None:
     assert (lake.view().tables, lake.view().relations) == (["person"], ["person", "person$log"])
     with pytest.raises(BadRequest, match="no table"):
         lake.view().sql('select * from "person$state"')
-    assert strand(lake, "sql", 'select * from "person$state"').returncode == 3
+    assert strand(lake, "sql", 'select * from "person$state"').code == 3
     shown = strand_json(lake, "table", "list"), strand_json(lake, "status"), strand_json(lake, "worker", "--once")
     assert "$state" not in str(shown)
     lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path / 'blobs'}"})
@@ -371,7 +371,7 @@ def test_the_command_line_folds(lake: Lake) -> None:
     (done,) = strand_json(lake, "fold", "person")
     assert (done["after"]["state_rows"], done["complete"], len(done["operations"])) == (3, True, 1)
     assert strand_json(lake, "table", "show", "person")["state"]["rows"] == 3
-    assert strand(lake, "fold", "messages").returncode == 3
+    assert strand(lake, "fold", "messages").code == 3
     with pytest.raises(Unsupported, match="log table"):
         lake.fold("messages")
 

@@ -13,8 +13,8 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest
 from strandline.lake import Lake
-from tests.delivery import GATEWAY, Receiver, forward, receiving, streams, told, wipe_marks
-from tests.kit import crash, make_table, messages, reopened
+from tests.delivery import GATEWAY, Receiver, forward, receiving, streams, wipe_marks
+from tests.kit import crash, make_table, messages, reopened, strand_json
 from tests.versions.kit import PEOPLE, make_people, people, versions
 from tests.versions.test_elsewhere import changed
 from tests.versions.test_merge import changed as ages
@@ -133,7 +133,7 @@ def test_a_table_that_is_made_to_fit_gets_all_of_it(lake: Lake, tmp_path: Path) 
         assert outcomes(lake)["person"][0] == "parked"
         with Lake(receiver.root) as central:
             central.schema_apply({"tables": {"person": {"columns": PEOPLE}}})
-        told(lake, "sink", "retry", "central")
+        strand_json(lake, "sink", "retry", "central")
         assert outcomes(lake)["person"] == ("delivered", None)
         assert receiver.rows(FEED) == versions(lake, SENT)
 
@@ -147,7 +147,7 @@ def test_a_condition_lets_deletes_pass_and_columns_are_left_out_of_every_version
     lake.mutate([sl.delete("person", "a"), sl.patch("person", "b", {"age": 8})])
     lake.flush("person")
     forward(lake, receiver, where="age > 5", redact="name:hash", drop_columns="note")
-    (plan,) = told(lake, "sink", "preview", "central")
+    (plan,) = strand_json(lake, "sink", "preview", "central")
     assert (plan["rows"], plan["withheld"]) == (3, 1)
     assert [(row["id"], row["age"], row["_removed"]) for row in plan["samples"]] == [
         ("b", 9, False),
@@ -181,7 +181,7 @@ def test_a_version_that_is_refused_is_a_dead_letter_and_can_be_replayed(lake: La
         assert (done.outcome, done.rows, done.dead_letters) == ("delivered", 2, 1)
         with Lake(receiver.root) as central:
             central.schema_apply({"tables": {"person": {"columns": PEOPLE}}})
-        assert [one["outcome"] for one in told(lake, "sink", "dead", "central", "--replay")] == ["replayed"]
+        assert [one["outcome"] for one in strand_json(lake, "sink", "dead", "central", "--replay")] == ["replayed"]
         assert receiver.rows(FEED) == versions(lake, SENT)
 
 

@@ -173,7 +173,7 @@ def test_a_file_decides_each_row_or_says_what_it_is(lake: Lake, tmp_path: Path) 
     changed(lake, "x", a=3, b=3, c=3, d=3)
     file = tmp_path / "decide.json"
     told = strand(lake, "merge", "x", "--dry-run", "--write", str(file))
-    assert told.returncode == 0 and "4 in person" in told.stdout, told.stderr
+    assert told.code == 0 and "4 in person" in told.out, told.err
     document = json.loads(file.read_text())
     decisions = {"a": "ours", "b": "theirs", "c": {"row": {"age": 9, "name": "both"}}, "d": {"row": None}}
     for conflict in document["conflicts"]:
@@ -484,7 +484,7 @@ def test_bad_requests_change_nothing(lake: Lake) -> None:
         lake.merge("nope")
     assert lake.merge("x").outcome == "up_to_date"
     answer = strand(lake, "merge", "main", "--into", "main")
-    assert answer.returncode == 3 and "can't be merged into itself" in answer.stderr
+    assert answer.code == 3 and "can't be merged into itself" in answer.err
 
 
 def test_a_protected_branch_takes_merges(lake: Lake) -> None:

@@ -287,10 +287,10 @@ def test_the_commands_look_back(lake: Lake) -> None:
         {"id": "b", "age": 1},
     ]
     exported = strand(lake, "export", "--tables", "person", "--at", commits[0][0][:12])
-    assert [json.loads(line)["age"] for line in exported.stdout.splitlines()] == [1]
+    assert [json.loads(line)["age"] for line in exported.out.splitlines()] == [1]
     assert [one["tag"] for one in strand_json(lake, "tag")] == ["v1"]
     assert strand_json(lake, "branch", "protect", "main") == {"branch": "main", "protected": True}
     assert strand_json(lake, "branch", "list")[0]["protected"] is True
-    assert strand(lake, "tag", "v1", "--delete").stdout == "Deleted tag v1.\n"
+    assert strand(lake, "tag", "v1", "--delete").out == "Deleted tag v1.\n"
     missing = strand(lake, "sql", "select 1", "--at", "nonsense")
-    assert missing.returncode == 3 and "there is no commit, tag or branch 'nonsense'" in missing.stderr
+    assert missing.code == 3 and "there is no commit, tag or branch 'nonsense'" in missing.err

@@ -424,14 +424,14 @@ def test_the_command_line_shows_plans_and_applies(lake: Lake, tmp_path: Path) ->
     planned = strand_json(lake, "schema", "plan", str(file))
     assert [step["verdict"] for step in planned["steps"]] == ["loses data"]
     refused = strand(lake, "schema", "apply", str(file))
-    assert refused.returncode == 4 and "--yes" in refused.stderr
+    assert refused.code == 4 and "--yes" in refused.err
     done = strand_json(lake, "schema", "apply", str(file), "--yes", "-m", "no ages")
     assert strand_json(lake, "show", done["commit"])["message"] == "no ages"
-    assert strand(lake, "schema", "plan", str(file)).stdout.strip() == "There is nothing to do."
+    assert strand(lake, "schema", "plan", str(file)).out.strip() == "There is nothing to do."
     toml = tmp_path / "wanted.toml"
     toml.write_text('[tables.person]\ncolumns = {id = "long"}\n')
-    assert strand(lake, "schema", "apply", str(toml), "--yes").returncode == 3
-    assert "age" not in strand(lake, "schema", "show").stdout
+    assert strand(lake, "schema", "apply", str(toml), "--yes").code == 3
+    assert "age" not in strand(lake, "schema", "show").out
 
 
 def test_a_merge_brings_a_required_column_with_its_default(lake: Lake) -> None:

@@ -16,8 +16,7 @@ from strandline.ledger import schema
 from strandline.ledger.tables import refuse_writes
 from strandline.reports.doctor import examine
 from strandline.reports.figures import figures
-from tests.delivery import told
-from tests.kit import crash, make_table, message, reopened, strand
+from tests.kit import crash, make_table, message, reopened, strand, strand_json
 from tests.versions.test_merge import changed, forked
 
 
@@ -32,12 +31,12 @@ def test_a_sink_stays_on_the_branch_that_it_was_made_for(lake: Lake, tmp_path: P
     follow(lake, tmp_path)
     for branch in ("main", ""):
         answer = strand(lake, "sink", "set", "archive", "--set", f"branch={branch}", "--set", "every=5m")
-        assert answer.returncode == 3 and "follows the branch 'x', and can't go over to 'main'" in answer.stderr
+        assert answer.code == 3 and "follows the branch 'x', and can't go over to 'main'" in answer.err
     lake.rename_branch("x", "y")
-    shown = told(lake, "sink", "show", "archive")
+    shown = strand_json(lake, "sink", "show", "archive")
     assert shown["branch"] == "y" and "every" not in shown["settings"]
-    assert told(lake, "sink", "set", "archive", "--set", "every=5m")["settings"]["every"] == 300
-    assert "y" in strand(lake, "sink", "list").stdout.splitlines()[-1].split()
+    assert strand_json(lake, "sink", "set", "archive", "--set", "every=5m")["settings"]["every"] == 300
+    assert "y" in strand(lake, "sink", "list").out.splitlines()[-1].split()
 
 
 def test_strand_toml_moves_no_sink_to_another_branch(
@@ -54,7 +53,7 @@ def test_strand_toml_moves_no_sink_to_another_branch(
         config.write_text(f'{before}\n[sinks.archive]\ntype = "blob"\nuri = "{uri}"\nbranch = "{branch}"\n')
         with Lake(lake.root) as again:
             again.sinks()
-        return told(lake, "sink", "show", "archive")["branch"], capfd.readouterr().err
+        return strand_json(lake, "sink", "show", "archive")["branch"], capfd.readouterr().err
 
     assert follows("x") == ("x", "")
     branch, said = follows("main")
@@ -70,7 +69,7 @@ def test_a_log_table_is_delivered_by_sinks_on_main_alone(lake: Lake, tmp_path: P
     with pytest.raises(BadRequest, match="messages can't be delivered from branch 'x': log tables are the same on all"):
         follow(lake, tmp_path, tables=["messages", "person"])
     follow(lake, tmp_path, where="age > 1")  # which messages don't have
-    assert [stream["table"] for stream in told(lake, "sink", "show", "archive")["streams"]] == ["person"]
+    assert [stream["table"] for stream in strand_json(lake, "sink", "show", "archive")["streams"]] == ["person"]
 
 
 def test_everybody_says_that_the_branch_of_a_sink_was_deleted(lake: Lake, tmp_path: Path) -> None:
@@ -88,14 +87,14 @@ def test_everybody_says_that_the_branch_of_a_sink_was_deleted(lake: Lake, tmp_pa
         assert found == [("branch_deleted", "archive", "warning")]
         with lake.ledger.write() as txn:  # as a restore leaves it
             txn.conn.execute(update(schema.watermarks).values(epoch=-1))
-        assert told(lake, "sink", "show", "archive")["branch"] is None
-        assert "DELETED" in strand(lake, "sink", "list").stdout
-        assert "The branch that it follows was deleted" in strand(lake, "sink", "show", "archive").stdout
+        assert strand_json(lake, "sink", "show", "archive")["branch"] is None
+        assert "DELETED" in strand(lake, "sink", "list").out
+        assert "The branch that it follows was deleted" in strand(lake, "sink", "show", "archive").out
         ticked = strand(lake, "sink", "tick")
-        assert ticked.returncode == 5 and "archive failed: the branch that it follows was deleted" in ticked.stdout
+        assert ticked.code == 5 and "archive failed: the branch that it follows was deleted" in ticked.out
         refused = strand(lake, "sink", "set", "archive", "--set", "every=5m")
-        assert refused.returncode == 3 and "can't be changed: the branch that it follows was deleted" in refused.stderr
-    assert told(lake, "sink", "remove", "archive")["removed"] == "archive"
+        assert refused.code == 3 and "can't be changed: the branch that it follows was deleted" in refused.err
+    assert strand_json(lake, "sink", "remove", "archive")["removed"] == "archive"
     assert "branch_deleted" not in [one.kind for one in examine(lake)]
 
 
@@ -109,14 +108,14 @@ def test_status_shows_what_waits_on_every_branch(lake: Lake) -> None:
     pet = lake.view("x").state("pet")
     with lake.ledger.write() as txn:
         refuse_writes(txn, pet.head.branch_id, pet.table.table_id, "its newest batch can't be read")
-    page = told(lake, "status")
+    page = strand_json(lake, "status")
     waiting = {
         one["branch"]: (one["tail"]["rows"], one["tail"]["tables"], one["protected"]) for one in page["branches"]
     }
     assert waiting == {"main": (2, ["person"], False), "x": (4, ["person", "pet"], True)}
     assert [one["tip"] for one in page["branches"]] == [one.tip for one in lake.branches()]
     assert page["tags"] == [{"tag": "v1", "commit": lake.log()[0].commit_id}]
-    shown = strand(lake, "status").stdout
+    shown = strand(lake, "status").out
     assert "x (protected)" in shown and "Tags: v1" in shown
     assert "pet on branch x REFUSES WRITES: its newest batch can't be read" in shown
 
@@ -130,10 +129,10 @@ def test_status_names_the_branch_and_the_tables_of_what_is_under_way(lake: Lake)
     with crash(lake):
         lake.flush("pet", branch="x")
     again = reopened(lake, recovering=False)
-    (one,) = told(again, "status")["operations"]
+    (one,) = strand_json(again, "status")["operations"]
     assert (one["kind"], one["branch"], one["tables"]) == ("flush", "x", ["pet"])
     again.refresh()
-    (entry,) = told(again, "audit")
+    (entry,) = strand_json(again, "audit")
     assert [table["table"] for table in entry["tables"]] == ["pet"]
 
 

@@ -19,8 +19,8 @@ from strandline.model.ids import lease_of_worker
 from strandline.worker import asking
 from strandline.worker.asking import Left, carry_out
 from strandline.worker.loop import Worker
-from tests.cli.conftest import Strand, call
-from tests.kit import assert_recovered, environment, kill, log_part_ids, make_table, messages, wait_until
+from tests.cli.conftest import Strand
+from tests.kit import assert_recovered, call, environment, kill, log_part_ids, make_table, messages, wait_until
 from tests.worker.test_loop import working
 
 FLUSH = {"tables": ["messages"], "branch": "main", "actor": "tester"}

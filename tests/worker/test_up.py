@@ -23,8 +23,7 @@ from strandline.cli.up import Child, supervise
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
 from strandline.worker.presence import living
-from tests.cli.conftest import call
-from tests.kit import environment, make_table, message, messages, part_ids, strand_json, wait_until
+from tests.kit import call, environment, make_table, message, messages, part_ids, strand_json, wait_until
 
 
 @contextmanager
