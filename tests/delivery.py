@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete
 
 from strandline import create
+from strandline.cli.main import run
 from strandline.lake import Lake
 from strandline.ledger import schema
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
 from strandline.model.sinks import StreamState
-from tests.kit import COLUMNS, environment, kill, real_strand, strand_json
+from tests.kit import COLUMNS, environment, real_strand, strand_json
 from tests.proxy import PASS, Hurt, Seen, answer
 
 GATEWAY = "laptop"
+
+# A process is forked from one that has imported everything, which takes a small part of the time that a start takes.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.delivery", "strandline.server.run"])
+
+
+def _command(arguments: Sequence[str], env: Mapping[str, str], out: Connection) -> None:
+    """A command in a process of its own; what it prints goes into a pipe."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.dup2(out.fileno(), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    sys.exit(run(list(arguments)))
 
 
 class Receiver:
@@ -35,7 +52,7 @@ class Receiver:
         create.create(root, ledger=ledger).close()
         self.token = self.new_token(GATEWAY)
         self.port = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkServerProcess | None = None
 
     def new_token(self, actor: str) -> str:
         """A token for a gateway."""
@@ -46,42 +63,30 @@ class Receiver:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, **env: str) -> None:
+    def start(self) -> None:
         """Serve; on the same port as before, if there was one."""
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "strandline",
-                "--lake",
-                str(self.root),
-                "--json",
-                "serve",
-                "--listen",
-                f"127.0.0.1:{self.port}",
-            ],
-            env=environment(**env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.port = int(json.loads(self._process.stdout.readline())["listen"].rpartition(":")[2])
+        told, out = _FORKS.Pipe(duplex=False)
+        listen = "--listen", f"127.0.0.1:{self.port}"
+        arguments = "--lake", str(self.root), "--json", "serve", *listen
+        self._process = _FORKS.Process(target=_command, args=(arguments, environment(), out), daemon=True)
+        self._process.start()
+        out.close()
+        with told, os.fdopen(os.dup(told.fileno())) as lines:
+            self.port = int(json.loads(lines.readline())["listen"].rpartition(":")[2])
 
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
-            kill(self._process)
+            self._process.kill()
+            self._process.join(timeout=30)
             self._process = None
 
     def stop(self) -> None:
         """Ask it to end."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(timeout=30)
-            finally:
-                self.kill()
+            self._process.terminate()
+            self._process.join(timeout=30)
+            self.kill()
 
     def make_table(self, name: str = "messages", columns: dict[str, str] | None = None, **options: Any) -> None:
         """The same table as the sender's, unless told otherwise."""

@@ -26,6 +26,7 @@ from tests.kit import (
     messages,
     part_ids,
     python_process,
+    strand,
     strand_json,
 )
 
@@ -206,15 +207,8 @@ def test_f09_a_corrupt_batch_is_set_aside_and_everything_else_flows(lake: Lake) 
         again.append("messages", [message(9)])
         assert part_ids(again) == ["p0", "p1", "p3", "p4", "p9"]
         assert_recovered(again)
-    found = strand_json_any(lake, "doctor")
+    found = strand(lake, "--json", "doctor").json
     assert any(bad in json.dumps(finding) for finding in found["findings"])
-
-
-def strand_json_any(lake: Lake, *arguments: str) -> dict[str, object]:
-    """The document of a command that may exit with findings."""
-    from tests.kit import strand
-
-    return json.loads(strand(lake, "--json", *arguments).stdout)  # type: ignore[no-any-return]
 
 
 def test_f43_keys_of_a_quarantined_batch_dont_count_as_seen(lake: Lake) -> None:
