@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -64,17 +65,18 @@ def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -
 def _one_by_one(conn: Connection, steps: Sequence[Step]) -> list[list[Row]]:
     cursor = conn.connection.cursor()
     answers: list[list[Row]] = []
-    for compiled, some in groupby(steps, key=lambda step: step.statement.compiled(conn)):
+    for statement, some in groupby(steps, key=attrgetter("statement")):
+        compiled = statement.compiled(conn)
         values = [compiled.values(step.parameters) for step in some]
         if len(values) > 1 and compiled.is_silent:
             cursor.executemany(compiled.text, values)
-            answers += [[] for _ in values]
+            answers += [[]] * len(values)
         else:
             answers += [cursor.execute(compiled.text, one).fetchall() for one in values]
     return answers
 
 
-def _bound(conn: Connection, step: Step) -> tuple[str, list[Any]]:
+def _bound(conn: Connection, step: Step) -> tuple[str, Sequence[Any]]:
     compiled = step.statement.compiled(conn)
     return compiled.text, compiled.values(step.parameters)
 
@@ -87,9 +89,10 @@ class _Compiled:
         compiled: Any = statement.compile(dialect=dialect)
         self.text = str(compiled)
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
-        self._order: Sequence[str] = compiled.positiontup
+        order: Sequence[str] = compiled.positiontup
+        self._pick = itemgetter(*order) if len(order) > 1 else lambda values: tuple(values[name] for name in order)
         self.is_silent = bool(compiled.isinsert or compiled.isdelete) and not compiled.effective_returning
 
-    def values(self, parameters: Mapping[str, Any]) -> list[Any]:
-        values = {**self._constants, **parameters}
-        return [values[name] for name in self._order]
+    def values(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        found: Sequence[Any] = self._pick({**self._constants, **parameters} if self._constants else parameters)
+        return found

@@ -67,7 +67,15 @@ def key_hash(values: Sequence[Any]) -> bytes:
 
 def key_hashes(keys: pa.Table) -> list[bytes]:
     """The same of many keys, which are rows of these columns."""
-    return [key_hash(values) for values in zip(*(column.to_pylist() for column in keys.columns), strict=True)]
+    from pyarrow import types
+
+    is_plain = types.is_string, types.is_integer, types.is_boolean
+    columns = [
+        values if any(is_(column.type) for is_ in is_plain) else map(_plain, values)
+        for column, values in ((column, column.to_pylist()) for column in keys.columns)
+    ]
+    dumps, blake2b = orjson.dumps, hashlib.blake2b
+    return [blake2b(dumps(values), digest_size=HASH_BYTES).digest() for values in zip(*columns, strict=True)]
 
 
 def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Any]) -> bytes:

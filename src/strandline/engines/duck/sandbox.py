@@ -63,6 +63,8 @@ def _set_up(database: duckdb.DuckDBPyConnection) -> None:
     database.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET preserve_insertion_order = false")
+    # A join with so few keys tells them to who reads the files, which then skips most values of the other columns.
+    database.execute("SET GLOBAL dynamic_or_filter_threshold = 200")
 
 
 def _begin(connection: duckdb.DuckDBPyConnection) -> None:
