@@ -73,24 +73,24 @@ def test_an_append_that_fails_before_its_commit_is_not_tried_again(lake: Lake, m
 def test_a_group_whose_answer_was_lost_is_stored_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction was committed and the connection cut: the batch ids are there, and that is the ack."""
     make_table(lake, row_key=[])
-    appender = lake._appender
+    groups = lake._appender._groups
     lost = lose_one_answer(lake, monkeypatch)
     acks: list[Any] = []
     gate = threading.Event()
-    take = appender._take_queue
+    take = groups._take_queue
 
     def slowly() -> Any:
         gate.wait(5)
         return take()
 
-    monkeypatch.setattr(appender, "_take_queue", slowly)
+    monkeypatch.setattr(groups, "_take_queue", slowly)
     threads = [
         threading.Thread(target=lambda n=n: acks.append(lake.append("messages", [message(n)], actor=f"a{n}")))
         for n in range(4)
     ]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(appender._queue) == 4, 30)
+    wait_until(lambda: len(groups._queue) == 4, 30)
     gate.set()
     for thread in threads:
         thread.join()

@@ -96,6 +96,24 @@ def test_one_that_is_refused_costs_the_others_nothing(people_lake: Lake) -> None
     assert people(people_lake, "id, age") == [("a", 2), ("b", 1), ("c", 1), ("first", None)]
 
 
+def test_a_transaction_that_fails_is_tried_for_each_alone(people_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails once for the group costs nobody a change: each is stored, once."""
+    passed: list[str] = []
+
+    def fail_second(name: str) -> None:
+        passed.append(name)
+        if name == "mutate.before_commit" and passed.count(name) == 2:
+            raise OSError("once")
+
+    monkeypatch.setattr("strandline.ledger.group_commit.fail", fail_second)
+    with one_group(people_lake) as begin:
+        asked = [begin(sl.patch("person", one, {"age": 2})) for one in "abc"]
+    assert [one.result().tables for one in asked] == [{"person": 1}] * 3
+    assert passed.count("mutate.before_commit") == 5, "the first, the group, and each of it alone"
+    assert people(people_lake, "id, age")[:4] == [("a", 2), ("b", 2), ("c", 2), ("d", 1)]
+    assert len(people_lake.view().sql('select _seq from "person$log"').rows()) == 4 + 1 + 3
+
+
 def test_one_that_changes_nothing_makes_no_commit(people_lake: Lake) -> None:
     """Its answer is the branch's newest; the others are stored."""
     with one_group(people_lake) as begin:
