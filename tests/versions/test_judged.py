@@ -7,7 +7,7 @@ race another one may have noticed it first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,14 @@ def judge(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[],
     def keep(*arguments: Any) -> Any:
         raise Kept(arguments[-1])
 
+    def keep_only(mutations: Sequence[Mutation]) -> Any:
+        (mutation,) = mutations
+        raise Kept(mutation)
+
     def judged(work: Callable[[], object]) -> Mutation:
         with monkeypatch.context() as patch, pytest.raises(Kept) as kept:
-            patch.setattr(lake._appender, "mutate", keep)
+            patch.setattr(lake._appender, "mutate", keep_only)
+            patch.setattr(lake._appender, "merge", keep)
             patch.setattr(merging, "fast_forward", keep)
             work()
         return kept.value.mutation

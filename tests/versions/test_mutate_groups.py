@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import pytest
 
 import strandline as sl
-from strandline.errors import Conflict, NotFound
+from strandline.errors import Busy, Conflict, NotFound
 from strandline.lake import Lake
+from strandline.ledger.dialect import is_unknown
 from strandline.model.commits import Commit
 from strandline.operations import mutate
 from tests.kit import wait_until
@@ -112,6 +113,43 @@ def test_a_transaction_that_fails_is_tried_for_each_alone(people_lake: Lake, mon
     assert passed.count("mutate.before_commit") == 5, "the first, the group, and each of it alone"
     assert people(people_lake, "id, age")[:4] == [("a", 2), ("b", 2), ("c", 2), ("d", 1)]
     assert len(people_lake.view().sql('select _seq from "person$log"').rows()) == 4 + 1 + 3
+
+
+def test_a_ledger_that_can_t_be_read_is_waited_for_once(people_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told so, and by an error of its own; nobody waits for what the others have waited for."""
+    looked: list[int] = []
+
+    def away(*_: object) -> None:
+        looked.append(1)
+        raise Busy("the ledger does not answer", reason="ledger_behind")
+
+    with one_group(people_lake) as begin:
+        asked = [begin(sl.patch("person", one, {"age": 2})) for one in "abc"]
+        monkeypatch.setattr(mutate, "read_versions", away)
+    errors = [one.exception() for one in asked]
+    assert [type(error) for error in errors] == [Busy] * 3 and len({id(error) for error in errors}) == 3
+    assert len(looked) == 1
+
+
+def test_an_interrupt_is_for_the_thread_that_gets_it(people_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a thread that plans for others too: these are told that nobody knows, and nothing is half done."""
+    plan = mutate._plan
+    interrupted: list[int] = []
+
+    def plan_once(*given: Any) -> Any:
+        if interrupted:
+            return plan(*given)
+        interrupted.append(1)
+        raise KeyboardInterrupt
+
+    with one_group(people_lake) as begin:
+        asked = [begin(sl.patch("person", one, {"age": 2})) for one in "abc"]
+        monkeypatch.setattr(mutate, "_plan", plan_once)
+    errors = [one.exception() for one in asked]
+    assert sorted(type(error).__name__ for error in errors) == ["Busy", "Busy", "KeyboardInterrupt"]
+    assert {is_unknown(error) for error in errors if isinstance(error, Busy)} == {True}
+    assert people(people_lake, "id, age")[:4] == [(one, 1) for one in "abcd"]
+    assert people_lake.mutate([sl.patch("person", "a", {"age": 3})]).tables == {"person": 1}, "the queue goes on"
 
 
 def test_one_that_changes_nothing_makes_no_commit(people_lake: Lake) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
-from strandline.errors import Busy
+from strandline.errors import Busy, TransientError
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
 from strandline.ledger.dialect import is_unknown
@@ -95,7 +95,10 @@ class Appender:
         return answer
 
     def mutate(self, calls: Sequence[Mutation]) -> list[Commit | BaseException]:
-        """The same for mutations, each with an answer of its own; Moved for one that has to be made again."""
+        """Store these in one transaction. Each has an answer: its commit, or why there is none.
+
+        Moved is the answer of one that has to be made again from a fresh view.
+        """
         answers = [answer for answer in self._groups.ask(calls) if not isinstance(answer, Ack)]
         assert len(answers) == len(calls), "a mutation was answered as an append"
         return answers
@@ -115,7 +118,8 @@ class Appender:
         """All in one transaction; if that fails each by itself, under the batch ids it has.
 
         The answer to a commit may be lost though it was stored. Then the ids are there already, and that is the ack.
-        So one that is alone is tried again too, if the commit was asked for; before that, nothing can be stored.
+        So one that is alone is tried again too, if the commit was asked for; before that, nothing can be stored. A
+        ledger that nobody can write to is not waited for by one after the other.
         """
         if not joints:
             return
@@ -146,7 +150,8 @@ class Appender:
             asked = asked or is_unknown(error)
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
-                joint.answer(error if alone and not asked else self._store_alone(joint.append, error))
+                over = not asked and (alone or isinstance(error, TransientError))
+                joint.answer(copy.copy(error) if over else self._store_alone(joint.append, error))
             return
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)

@@ -6,9 +6,13 @@ an answer, or as the next leader.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+from strandline.errors import Busy
+from strandline.ledger.dialect import UNKNOWN
 
 C = TypeVar("C")
 A = TypeVar("A")
@@ -40,6 +44,10 @@ class Groups(Generic[C, A]):
 
     def __init__(self, serve: Callable[[Sequence[Member[C, A]]], None]) -> None:
         self._serve = serve
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._queue: list[Member[C, A]] = []
         self._leader: Member[C, A] | None = None
@@ -49,12 +57,14 @@ class Groups(Generic[C, A]):
         members: list[Member[C, A]] = [Member(call) for call in calls]
         if not members:
             return []
+        if self._process != os.getpid():
+            self._begin()  # who led where this process was forked off is not here
         first = members[0]
         try:
             if not self._join(members):
                 first.sleep()
             if first.answer is None:
-                self._serve_group(self._take_queue())
+                self._serve_group(self._take_queue(), members)
         finally:
             self._leave(members)
         answers = [member.answer for member in members if member.answer is not None]
@@ -84,12 +94,23 @@ class Groups(Generic[C, A]):
                 if self._leader is not None:
                     self._leader.wake()
 
-    def _serve_group(self, group: Sequence[Member[C, A]]) -> None:
+    def _serve_group(self, group: Sequence[Member[C, A]], mine: Sequence[Member[C, A]]) -> None:
         try:
             self._serve(group)
         except BaseException as error:
             for member in group:
-                member.answer = error if member.answer is None else member.answer
+                if member.answer is None:
+                    member.answer = error if isinstance(error, Exception) or member in mine else _interrupted()
         finally:
             for member in group:
                 member.wake()
+
+
+def _interrupted() -> Busy:
+    """What the others are told when the thread that leads them is interrupted: Ctrl-C is for the main thread alone."""
+    return Busy(
+        "the thread that did this together with what it was asked for itself was interrupted",
+        reason="interrupted",
+        hint="Look whether it was done, or do it again under the same idempotency key.",
+        outcome=UNKNOWN,
+    )

@@ -69,10 +69,11 @@ def key_hashes(keys: pa.Table) -> list[bytes]:
     """The same of many keys, which are rows of these columns."""
     from pyarrow import types
 
-    is_plain = types.is_string, types.is_integer, types.is_boolean
+    def is_plain(type_: pa.DataType) -> bool:
+        return bool(types.is_string(type_) or types.is_integer(type_) or types.is_boolean(type_))
+
     columns = [
-        values if any(is_(column.type) for is_ in is_plain) else map(_plain, values)
-        for column, values in ((column, column.to_pylist()) for column in keys.columns)
+        column.to_pylist() if is_plain(column.type) else map(_plain, column.to_pylist()) for column in keys.columns
     ]
     dumps, blake2b = orjson.dumps, hashlib.blake2b
     return [blake2b(dumps(values), digest_size=HASH_BYTES).digest() for values in zip(*columns, strict=True)]

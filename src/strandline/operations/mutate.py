@@ -12,6 +12,7 @@ else than take it from each other.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import threading
@@ -23,7 +24,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from strandline.errors import BadRequest, Busy, Conflict, InvalidRows, NotFound, StrandError, TooLarge, Unsupported
+from strandline.errors import (
+    BadRequest,
+    Busy,
+    Conflict,
+    InvalidRows,
+    NotFound,
+    StrandError,
+    TooLarge,
+    TransientError,
+    Unsupported,
+)
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append
 from strandline.ledger.bases import read_base
@@ -47,7 +58,7 @@ from strandline.operations.constraints import Changes, Judged, RowChange, judge
 from strandline.operations.context import Context
 from strandline.operations.recovery import recover
 from strandline.views.looking import Looking, read_declared
-from strandline.views.versions import Keys, Row, Version, given_columns, read_versions, row_at
+from strandline.views.versions import Keys, Row, Version, Versions, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
 HELD_S = 0.1
@@ -198,7 +209,8 @@ class Mutator:
         for member in group:
             by_branch.setdefault(member.call.branch, []).append(member)
         planned = [found for members in by_branch.values() for found in self._planned(members)]
-        fail("mutate.before_store")
+        if planned:
+            fail("mutate.before_store")
         answers = self._appender.mutate([mutation for _, mutation in planned])
         for (member, _), answer in zip(planned, answers, strict=True):
             member.answer = Stored(answer) if isinstance(answer, Commit) else answer
@@ -208,8 +220,9 @@ class Mutator:
         try:
             declared, looks = self._look([member.call for member in members])
         except Exception as error:
-            if len(members) == 1:
-                members[0].answer = error
+            if len(members) == 1 or isinstance(error, TransientError):
+                for member in members:
+                    member.answer = copy.copy(error)  # every thread raises its own
             else:
                 for member in members:  # what is wrong with one is nothing to the others
                     yield from self._planned([member])
@@ -235,8 +248,18 @@ class Mutator:
             wanted = [request.tables(declared) for request in requests]
             versions = read_versions(self._ledger, branch, _union(wanted))
             if (declared.branch_id, declared.shape) == (versions.base.branch_id, versions.base.shape):
-                return declared, [Looking(self._ledger, branch, versions, asked=tables) for tables in wanted]
+                return declared, [self._looking(branch, versions, tables) for tables in wanted]
             declared = None
+
+    def _looking(self, branch: str, versions: Versions, tables: Sequence[tuple[TableState, Keys]]) -> Looking:
+        """What one request asked for, of what several did."""
+        found = {
+            state.table.table_id: {key: version for key in keys if (version := versions.get(state.table.table_id, key))}
+            for state, keys in tables
+        }
+        look = Looking(self._ledger, branch, Versions(versions.base, found))
+        look.asked = {state.table.table_id: dict.fromkeys(keys) for state, keys in tables}
+        return look
 
     def _newest(self, branch: str) -> Commit:
         with self._ledger.read() as conn:
@@ -246,7 +269,10 @@ class Mutator:
 
 
 def _union(wanted: Sequence[Sequence[tuple[TableState, Keys]]]) -> list[tuple[TableState, Keys]]:
-    """The tables of several requests, with all their keys; one of which two know different schemas is there twice."""
+    """The tables of several requests, with all their keys; one of which two know different schemas is there twice.
+
+    Then the look is refused, and each is looked up alone.
+    """
     found: dict[tuple[str, int], tuple[TableState, dict[bytes, Row]]] = {}
     for state, keys in itertools.chain.from_iterable(wanted):
         _, all_keys = found.setdefault((state.table.table_id, state.head.schema_version), (state, {}))

@@ -35,25 +35,15 @@ class Found(NamedTuple):
 
 
 class Looking:
-    """A branch, and what was asked of it so far: by table id. Tables that are `coming` have no rows there yet.
+    """A branch, and what was asked of it so far: by table id. Tables that are `coming` have no rows there yet."""
 
-    `asked` are the keys that `versions` were read for, if they are to count as asked for.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        branch: str,
-        versions: Versions,
-        coming: Collection[str] = (),
-        asked: Sequence[tuple[TableState, Keys]] = (),
-    ) -> None:
+    def __init__(self, ledger: Ledger, branch: str, versions: Versions, coming: Collection[str] = ()) -> None:
         self._ledger = ledger
         self._coming = coming
         self._branch = branch
         self.base = versions.base
         self.heads: dict[str, HeadNow] = dict(versions.base.heads)
-        self.asked: dict[str, dict[bytes, None]] = {state.table.table_id: dict.fromkeys(keys) for state, keys in asked}
+        self.asked: dict[str, dict[bytes, None]] = {}
         self._found: dict[str, dict[bytes, Version]] = {}
         self._take(versions)
 
