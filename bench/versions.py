@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +74,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
         fill(lake, "large", large, folder)
         fill(lake, "small", SMALL, folder)
         yield _single(scale, lake, large)
+        yield _folded_threads(scale, lake, large)
         yield from _ruled(scale, lake, large, folder)
         yield from _merges(scale, lake, large, folder)
         yield from _reads(scale, lake, large, folder)
@@ -102,6 +104,27 @@ def _single(scale: Scale, lake: Lake, large: int) -> Line:
 
     ours, other = in_turns(rounds, in_("large", large), in_("small", SMALL), warm_ups=5)
     return _at_sizes("single-row mutate", large, ours, other)
+
+
+def _folded_threads(scale: Scale, lake: Lake, large: int) -> Line:
+    """Patches of rows that are in the state, by eight threads and by one."""
+    each = scale.rows(50)
+    left = iter(range(large))
+
+    def by(threads: int) -> Callable[[int], float]:
+        def work(_: int) -> float:
+            shares = [[next(left) * 7907 % large for _ in range(each)] for _ in range(threads)]
+            return each * threads / _together([partial(_patch_all, lake, "large", share) for share in shares])
+
+        return work
+
+    many, single = in_turns(scale.rounds(5), by(THREADS), by(1), warm_ups=1)
+    return _faster(f"{THREADS} threads, disjoint rows of a state of {large:,}", "1 thread", many, single, 2)
+
+
+def _patch_all(lake: Lake, table: str, numbers: Iterable[int]) -> None:
+    for n in numbers:
+        _patch(lake, table, n)
 
 
 def _ruled(scale: Scale, lake: Lake, large: int, folder: Path) -> Iterator[Line]:
@@ -361,12 +384,8 @@ def _threads(scale: Scale, lake: Lake) -> Iterator[Line]:
         lake.create_table(name, COLUMNS, key=["id"], actor="bench")
         lake.mutate([_row(name, n) for n in range(each * THREADS)], actor="bench")
 
-    def change(table: str, numbers: range, count: int = 1) -> Callable[[], object]:
-        def work() -> None:
-            for n in numbers:
-                lake.mutate([sl.patch(table, f"row-{n * count:09d}", {"age": n})], actor="bench")
-
-        return work
+    def change(table: str, numbers: range) -> Callable[[], object]:
+        return partial(_patch_all, lake, table, numbers)
 
     spans = [range(n * each, (n + 1) * each) for n in range(THREADS)]
     alone = each * THREADS

@@ -26,7 +26,7 @@ Begin: TypeAlias = Callable[..., "Future[Commit]"]
 @contextmanager
 def one_group(lake: Lake) -> Iterator[Begin]:
     """Changes that are begun inside wait behind one of the row `first`, and are one group when the block ends."""
-    groups = lake._mutator._groups
+    groups = lake._mutator._seeing
     begun: list[Future[Commit]] = []
 
     def begin(*statements: Any, **options: Any) -> Future[Commit]:
@@ -37,7 +37,7 @@ def one_group(lake: Lake) -> Iterator[Begin]:
 
     with ThreadPoolExecutor(16) as pool:
         with lake.ledger.write():
-            begin(sl.put("person", {"id": "first"}))
+            begin(sl.insert("person", {"id": "first"}))
             yield begin
         for one in begun:
             one.exception(timeout=60)
@@ -191,26 +191,34 @@ def test_a_schema_that_moves_under_a_group_is_noticed_by_those_whose_it_is(peopl
         wanted["tables"]["other"]["columns"]["more"] = "long?"
         elsewhere.schema_apply(wanted)
         with one_group(people_lake) as begin:
-            first = begin(sl.put("person", {"id": "a", "age": 2}))
-            second = begin(sl.put("other", {"id": "x", "age": 2}))
+            first = begin(sl.patch("person", "a", {"age": 2}))
+            second = begin(sl.insert("other", {"id": "x", "age": 2}))
     assert first.result().tables == {"person": 1} and second.result().tables == {"other": 1}
     assert people_lake._mutator._declared["main"].shape > old.shape
     assert people_lake.view().sql("select id, age, more from other").rows() == [("x", 2, None)]
 
 
 def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -> None:
-    """Rows that are judged by other rows, many rows and whole tables are planned by their own threads."""
+    """Rows that are judged by other rows, many rows and whole tables are planned by their own threads.
+
+    And who puts a row without a look at what is there does not wait for those that may have to read files.
+    """
     people_lake.create_table("named", {"id": "string", "name": "string"}, key=["id"], constraints=["unique(name)"])
     people_lake.mutate([sl.put("person", {"id": "a", "age": 3})])
     mutator = people_lake._mutator
 
-    def request(*statements: Any) -> mutate.Request:
-        view = people_lake.view()
-        return mutate.prepare(statements, None, view.state, branch="main", actor="a", message="")
+    def company(*statements: Any, expect: Any = None) -> Any:
+        state_of = people_lake.view().state
+        request = mutate.prepare(statements, expect, state_of, branch="main", actor="a", message="")
+        return mutator._company(request)
 
-    assert mutator._is_small(request(sl.put("person", {"id": "a"})))
-    assert not mutator._is_small(request(sl.put("person", {"id": "a"}), sl.put("named", {"id": "a", "name": "x"})))
-    assert not mutator._is_small(request(*(sl.put("person", {"id": str(n)}) for n in range(mutate.FEW_ROWS + 1))))
-    whole = request(sl.put("person", {"id": "a"}))
+    put = sl.put("person", {"id": "a"})
+    assert company(put) is mutator._blind
+    assert company(put, sl.delete("person", "b")) is mutator._seeing
+    assert company(put, expect=sl.row("person", "a", 1)) is mutator._seeing
+    assert company(put, sl.put("named", {"id": "a", "name": "x"})) is None
+    assert company(*(sl.put("person", {"id": str(n)}) for n in range(mutate.FEW_ROWS + 1))) is None
+    assert company(put, expect=[sl.row("person", str(n), 1) for n in range(mutate.FEW_ROWS)]) is None
+    whole = mutate.prepare([put], None, people_lake.view().state, branch="main", actor="a", message="")
     whole.whole = [people_lake.view().state("person")]
-    assert not mutator._is_small(whole)
+    assert mutator._company(whole) is None

@@ -157,7 +157,8 @@ class Mutator:
         self._appender = appender
         self._context = context
         self._turns = Turns()
-        self._groups: Groups[Request, Stored] = Groups(self._serve)
+        self._blind: Groups[Request, Stored] = Groups(self._serve)
+        self._seeing: Groups[Request, Stored] = Groups(self._serve)
         self._declared: dict[str, Declared] = {}
 
     def mutate(self, request: Request) -> Commit:
@@ -184,8 +185,9 @@ class Mutator:
         self._declared.clear()
 
     def _stored(self, request: Request) -> Stored:
-        if self._is_small(request):
-            (answer,) = self._groups.ask([request])
+        groups = self._company(request)
+        if groups is not None:
+            (answer,) = groups.ask([request])
         else:
             alone: _Asking = Member(request)
             self._serve([alone])
@@ -196,12 +198,15 @@ class Mutator:
             fail("mutate.after_commit")
         return answer
 
-    def _is_small(self, request: Request) -> bool:
-        """Whether others lose nothing by waiting for it: few rows, and none that is judged by rows of its tables."""
+    def _company(self, request: Request) -> Groups[Request, Stored] | None:
+        """With whom it is planned: few rows, which are judged by no others. Who sees no row waits for no file."""
         declared = self._declared.get(request.branch)
-        if declared is None or request.whole or len(request.changes) > FEW_ROWS:
-            return False
-        return not any(declared.depends(state.table.table_id) for state, _ in request.tables(declared))
+        if declared is None or request.whole or len(request.changes) + len(request.rows) > FEW_ROWS:
+            return None
+        tables = request.tables(declared)
+        if any(declared.depends(state.table.table_id) for state, _ in tables):
+            return None
+        return self._seeing if any(keys for _, keys in tables) else self._blind
 
     def _serve(self, group: Sequence[_Asking]) -> None:
         """Plan all of these, and store what is planned."""
