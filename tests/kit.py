@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -239,6 +240,7 @@ class Ran:
 def call(*arguments: str | Path, stdin: bytes = b"") -> Ran:
     """Run a command line in this process."""
     kept = sys.stdin, sys.stdout, sys.stderr
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     out, err = io.BytesIO(), io.BytesIO()
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin)))
     texts = sys.stdout, sys.stderr = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
@@ -248,6 +250,9 @@ def call(*arguments: str | Path, stdin: bytes = b"") -> Ran:
             text.flush()
     finally:
         sys.stdin, sys.stdout, sys.stderr = kept
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # a worker takes them, and its process would end with it
+                signal.signal(number, handler)
     return Ran(code, out.getvalue().decode(), err.getvalue().decode())
 
 
