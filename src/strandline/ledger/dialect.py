@@ -118,7 +118,7 @@ class Database:
                 if postgres.is_refused(error):
                     return None
                 if postgres.is_lost(error):
-                    raise _may_be_there() from error
+                    raise may_be_there("the ledger's database went away", "ledger_behind") from error
                 raise
 
         with self._translated():
@@ -226,7 +226,7 @@ class Database:
             _give_back(conn)
             found = self._ask(told, arrived)
             if found is None:
-                raise _may_be_there() from error
+                raise may_be_there("the ledger's database went away", "ledger_behind") from error
             if not found:
                 raise self._marked_undone(error) from error
 
@@ -271,11 +271,12 @@ class Database:
 UNDONE, UNKNOWN = "undone", "unknown"
 
 
-def _may_be_there() -> Busy:
+def may_be_there(happened: str, reason: str) -> Busy:
+    """The error of who can't be told whether a transaction was committed."""
     return Busy(
-        "the ledger's database went away in the middle of a commit: what was written may be there or not",
+        f"{happened} in the middle of a commit: what was written may be there or not",
         hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
-        reason="ledger_behind",
+        reason=reason,
         outcome=UNKNOWN,
     )
 

@@ -150,8 +150,10 @@ class Appender:
             asked = asked or is_unknown(error)
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
-                over = not asked and (alone or isinstance(error, TransientError))
-                joint.answer(copy.copy(error) if over else self._store_alone(joint.append, error))
+                if asked or not (alone or isinstance(error, TransientError)):
+                    joint.answer(self._store_alone(joint.append, error))
+                else:
+                    joint.answer(error if alone else copy.copy(error))
             return
         for joint, answer in zip(joints, answers, strict=True):
             joint.answer(answer)

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from strandline.errors import Busy
-from strandline.ledger.dialect import UNKNOWN
+from strandline.ledger.dialect import may_be_there
 
 C = TypeVar("C")
 A = TypeVar("A")
@@ -99,18 +98,10 @@ class Groups(Generic[C, A]):
             self._serve(group)
         except BaseException as error:
             for member in group:
-                if member.answer is None:
-                    member.answer = error if isinstance(error, Exception) or member in mine else _interrupted()
+                if member.answer is None and (isinstance(error, Exception) or member in mine):
+                    member.answer = error
+                elif member.answer is None:  # Ctrl-C is for the thread that gets it alone
+                    member.answer = may_be_there("the thread that did this for several was interrupted", "interrupted")
         finally:
             for member in group:
                 member.wake()
-
-
-def _interrupted() -> Busy:
-    """What the others are told when the thread that leads them is interrupted: Ctrl-C is for the main thread alone."""
-    return Busy(
-        "the thread that did this together with what it was asked for itself was interrupted",
-        reason="interrupted",
-        hint="Look whether it was done, or do it again under the same idempotency key.",
-        outcome=UNKNOWN,
-    )

@@ -225,11 +225,13 @@ class Mutator:
         try:
             declared, looks = self._look([member.call for member in members])
         except Exception as error:
-            if len(members) == 1 or isinstance(error, TransientError):
-                for member in members:
-                    member.answer = copy.copy(error)  # every thread raises its own
-            else:
-                for member in members:  # what is wrong with one is nothing to the others
+            if len(members) == 1:
+                members[0].answer = error
+                return
+            for member in members:
+                if isinstance(error, TransientError):  # nobody can look now; each raises an error of its own
+                    member.answer = copy.copy(error)
+                else:  # what is wrong with one is nothing to the others
                     yield from self._planned([member])
             return
         for member, look in zip(members, looks, strict=True):
