@@ -254,7 +254,7 @@ def _placed(uri: str, root: Path) -> str:
 
 
 def _has_pins(staging: Path) -> bool:
-    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}", read_only=True)
+    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}")  # a backup of an older format is brought up to date here
     try:
         with ledger.read() as conn:
             return bool(restores.pinned(conn))
@@ -285,7 +285,7 @@ def _in_the_way(root: Path, config: LakeConfig) -> dict[str, Path | None]:
 def _old_seq(url: str, root: Path, manifest: Manifest) -> int | None:
     """The counter of a ledger that is in the way; None when there is none, or none that can be read."""
     try:
-        old = Ledger.open(url, read_only=True)
+        old = Ledger.open(url, read_only=True, older=True)
     except StrandError:
         return None  # it is what was lost
     try:

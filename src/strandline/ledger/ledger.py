@@ -19,6 +19,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspec
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
 from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, was_undone
+from strandline.ledger.migrations import MIGRATIONS
 from strandline.ledger.pipeline import Row
 from strandline.ledger.postgres import keep_as_it_is
 from strandline.ledger.prepared import Prepared, Step, together
@@ -172,14 +173,20 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, url: str, *, read_only: bool = False) -> Ledger:
-        """Open what `create` made; an older format is migrated forward, unless the open is read-only."""
+    def open(cls, url: str, *, read_only: bool = False, older: bool = False) -> Ledger:
+        """Open what `create` made; an older format is migrated forward.
+
+        A read-only open changes nothing, so it refuses an older format; unless `older`, of a caller that reads only
+        what every format has.
+        """
         ledger = cls(Database(url, read_only=read_only))
         try:
             found = ledger.format()
             _refuse_newer(found)
             if found < schema.FORMAT and not read_only:
                 ledger._migrate()
+            elif found < schema.FORMAT and not older:
+                raise _not_migrated(found)
         except BaseException:
             ledger.close()
             raise
@@ -301,7 +308,7 @@ class Ledger:
             _lock_database(conn)
             found = int(conn.execute(select(schema.counter.c.format)).scalar_one())
             for version in range(found, schema.FORMAT):
-                schema.MIGRATIONS[version](conn)
+                MIGRATIONS[version](conn)
             conn.execute(update(schema.counter).values(format=schema.FORMAT))
 
 
@@ -339,7 +346,8 @@ def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None])
         return
     now_us = time.time_ns() // 1000
     counter = {"id": 1, "last_seq": 0, "last_at_us": now_us, "writes": 0, "format": schema.FORMAT}
-    conn.execute(insert(schema.counter).values(**counter, lake_id=new_id(), warehouse=warehouse))
+    ids = {"lake_id": new_id(), "generation": new_id()}
+    conn.execute(insert(schema.counter).values(**counter, **ids, warehouse=warehouse))
     conn.execute(
         insert(schema.branches).values(
             branch_id=new_id(), name=MAIN, kind="branch", protected=0, forked_at=0, created_at_us=now_us
@@ -358,6 +366,13 @@ def _refuse_used(conn: Connection, *, same_lake: bool) -> None:
             expected=None,
             actual="the ledger of another lake",
         )
+
+
+def _not_migrated(found: int) -> RecoveryRequired:
+    return RecoveryRequired(
+        f"this lake has format {found}, and is read in format {schema.FORMAT}",
+        hint="Open it once where it can be written, for instance with `strand recover`: that brings it up to date.",
+    )
 
 
 def _refuse_newer(found: int) -> None:

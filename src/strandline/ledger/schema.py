@@ -6,8 +6,6 @@ without another query. `docs/formats.md` describes the columns; a test holds the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -20,13 +18,13 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy import Connection as SqlConnection
 
 from strandline.ledger.metadata import metadata
 from strandline.ledger.service_schema import (
     dead_letters,
     deliveries,
     inbound_dead,
+    inbound_holes,
     inbound_marks,
     jobs,
     requests,
@@ -39,7 +37,6 @@ from strandline.ledger.service_schema import (
 
 __all__ = [
     "FORMAT",
-    "MIGRATIONS",
     "RETIRED",
     "audit",
     "batches",
@@ -53,6 +50,7 @@ __all__ = [
     "holds",
     "idempotency",
     "inbound_dead",
+    "inbound_holes",
     "inbound_marks",
     "intent_tables",
     "intents",
@@ -81,12 +79,15 @@ __all__ = [
     "workers",
 ]
 
-FORMAT = 1
+FORMAT = 2
 RETIRED = 1_000_000
 """The format of a ledger that a restore has put another in the place of: every process refuses to write it."""
 
 # The one row that orders everything: the last seq, the last time, the number of write transactions, the format, the
-# lake's own id, and the warehouse it was made with.
+# lake's own id, and the warehouse it was made with. `generation` is made anew by init, restore and clone. `place` is
+# the real path of a SQLite ledger ('' on Postgres, and until a lake of format 1 is placed). `fence` is the number that
+# the warehouse's marker has too: raised on both sides before anything is deleted. `wall_from_us` is since when
+# deletions go by the wall clock although the ledger's time is ahead of it, by a person's word.
 counter = Table(
     "counter",
     metadata,
@@ -97,6 +98,10 @@ counter = Table(
     Column("format", Integer, nullable=False),
     Column("lake_id", Text, nullable=False),
     Column("warehouse", Text, nullable=False),
+    Column("generation", Text, nullable=False, server_default=""),
+    Column("place", Text, nullable=False, server_default=""),
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    Column("wall_from_us", BigInteger),
 )
 
 # The last write transactions, by number and by the id that each was given. Whoever lost the answer to a commit looks
@@ -167,7 +172,8 @@ schemas = Table(
 
 # Up to `swept_seq` versions may be known by no hash any more: they are in a state, or are looked for in the log.
 # `kept_from` is the number of the commit from which on retention has kept a keyed table: who looks back at one that
-# does not reach it may lack rows. 0: all are there.
+# does not reach it may lack rows. 0: all are there. `rewrites` is raised by whatever changes visible rows otherwise
+# than by versions above `last_seq`: what was read of a table under another number may not be shown any more.
 heads = Table(
     "heads",
     metadata,
@@ -186,6 +192,7 @@ heads = Table(
     Column("rows_dropped", BigInteger, nullable=False),
     Column("rows_pruned", BigInteger, nullable=False),
     Column("rows_quarantined", BigInteger, nullable=False),
+    Column("rewrites", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("branch_id", "table_id"),
 )
 
@@ -497,6 +504,3 @@ query_marks = Table(
     Column("last_batch", BigInteger, nullable=False),
     PrimaryKeyConstraint("query_id", "table_id"),
 )
-
-# How to get from a format to the next. Each runs inside the transaction that also raises the format.
-MIGRATIONS: dict[int, Callable[[SqlConnection], None]] = {}

@@ -17,7 +17,9 @@ from sqlalchemy import (
 
 from strandline.ledger.metadata import metadata
 
-# A sink: its settings without secrets, the tables it follows (null: all), where it began.
+# A sink: its settings without secrets, the tables it follows (null: all), where it began. `from_config` is 1 when a
+# section of `strand.toml` made it, null in a lake of format 1 until the config was looked at. `paused` says why it
+# does not deliver. `receiver` is the lake id that its destination had at the first contact.
 sinks = Table(
     "sinks",
     metadata,
@@ -31,9 +33,14 @@ sinks = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("hold_until_us", BigInteger),
     Column("ticked_at_us", BigInteger),
+    Column("from_config", SmallInteger),
+    Column("paused", Text),
+    Column("receiver", Text),
 )
 
-# How far a sink has come in a stream, and what it has delivered there.
+# How far a sink has come in a stream, and what it has delivered there. `acked_epoch` is the highest epoch of which the
+# destination has acked anything. The `chunk_` columns are the last chunk that had rows: its range, and the digest of
+# its canonical rows. Up to `lacking_upto` only rows are sent that the destination lacks.
 watermarks = Table(
     "watermarks",
     metadata,
@@ -51,6 +58,11 @@ watermarks = Table(
     Column("delivered_at_us", BigInteger),
     Column("last_error", Text),
     Column("last_error_at_us", BigInteger),
+    Column("acked_epoch", Integer),
+    Column("chunk_since", BigInteger),
+    Column("chunk_until", BigInteger),
+    Column("chunk_digest", Text),
+    Column("lacking_upto", BigInteger),
     PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
 )
 
@@ -169,7 +181,8 @@ tokens = Table(
     Column("revoked_at_us", BigInteger),
 )
 
-# How far a stream of another lake has come here. All ids but `local_table_id` are the sender's.
+# How far a stream of another lake has come here. All ids but `local_table_id` are the sender's, and so is
+# `generation`. The `chunk_` columns are the last chunk that had rows, as the sender's `watermarks` have it.
 inbound_marks = Table(
     "inbound_marks",
     metadata,
@@ -184,6 +197,10 @@ inbound_marks = Table(
     Column("local_table_id", Text, ForeignKey("tables.table_id"), nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
+    Column("generation", Text),
+    Column("chunk_since", BigInteger),
+    Column("chunk_until", BigInteger),
+    Column("chunk_digest", Text),
     PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition"),
 )
 
@@ -200,6 +217,22 @@ inbound_dead = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "seq"),
+)
+
+# Ranges that a sender passed over by a person's word, because retention had removed their rows there.
+inbound_holes = Table(
+    "inbound_holes",
+    metadata,
+    Column("lake_id", Text, nullable=False),
+    Column("sink_id", Text, nullable=False),
+    Column("branch_id", Text, nullable=False),
+    Column("table_id", Text, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "epoch", "since"),
 )
 
 # The backups that this ledger was restored from: the counter as the backup had it, and as it was raised to.
