@@ -8,10 +8,11 @@ from strandline import config as configuration
 from strandline.config import Store
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
-from strandline.engines.warehouse import MARKER, claim, owner_of, refuse_other
+from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
 from strandline.errors import Conflict, Environment, NotFound
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
+from strandline.operations.fence import Fence
 
 
 def create(root: Path, *, ledger: str | None = None, warehouse: str | None = None, store: Store | None = None) -> Lake:
@@ -26,12 +27,13 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
     try:
         root.mkdir(parents=True, exist_ok=True)
         url = configuration.ledger_url(root, ledger or configuration.DEFAULT_LEDGER)
-        uri = configuration.warehouse_uri(root, warehouse or configuration.DEFAULT_WAREHOUSE)
+        uri = canonical(configuration.warehouse_uri(root, warehouse or configuration.DEFAULT_WAREHOUSE))
         place = Place(uri, configuration.store_with_environment(store or Store()))
+        refuse_nested(place)
         owner = owner_of(place)
         made = Ledger.create(url, uri, lambda lake_id: refuse_other(place, owner, lake_id))
         try:
-            claim(place, made.lake_id())
+            Fence(made, place).raise_()
         finally:
             made.close()
         configuration.write_default(
@@ -78,7 +80,7 @@ def _refuse_occupied(root: Path) -> None:
 def _is_ours(entry: Path) -> bool:
     """What an init that was killed may have left."""
     if entry.name == configuration.DEFAULT_WAREHOUSE and entry.is_dir():
-        return {inner.name for inner in entry.iterdir()} <= {MARKER}
+        return {inner.name for inner in entry.iterdir()} <= LEFT_BY_INIT
     return entry.name in _OURS or entry.name.startswith(f".{configuration.FILE_NAME}.")
 
 

@@ -23,6 +23,7 @@
         ├── Environment        environment          Java, permissions, packages
         ├── NewerFormat        newer_format         the lake was written by a newer strandline
         ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
+        ├── Displaced          displaced            a copied or moved lake, or a warehouse that is not its own
         ├── Damaged            damaged              bytes that should be there are not
         └── Internal           internal             a bug
 
@@ -213,6 +214,16 @@ class RecoveryRequired(PersonError):
 
     code, http_status, exit_code = "recovery_required", 503, 6
     hint = "`strand doctor` says which record, and what to do."
+
+
+class Displaced(PersonError):
+    """The lake is not where it was made, or its warehouse is not its own any more; nothing was written.
+
+    `detail["kind"]` is copied, other_warehouse, no_marker or fenced.
+    """
+
+    code, http_status, exit_code = "displaced", 503, 6
+    hint = "`strand doctor` says where the lake is at home, and what to do."
 
 
 class Damaged(PersonError):

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from strandline import config as configuration
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest, Conflict, InvalidRows
@@ -20,8 +19,9 @@ from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
-from strandline.ledger.ledger import MAIN, Ledger
+from strandline.ledger.ledger import MAIN
 from strandline.model.tables import Ack, Dedupe, Table, TableState
+from strandline.operations.placing import open_at_home
 from strandline.versioned import SCHEMA_RETRIES, Versioned
 from strandline.views.view import View
 
@@ -60,10 +60,8 @@ class Lake(Versioned):
 
     def __init__(self, root: Path, *, read_only: bool = False, report: Report | None = None) -> None:
         self.root = root
-        self.config = configuration.load(root)
         self.read_only = read_only
-        know(self.config.warehouse, self.config.store)
-        self.ledger = Ledger.open(self.config.ledger, read_only=read_only)
+        self.config, self.ledger, self.displaced = open_at_home(root, read_only=read_only)
         self._owner = owners.register()
         self._appender = Appender(self.ledger)
         self._states: dict[tuple[str, str], TableState] = {}
@@ -527,6 +525,7 @@ class Lake(Versioned):
         """What operations on this lake run in."""
         if self._context is None:
             from strandline.operations.context import Context, silent
+            from strandline.operations.fence import Fence
             from strandline.operations.staging import Staging
             from strandline.operations.watch import Watch
 
@@ -534,6 +533,7 @@ class Lake(Versioned):
                 ledger=self.ledger,
                 owner=self._owner,
                 staging=Staging(self.config.warehouse),
+                fence=Fence.of(self.ledger, self.config),
                 iceberg=self.iceberg,
                 watch=Watch(self.config.lease.ttl_s),
                 ttl_s=self.config.lease.ttl_s,
@@ -553,11 +553,10 @@ class Lake(Versioned):
             if self._iceberg is None:
                 from strandline.engines.spark.iceberg import Iceberg
                 from strandline.engines.spark.session import catalog_properties, lake_session, start
-                from strandline.engines.warehouse import Place, claim
 
                 if self._report is not None:
                     self._report("starting Spark", 0, None)
-                claim(Place(self.config.warehouse, self.config.store), self.ledger.lake_id())
+                self.context.fence.raise_()
                 root = start(self.config.spark.master, self.config.spark.conf)
                 login = self.ledger.database.login()
                 catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, login, self.config.store)

@@ -61,6 +61,8 @@ def _status(page: dict[str, Any]) -> None:
     output.say(f"lake       {page['lake']}")
     output.say(f"ledger     {page['ledger']}  (format {page['format']})")
     output.say(f"warehouse  {page['warehouse']}")
+    if page["displaced"]:
+        output.say(f"NOT AT HOME: {page['displaced']}")
     output.say()
     if page["tables"]:
         output.table(
@@ -192,6 +194,10 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="TABLE", help="With --fix: move this table's `main` off somebody else's commit."),
     ] = None,
+    claim_warehouse: Annotated[
+        bool,
+        typer.Option("--claim-warehouse", help="With --fix: this ledger is the one whose warehouse it is."),
+    ] = False,
     failpoints: Annotated[bool, typer.Option("--failpoints", help="List the names for STRAND_FAILPOINTS.")] = False,
 ) -> None:
     """Check everything that can be checked, and say what to do. Exit code 6 when a person is needed.
@@ -205,8 +211,9 @@ def doctor(
         return
     from strandline.reports import doctor as reports
 
-    if take_back and not fix:
-        raise BadRequest("--take-back changes the lake", hint="Add --fix to say that it may.")
+    if (take_back or claim_warehouse) and not fix:
+        option = "--take-back" if take_back else "--claim-warehouse"
+        raise BadRequest(f"{option} changes the lake", hint="Add --fix to say that it may.")
     fixed: list[str] = []
     with session.open(read_only=not fix) as lake:
         if fix:
@@ -214,7 +221,8 @@ def doctor(
 
             for name in take_back or ():
                 lake.view().state(name)
-            fixed = repairs.fix(lake, take_back=take_back or ())
+            fixed = [lake.context.fence.claim()] if claim_warehouse else []
+            fixed += repairs.fix(lake, take_back=take_back or ())
         findings = reports.examine(lake, deep=deep)
     ok = all(finding.severity != "error" for finding in findings)
     document = {

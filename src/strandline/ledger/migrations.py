@@ -19,6 +19,7 @@ COLUMNS_OF_2: tuple[Column[object], ...] = (
     db.counter.c.generation,
     db.counter.c.place,
     db.counter.c.fence,
+    db.counter.c.raising,
     db.counter.c.wall_from_us,
     db.heads.c.rewrites,
     db.sinks.c.from_config,

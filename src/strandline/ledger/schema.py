@@ -86,8 +86,9 @@ RETIRED = 1_000_000
 # The one row that orders everything: the last seq, the last time, the number of write transactions, the format, the
 # lake's own id, and the warehouse it was made with. `generation` is made anew by init, restore and clone. `place` is
 # the real path of a SQLite ledger ('' on Postgres, and until a lake of format 1 is placed). `fence` is the number that
-# the warehouse's marker has too: raised on both sides before anything is deleted. `wall_from_us` is since when
-# deletions go by the wall clock although the ledger's time is ahead of it, by a person's word.
+# the warehouse's marker has too: raised on both sides before anything is deleted, 0 until the warehouse is claimed.
+# `raising` is the operation that is raising it now. `wall_from_us` is since when deletions go by the wall clock
+# although the ledger's time is ahead of it, by a person's word.
 counter = Table(
     "counter",
     metadata,
@@ -101,6 +102,7 @@ counter = Table(
     Column("generation", Text, nullable=False, server_default=""),
     Column("place", Text, nullable=False, server_default=""),
     Column("fence", BigInteger, nullable=False, server_default="0"),
+    Column("raising", Text),
     Column("wall_from_us", BigInteger),
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.owner import Owner
+from strandline.operations.fence import Fence
 from strandline.operations.staging import Staging
 from strandline.operations.watch import Watch
 
@@ -52,6 +53,7 @@ class Context:
     ledger: Ledger
     owner: Owner
     staging: Staging
+    fence: Fence
     iceberg: Callable[[], Iceberg]
     watch: Watch
     ttl_s: float

@@ -64,6 +64,8 @@ def tidy_loads(ctx: Context) -> None:
     _finish_unrepeated(ctx)
     with ctx.ledger.read() as conn:
         finished = loads.finished_loads(conn)
+    if finished and not _may_delete(ctx):
+        return
     for load_id in finished:
         try:
             ctx.staging.remove(load_id)
@@ -71,6 +73,16 @@ def tidy_loads(ctx: Context) -> None:
                 loads.forget_load(txn, load_id)
         except (StrandError, OSError) as error:
             log.warning("folder left for later", load=load_id, error=str(error))
+
+
+def _may_delete(ctx: Context) -> bool:
+    """Raise the fence; where that is refused, folders stay, and the lake opens all the same."""
+    try:
+        ctx.fence.raise_()
+    except StrandError as error:
+        log.warning("folders left for later", error=str(error))
+        return False
+    return True
 
 
 def _finish_unrepeated(ctx: Context) -> None:
@@ -178,6 +190,8 @@ def _recover_one(ctx: Context, intent: Intent, lease: leases.Lease | None, *, wi
 
 def _decide(ctx: Context, seen: Intent, judged: leases.Lease | None) -> tuple[Outcome, str] | None:
     """The ledger half, in one transaction; None when the owner has shown since it was judged that it lives."""
+    if seen.phase == "staged":
+        ctx.fence.compare()
 
     def decide(txn: Txn) -> tuple[Outcome, str] | None:
         intent = intents.read_intent(txn.conn, seen.op_id)

@@ -26,6 +26,7 @@ def settle(ctx: Context, op_id: str, *, recovering: bool) -> list[str]:
         intent = intents.read_intent(conn, op_id)
     if not isinstance(intent, Intent) or intent.phase not in ("published", "abandoned"):
         return []
+    ctx.fence.compare()
     warnings: list[str] = []
     for scope in intent.scopes:
         report = _settle_table(ctx, ctx.iceberg(), scope, op_id)
@@ -69,6 +70,7 @@ def _remove_condemned(ctx: Context, intent: Intent) -> list[str]:
     for effect in intent.effects.tables if intent.effects is not None else ():
         if not effect.condemned:
             continue
+        ctx.fence.raise_()
         fail("expire.before_delete")
         gone = expire(ctx.iceberg(), names[effect.table_id], effect.condemned)
         fail("expire.after_delete")

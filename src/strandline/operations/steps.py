@@ -83,6 +83,7 @@ class Operation(Protocol):
 
 def run(ctx: Context, operation: Operation) -> Done | None:
     """Run an operation from begin to settle; None when there was nothing to do."""
+    ctx.fence.compare()  # also before anything is staged: Iceberg's own commits remove metadata files
     recovery.recover(ctx, with_iceberg=True)
     running = _begin(ctx, operation)
     if running is None:
@@ -190,6 +191,7 @@ def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> 
         staged = ctx.ledger.run(set_staged)
         fail("staged.after_commit")
         with span("publish", op=running.op_id):
+            ctx.fence.compare()
             ctx.ledger.run(set_published)
         fail("publish.after_commit")
     except LeaseLost:

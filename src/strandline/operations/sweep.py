@@ -110,7 +110,7 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
         pass
     while touches.sweep_touches(ctx.ledger, grace_s=grace_s) > 0:
         pass
-    left, warnings = _remove(found)
+    left, warnings = _remove(ctx, found)
     after = {"batches": _released(ctx, grace_s), **_hashes(ctx, grace_s), **left}
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
@@ -185,12 +185,14 @@ def _sweep_table(ctx: Context, table: Table, older_than_s: float, *, dry_run: bo
         detail = {one.what: list(one.names) for one in found if one.names}
         after = dict.fromkeys(before, 0)
         return Maintained(table.name, before, after, dry_run=True, complete=not any(before.values()), detail=detail)
-    left, warnings = _remove(found)
+    left, warnings = _remove(ctx, found)
     return Maintained(table.name, before, left, complete=not any(left.values()), warnings=tuple(warnings))
 
 
-def _remove(found: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
+def _remove(ctx: Context, found: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
     """Remove all of it; what can't be removed now is counted, and left to the next sweep."""
+    if any(one.names for one in found):
+        ctx.fence.raise_()
     left: dict[str, int] = {}
     warnings: list[str] = []
     for one in found:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from strandline.engines.duck.relations import local_path
 from strandline.engines.metadata import size_of
 from strandline.engines.storage import S3, entries, open_uri
-from strandline.engines.warehouse import Place, owner_of
+from strandline.errors import Conflict, Displaced, StrandError
 from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
@@ -29,16 +29,22 @@ YOUNG_S = 24 * 3600
 
 
 def warehouse(look: Look) -> Iterator[Finding]:
-    """The warehouse is this lake's own."""
-    config = look.lake.config
-    owner, lake_id = owner_of(Place(config.warehouse, config.store)), look.lake.ledger.lake_id()
-    if owner is not None and owner != lake_id:
+    """The lake is where it was made, and the warehouse is its own: no other lake's, and no other copy's."""
+    lake = look.lake
+    error: StrandError | None = lake.displaced
+    kind = "displaced"
+    if error is None:
+        try:
+            lake.context.fence.compare()
+        except (Conflict, Displaced) as refusal:
+            error, kind = refusal, str(refusal.detail["kind"])
+    if error is not None:
         yield Finding(
-            kind="warehouse_taken",
-            about=config.warehouse,
-            what=f"the warehouse {config.warehouse} belongs to another lake ({owner}), and this one is {lake_id}",
-            meaning="Two ledgers would remove each other's files. Flushes refuse to begin.",
-            fix="correct [lake] warehouse or ledger in strand.toml",
+            kind=kind,
+            about=lake.config.warehouse,
+            what=str(error),
+            meaning="Whatever writes to the warehouse refuses to begin. What was appended is safe in the ledger.",
+            fix=error.hint,
         )
 
 

@@ -47,6 +47,7 @@ def status(lake: Lake) -> dict[str, Any]:
         "lake_id": lake.ledger.lake_id(),
         "ledger": lake.config.ledger_shown,
         "warehouse": lake.config.warehouse,
+        "displaced": None if lake.displaced is None else str(lake.displaced),
         "format": lake.ledger.format(),
         "tables": [_table(describe(view, name), view.state(name).tail, now_us) for name in view.tables],
         "branches": [_branch(one, tails, refuse, now_us) for one in branches],

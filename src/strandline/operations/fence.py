@@ -1,0 +1,130 @@
+"""The fence between copies of one lake, held in the ledger and in the warehouse's marker.
+
+Before a publish the two are compared; before anything is deleted both are raised. Processes of one lake share a ledger,
+so they always agree. A copy of the ledger has a number of its own: as soon as one of them raises, the other is behind,
+and writes nothing any more. Every process raises when it starts Spark too, because Iceberg's commits remove old
+metadata files on their own.
+"""
+
+from __future__ import annotations
+
+from strandline.config import LakeConfig
+from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
+from strandline.errors import Busy, Displaced
+from strandline.failpoints import fail
+from strandline.ledger import places
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.places import Home
+
+ATTEMPTS = 50
+CLAIM = "strand doctor --fix --claim-warehouse"
+
+
+class Fence:
+    """What keeps a copy of this lake, or an older ledger of it, from writing to the warehouse."""
+
+    def __init__(self, ledger: Ledger, warehouse: Place) -> None:
+        self._ledger = ledger
+        self._warehouse = warehouse
+
+    @classmethod
+    def of(cls, ledger: Ledger, config: LakeConfig) -> Fence:
+        """The fence of a lake."""
+        return cls(ledger, Place(config.warehouse, config.store))
+
+    def compare(self) -> None:
+        """Displaced unless the warehouse's marker has this ledger's number.
+
+        A raise is noted in the ledger before it is in the marker. So if the ledger, read after the marker, says what it
+        said before, the marker was changed by something that does not share this ledger.
+        """
+        for _ in range(ATTEMPTS):
+            home, marker = self._home(), read_marker(self._warehouse)
+            if agrees(home, marker):
+                return
+            if self._home() == home:
+                raise refusal(home, marker, self._warehouse)
+        raise Busy(f"the marker of {self._warehouse.uri} keeps changing", reason="contention")
+
+    def raise_(self) -> None:
+        """Raise the number on both sides: a copy of the ledger that was taken before can't write from here on."""
+        if self._ledger.database.read_only:
+            return  # Spark reads, and nothing is deleted
+        self.compare()  # before anything is made in a folder that may be an empty mount point
+        begun = self._ledger.run(places.begin_raise)
+        assert begun.raising is not None
+        goal = Marker(begun.lake_id, begun.generation, begun.fence + 1, begun.raising)
+
+        def raised(marker: Marker | None) -> Marker:
+            if marker is not None and self._home().fence > begun.fence:
+                return marker  # another process of this lake has raised it for us, and may have gone on
+            if not agrees(begun, marker):
+                raise refusal(begun, marker, self._warehouse)
+            return goal
+
+        def confirm(txn: Txn) -> None:
+            places.confirm_raise(txn, begun)
+            fail("fence.before_commit")
+
+        fail("fence.before_marker")
+        swap_marker(self._warehouse, raised)
+        fail("fence.after_marker")
+        self._ledger.run(confirm)
+        fail("fence.after_commit")
+
+    def claim(self) -> str:
+        """By a person's word this ledger is the one: put the marker back, above every number that either side has."""
+        home = self._home()
+        fence = home.fence
+
+        def claimed(marker: Marker | None) -> Marker:
+            nonlocal fence
+            refuse_other(self._warehouse, None if marker is None else marker.lake, home.lake_id)
+            fence = max(home.fence, 0 if marker is None else marker.fence) + 1
+            return Marker(home.lake_id, home.generation, fence, "claimed")
+
+        fail("claim.before_marker")
+        swap_marker(self._warehouse, claimed)
+        fail("claim.after_marker")
+        self._ledger.run(lambda txn: places.set_fence(txn, fence))
+        return f"the warehouse {self._warehouse.uri} is claimed by this ledger, with fence {fence}"
+
+    def _home(self) -> Home:
+        with self._ledger.read() as conn:
+            return places.read_home(conn)
+
+
+def agrees(home: Home, marker: Marker | None) -> bool:
+    """Whether a marker is what this ledger has left in its warehouse, or is about to leave there."""
+    if marker is None:
+        return home.fence == 0 and not home.has_rows
+    if marker.lake != home.lake_id:
+        return False
+    if home.fence == 0 and not marker.generation:
+        return True  # a lake of format 1 left its id alone
+    ahead = home.raising is not None and (marker.fence, marker.op) == (home.fence + 1, home.raising)
+    return marker.generation == home.generation and (ahead or (marker.fence == home.fence and home.fence > 0))
+
+
+def refusal(home: Home, marker: Marker | None, warehouse: Place) -> Displaced:
+    """Why a marker keeps this lake from writing, and what a person can do."""
+    if marker is None:
+        return Displaced(
+            f"the warehouse {warehouse.uri} has no marker, though this lake has claimed it: it is not mounted, was "
+            "emptied, or is another one. Nothing was written there",
+            hint=f"Mount or correct it, and go on. If it was emptied for good, `{CLAIM}` puts the marker back.",
+            kind="no_marker",
+            warehouse=warehouse.uri,
+        )
+    refuse_other(warehouse, marker.lake, home.lake_id)
+    return Displaced(
+        f"another copy of this lake, or a newer ledger, wrote to the warehouse {warehouse.uri}: its marker has fence "
+        f"{marker.fence} of generation {marker.generation or '(none)'}, and this ledger has fence {home.fence} of "
+        f"generation {home.generation}",
+        hint="Stop this copy, and use the other. If this ledger is the one to go on with, stop the other for good: "
+        f"`{CLAIM}` takes the warehouse back, and `strand doctor` says which files are gone.",
+        kind="fenced",
+        warehouse=warehouse.uri,
+        expected=home.fence,
+        actual=marker.fence,
+    )
