@@ -10,7 +10,11 @@ deleted: a process that still has it open is refused at its next write. That hol
 also when the restored one goes elsewhere. The config is put in its place last, so a restore that was killed leaves no
 lake, and is simply run again.
 
-Iceberg's metadata names files by their full address, so the warehouse must be where it was.
+Iceberg's metadata names files by their full address. Where the warehouse is not where it was, the metadata is written
+again for its new place, and the data files are copied there; nothing in the old place is touched.
+
+The warehouse's marker gets the restored ledger's generation when the old lake is closed, and before there is a new one:
+from then on every other copy of this lake is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TypeVar
 
 import orjson
 
@@ -28,20 +34,36 @@ from strandline import config as configuration
 from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
+from strandline.engines.moving import Move, Source, at
 from strandline.engines.storage import know, open_uri
-from strandline.engines.warehouse import Place, owner_of, refuse_other
-from strandline.errors import BadRequest, Conflict, Damaged, NotFound, StrandError
+from strandline.engines.warehouse import (
+    Marker,
+    Place,
+    canonical,
+    is_same_place,
+    owner_of,
+    read_marker,
+    refuse_nested,
+    refuse_other,
+    swap_marker,
+)
+from strandline.errors import Conflict, Damaged, NotFound, StrandError
 from strandline.failpoints import fail
 from strandline.lake import Lake
 from strandline.ledger import copying, restores
 from strandline.ledger.catalog import forget, metadata_locations
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.ledger import Ledger, Txn
+from strandline.ledger.moving import be_another_lake, be_at_home
+from strandline.ledger.places import Home, read_home
 from strandline.ledger.restores import Restored
 from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest, StoredFile
 from strandline.model.moments import text_of
 from strandline.operations.context import Report, silent
+from strandline.operations.moving import copy_tables
 from strandline.sinks.instances import destination
 from strandline.sinks.marks import Asked, ask
+
+T = TypeVar("T")
 
 STAGING = ".restoring"
 STAGED_CONFIG = ".restoring.toml"
@@ -63,39 +85,84 @@ class Restoration:
 
 
 def restore(
-    folder: Path, to: Path, *, replace: bool = False, ledger: str | None = None, report: Report = silent
+    folder: Path,
+    to: Path,
+    *,
+    replace: bool = False,
+    ledger: str | None = None,
+    warehouse: str | None = None,
+    report: Report = silent,
 ) -> Restoration:
-    """Put a backup in the place of a lost lake. `ledger` is another database for it than the config's."""
+    """Put a backup in the place of a lost lake, or elsewhere.
+
+    `ledger` and `warehouse` are others than the config's; a path starts at the lake's folder.
+    """
     folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
     manifest = read_manifest(folder)
     verify(folder, manifest, report)
     _refuse_occupied(root, replace)
-    staging, made = root / STAGING, not root.exists()
-    text = _config_text(folder, root)
+    made = not root.exists()
     try:
-        config = _stage(folder, root, text, ledger)
-        _refuse_elsewhere(manifest, config, root, _has_pins(staging))
+        config = _stage(folder, root, _config_text(folder, root), ledger, warehouse)
         restored = _prepare(folder, manifest, root, config, report)
     except Exception:
-        if made:
-            shutil.rmtree(root)
-        elif (root / FILE_NAME).exists():  # else the config is in there alone: a restore was killed before this one
-            shutil.rmtree(staging)
+        _tidy(root, made)
         raise
     aside = _put_aside(root, config, restored)
-    _put_in_place(root, staging, config)
+    _take_over(root, config, restored.restore_id)
+    _put_in_place(root, config)
     fail("restore.after_config")
     asked = _ask(root, report)
     _record_again(folder, manifest, root)
     return Restoration(manifest, restored, aside, asked)
 
 
+def make_clone(
+    folder: Path, to: Path, *, ledger: str | None = None, warehouse: str | None = None, report: Report = silent
+) -> Manifest:
+    """Make a lake of its own out of a backup: another id, no file in common, sinks that wait for a person."""
+    folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
+    manifest = read_manifest(folder)
+    verify(folder, manifest, report)
+    _refuse_occupied(root, replace=False)
+    made = not root.exists()
+    try:
+        text = (folder / CONFIG).read_text(encoding="utf-8") or "[lake]\n"
+        url, uri = ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE
+        config = _stage(folder, root, text, url, uri)
+        place = _warehouse_of(root, config)
+        _refuse_shared(root, config, manifest, place)
+        report("copying files", 0, None)
+        _copy_elsewhere(folder, manifest, config, place, report)
+        fail("clone.after_files")
+        _change(config.root, lambda txn: be_another_lake(txn, f"it came with a clone of lake {manifest.lake_id}"))
+        _forget_tables(config.root)
+    except Exception:
+        _tidy(root, made)
+        raise
+    _take_over(root, config, _clone_op(root))
+    _put_in_place(root, config)
+    fail("clone.after_config")
+    return manifest
+
+
+def _tidy(root: Path, made: bool) -> None:
+    if made:
+        shutil.rmtree(root)
+    elif (root / FILE_NAME).exists():  # else the config is in there alone: a restore was killed before this one
+        shutil.rmtree(root / STAGING)
+
+
 def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, report: Report) -> Restored:
     """All that can be done while the old lake is still in its place."""
     staging = config.root
-    place = Place(_placed(config.warehouse, root), config.store)
+    place = _warehouse_of(root, config)
     refuse_other(place, owner_of(place), manifest.lake_id)
     know(manifest.warehouse, config.store)
+    know(place.uri, config.store)
+    is_elsewhere = not is_same_place(manifest.warehouse, place.uri)
+    if is_elsewhere:
+        refuse_nested(place)
     if not config.ledger.startswith(SQLITE):
         copying.refuse_used(config.ledger)
     olds = [_old_seq(url, root, manifest) for url in _in_the_way(root, config)]
@@ -103,9 +170,12 @@ def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, r
     fail("restore.before_record")
     _record(folder, manifest, above + restores.JUMP, root)
     fail("restore.after_record")
-    restored = _raise(staging, manifest, above)
+    restored = _change(staging, lambda txn: restores.rebase(txn, manifest.backup_id, above))
     fail("restore.after_raise")
-    _put_files(folder, manifest, report)
+    if is_elsewhere:
+        _copy_elsewhere(folder, manifest, config, place, report)
+    else:
+        _put_files(folder, manifest, report)
     _forget_tables(staging)
     fail("restore.after_files")
     return restored
@@ -220,7 +290,7 @@ def _config_text(folder: Path, root: Path) -> str:
     return text
 
 
-def _stage(folder: Path, root: Path, text: str, ledger: str | None) -> LakeConfig:
+def _stage(folder: Path, root: Path, text: str, ledger: str | None, warehouse: str | None) -> LakeConfig:
     """Copy the databases, the config and the ledger's password to where they are prepared."""
     staging, partial = root / STAGING, root / STAGED_CONFIG
     root.mkdir(parents=True, exist_ok=True)
@@ -229,8 +299,10 @@ def _stage(folder: Path, root: Path, text: str, ledger: str | None) -> LakeConfi
     staging.mkdir(parents=True)
     partial.rename(staging / FILE_NAME)
     if ledger is not None:
-        shown = configuration.put_password_away(staging, ledger)
-        (staging / FILE_NAME).write_text(_with_ledger(text, shown), encoding="utf-8")
+        text = _with_setting(text, "ledger", configuration.put_password_away(staging, ledger))
+    if warehouse is not None:
+        text = _with_setting(text, "warehouse", warehouse)
+    (staging / FILE_NAME).write_text(text, encoding="utf-8")
     if not (staging / PASSWORD_FILE).exists() and (root / PASSWORD_FILE).exists():
         (staging / PASSWORD_FILE).parent.mkdir(mode=0o700)
         shutil.copy(root / PASSWORD_FILE, staging / PASSWORD_FILE)
@@ -238,14 +310,25 @@ def _stage(folder: Path, root: Path, text: str, ledger: str | None) -> LakeConfi
         if (folder / name).exists():
             shutil.copyfile(folder / name, staging / name)
             sync(staging / name)
-    return configuration.load(staging)
+    config = configuration.load(staging)
+    _bring_up_to_date(staging)
+    return config
 
 
-def _with_ledger(text: str, ledger: str) -> str:
-    """A config with another ledger."""
-    line = f"ledger = {orjson.dumps(ledger).decode()}"
-    changed, count = re.subn(r"^ledger\s*=.*$", lambda _: line, text, count=1, flags=re.MULTILINE)
-    return changed if count else re.sub(r"^\[lake\]$", lambda _: f"[lake]\n{line}", text, count=1, flags=re.MULTILINE)
+def _bring_up_to_date(staging: Path) -> None:
+    """A backup of an older format is migrated here."""
+    Ledger.open(f"sqlite:///{staging / LEDGER}").close()
+
+
+def _with_setting(text: str, key: str, value: str) -> str:
+    """A config with another ledger or warehouse; sinks have keys of these names too, in sections of their own."""
+    line = f"{key} = {orjson.dumps(value).decode()}"
+    head, section, rest = text.partition("[lake]")
+    if not section:
+        return f"[lake]\n{line}\n\n{text}"
+    inside, separator, others = re.split(r"(^\[|\Z)", rest, maxsplit=1, flags=re.MULTILINE)
+    kept = re.sub(rf"^\s*{key}\s*=.*\n?", "", inside, flags=re.MULTILINE)
+    return f"{head}[lake]\n{line}\n{kept.lstrip()}{separator}{others}"
 
 
 def _placed(uri: str, root: Path) -> str:
@@ -253,22 +336,34 @@ def _placed(uri: str, root: Path) -> str:
     return uri.replace(str(root / STAGING), str(root))
 
 
-def _has_pins(staging: Path) -> bool:
-    ledger = Ledger.open(f"sqlite:///{staging / LEDGER}")  # a backup of an older format is brought up to date here
-    try:
-        with ledger.read() as conn:
-            return bool(restores.pinned(conn))
-    finally:
-        ledger.close()
+def _warehouse_of(root: Path, config: LakeConfig) -> Place:
+    """The warehouse of the lake that is being made."""
+    return Place(canonical(_placed(config.warehouse, root)), config.store)
 
 
-def _refuse_elsewhere(manifest: Manifest, config: LakeConfig, root: Path, has_pins: bool) -> None:
-    warehouse = _placed(config.warehouse, root)
-    if has_pins and warehouse != manifest.warehouse:
-        raise BadRequest(
-            f"the backup's warehouse is {manifest.warehouse}, and this lake's would be {warehouse}",
-            hint=f"Iceberg names files by their full address, so they must be where they were: restore to "
-            f"{manifest.root}, or mount the disk there.",
+def _clone_op(root: Path) -> str:
+    """What the marker says of a clone, so that the next one to the same place knows what a killed one has left."""
+    return f"clone:{root}"
+
+
+def _refuse_shared(root: Path, config: LakeConfig, manifest: Manifest, place: Place) -> None:
+    """A clone has a ledger and a warehouse of its own."""
+    marker = read_marker(place)
+    if marker is not None and marker.op != _clone_op(root):
+        refuse_other(place, marker.lake, None)
+    refuse_nested(place)
+    know(manifest.warehouse, config.store)
+    know(place.uri, config.store)
+    url = _placed(config.ledger, root)
+    if not url.startswith(SQLITE):
+        copying.refuse_used(url)
+    elif Path(url.removeprefix(SQLITE)).exists() and root not in Path(url.removeprefix(SQLITE)).parents:
+        raise Conflict(
+            f"there is a file at {url.removeprefix(SQLITE)} already",
+            kind="lake_exists",
+            hint="Name another ledger; nothing was changed.",
+            expected=None,
+            actual=url,
         )
 
 
@@ -307,14 +402,51 @@ def _old_seq(url: str, root: Path, manifest: Manifest) -> int | None:
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
-def _raise(staging: Path, manifest: Manifest, above: int) -> Restored:
-    """Make the copy a ledger that can go on."""
+def _change(staging: Path, work: Callable[[Txn], T]) -> T:
+    """Change the copied ledger, so that it can go on."""
     ledger = Ledger.open(f"sqlite:///{staging / LEDGER}")
     try:
         with ledger.write() as txn:
-            return restores.rebase(txn, manifest.backup_id, above)
+            return work(txn)
     finally:
         ledger.close()
+
+
+def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place: Place, report: Report) -> None:
+    """Copy the files to another warehouse, and let the copied ledger and catalog name them there."""
+    stored = {file.location: folder / file.name for file in manifest.files if file.location is not None}
+    there = at(lambda address: address)  # what the backup has not copied is still in the old place, by a hold
+
+    def opened(address: str) -> IO[bytes]:
+        return stored[address].open("rb") if address in stored else there.open(address)
+
+    move = Move(manifest.warehouse, place.uri)
+    moved = copy_tables(f"{SQLITE}{config.root / CATALOG}", move, Source(opened), report)
+    _change(config.root, moved.write)
+
+
+def _take_over(root: Path, config: LakeConfig, op: str) -> None:
+    """Make the copied ledger at home, and put its generation into the marker: other copies are refused from here on."""
+    place = _warehouse_of(root, config)
+    url = _placed(config.ledger, root)
+    path = os.path.realpath(url.removeprefix(SQLITE)) if url.startswith(SQLITE) else ""
+
+    def settle_in(txn: Txn) -> Home:
+        home, marker = read_home(txn.conn), read_marker(place)
+        fence = max(home.fence, 0 if marker is None else marker.fence) + 1
+        is_there = is_same_place(home.warehouse, place.uri)  # then its files are named by the address it has
+        be_at_home(txn, place=path, warehouse=home.warehouse if is_there else place.uri, fence=fence)
+        return read_home(txn.conn)
+
+    def taken(marker: Marker | None) -> Marker:
+        if marker is not None and marker.op != op:
+            refuse_other(place, marker.lake, home.lake_id)
+        return Marker(home.lake_id, home.generation, home.fence, op)
+
+    home = _change(config.root, settle_in)
+    fail("restore.before_marker")
+    swap_marker(place, taken)
+    fail("restore.after_marker")
 
 
 def _forget_tables(staging: Path) -> None:
@@ -404,7 +536,8 @@ def _retire(url: str) -> None:
         old.close()
 
 
-def _put_in_place(root: Path, staging: Path, config: LakeConfig) -> None:
+def _put_in_place(root: Path, config: LakeConfig) -> None:
+    staging = config.root
     url, catalog = _placed(config.ledger, root), _placed(config.catalog_database, root)
     for name, where, put in ((LEDGER, url, copying.put_ledger), (CATALOG, catalog, copying.put_catalog)):
         source = staging / name

@@ -15,7 +15,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("worker",),
     ("reports",),
     ("",),  # the package itself: what a Python user imports
-    ("create", "backup", "restore"),
+    ("clone",),
+    ("create", "backup", "restore", "relocate"),
     ("lake",),
     ("versioned",),
     ("sources", "graph"),

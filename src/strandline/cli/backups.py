@@ -11,6 +11,7 @@ from strandline.cli import output
 from strandline.cli.session import session_of
 
 if TYPE_CHECKING:
+    from strandline.lake import Lake
     from strandline.model.backups import Manifest
     from strandline.reports.findings import Finding
     from strandline.restore import Restoration
@@ -23,6 +24,8 @@ def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     app.command("backup")(backup)
     app.command("restore")(restore)
+    app.command("clone")(clone)
+    app.command("relocate")(relocate)
 
 
 def backup(
@@ -99,10 +102,14 @@ def restore(
     ledger: Annotated[
         str | None, typer.Option(metavar="URL", help="Another database than the config's; an empty one.")
     ] = None,
+    warehouse: Annotated[
+        str | None, typer.Option(metavar="URI", help="Another warehouse than the config's; a path, or s3://…")
+    ] = None,
 ) -> None:
     """Put a backup in the place of a lost lake, ask every destination where it is, and examine the result.
 
-    Stop everything that uses the lake first. New rows get seqs far above all that were ever given out, so that no
+    DIR may be another folder than the lake's was: files are copied to its warehouse, and their metadata is written for
+    it. Stop everything that uses the lake first. New rows get seqs far above all that were ever given out, so that no
     destination takes them for old ones. Exit code 6 when the examination finds something that needs a person.
 
     \b
@@ -117,13 +124,15 @@ def restore(
     session = session_of(context)
     root = Path(folder).expanduser().resolve()
     with Progress(shown=not session.quiet) as progress:
-        done = put_back(Path(backup), root, replace=replace, ledger=ledger, report=progress.report)
+        done = put_back(Path(backup), root, replace=replace, ledger=ledger, warehouse=warehouse, report=progress.report)
         with Lake(root, report=progress.report) as lake:
             followed = follow(lake)
             findings = examine(lake)
+            contents = _contents(lake)
     ok = all(finding.severity != "error" for finding in findings)
     document = {
         "lake": str(root),
+        **contents,
         **_told(done.manifest),
         "raised_to": done.restored.seq,
         "replaced": None if done.aside is None else str(done.aside),
@@ -136,6 +145,69 @@ def restore(
     session.emit(document, lambda: _print_restored(root, done, followed, findings))
     if not ok:
         raise typer.Exit(NEEDS_A_PERSON)
+
+
+def _contents(lake: Lake) -> dict[str, list[str]]:
+    """What a lake has, by name."""
+    return {"tables": lake.view().tables, "sinks": sorted(sink.name for sink in lake.sinks())}
+
+
+def clone(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="LAKE|BACKUP", help="A lake's folder, or a backup's.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+    ledger: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql://…; an empty database.")
+    ] = None,
+    warehouse: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where its files go: a path, or s3://BUCKET/PREFIX.")
+    ] = None,
+) -> None:
+    """Make a lake of its own out of another lake, which goes on meanwhile, or out of a backup.
+
+    It has an id of its own and shares no file. Tables, rows, branches, tags and history come along; tokens, secrets,
+    leases and the state of deliveries don't. Its sinks are paused until you let them go on.
+
+    \b
+    Example: strand clone lake try-out
+    """
+    from strandline.cli.progress import Progress
+    from strandline.clone import clone as make
+
+    session = session_of(context)
+    root = Path(folder).expanduser().resolve()
+    with Progress(shown=not session.quiet) as progress:
+        done = make(Path(source), root, ledger=ledger, warehouse=warehouse, report=progress.report)
+    document = {"lake": str(root), "tables": sorted(done.rows), "rows": sum(done.rows.values())}
+
+    def human() -> None:
+        output.say(f"Cloned to {root}: {len(done.rows)} tables, {document['rows']:,} rows; its sinks are paused.")
+        for what in done.manifest.left_out:
+            output.say(f"  left out, because it is secret: {what}")
+
+    session.emit(document, human)
+
+
+def relocate(context: typer.Context) -> None:
+    """Make a lake that was moved, with its files, at home in its new place. Stop everything that uses it first.
+
+    Refused where the first one is still in its place: that is a copy, and `strand clone` makes a lake of its own.
+
+    \b
+    Example: strand --lake /new/place relocate
+    """
+    from strandline.cli.progress import Progress
+    from strandline.config import find_root
+    from strandline.lake import Lake
+    from strandline.relocate import relocate as settle_in
+
+    session = session_of(context)
+    root = find_root(Path(session.lake) if session.lake is not None else None)
+    with Progress(shown=not session.quiet) as progress:
+        settle_in(root, report=progress.report)
+    with Lake(root) as lake:
+        document = {"lake": str(root), **_contents(lake)}
+    session.emit(document, lambda: output.say(f"The lake is at home in {root}."))
 
 
 def _print_restored(root: Path, done: Restoration, followed: list[str], findings: list[Finding]) -> None:

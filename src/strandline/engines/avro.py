@@ -1,15 +1,16 @@
-"""Avro files, read whole: Iceberg keeps its lists of manifests and its manifests in them.
+"""Avro files, read and written whole: Iceberg keeps its lists of manifests and its manifests in them.
 
-Only `strand doctor` reads them, to compare what Iceberg says with what the ledger says where there may be no JVM. So
-this is the smallest reader that can: the schema in the file's header says what follows, and rows come out as
-dictionaries. A file that is cut or changed is a ValueError that says where.
+`strand doctor` reads them, to compare what Iceberg says with what the ledger says where there may be no JVM; a lake
+that gets another place has them written again. So this is the smallest codec that can: the schema in the file's header
+says what follows, and rows are dictionaries. A file that is cut or changed is a ValueError that says where.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -20,6 +21,11 @@ _SYNC_BYTES = 16
 
 def read_records(data: bytes) -> list[Mapping[str, Any]]:
     """Every record of an Avro file."""
+    return read_container(data)[1]
+
+
+def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[Mapping[str, Any]]]:
+    """The header of an Avro file, and every record of it."""
     if not data.startswith(_MAGIC):
         raise ValueError("it is not an Avro file")
     source = _Source(data, len(_MAGIC))
@@ -35,7 +41,25 @@ def read_records(data: bytes) -> list[Mapping[str, Any]]:
         found.extend(_read(schema, block, named) for _ in range(count))
         if source.take(_SYNC_BYTES) != sync:
             raise ValueError(f"a block does not end where it should, at byte {source.place:,}")
-    return found
+    return header, found
+
+
+def write_container(header: Mapping[str, bytes], records: Sequence[Mapping[str, Any]]) -> bytes:
+    """An Avro file with this header and these records, in one block that is not compressed.
+
+    `write_container(*read_container(data))` says the same as `data`. A union is one of null and another type, as
+    Iceberg has them.
+    """
+    out = bytearray(_MAGIC)
+    _write_map({"values": "bytes"}, {**header, "avro.codec": b"null"}, out, {})
+    sync = hashlib.md5(bytes(out), usedforsecurity=False).digest()
+    out += sync
+    if records:
+        schema, named, block = orjson.loads(header["avro.schema"]), dict[str, Any](), bytearray()
+        for record in records:
+            _write(schema, record, block, named)
+        out += _zigzag(len(records)) + _zigzag(len(block)) + block + sync
+    return bytes(out)
 
 
 class _Source:
@@ -151,4 +175,79 @@ _NESTED: dict[str, Callable[[Any, _Source, dict[str, Any]], Any]] = {
     "array": _read_array,
     "map": _read_map,
     "fixed": _read_fixed,
+}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _zigzag(value: int) -> bytes:
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _write(schema: Any, value: Any, out: bytearray, named: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        wanted = value is None
+        place = next(number for number, member in enumerate(schema) if (member == "null") == wanted)
+        out += _zigzag(place)
+        _write(schema[place], value, out, named)
+        return
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        _write(kind, value, out, named)
+        return
+    if isinstance(schema, dict) and "name" in schema:
+        named[schema["name"]] = schema
+    if kind in _WRITES:
+        out += _WRITES[kind](value)
+    elif kind == "record":
+        for field in schema["fields"]:
+            _write(field["type"], value[field["name"]], out, named)
+    elif kind == "array":
+        _write_run(value, out, lambda item: _write(schema["items"], item, out, named))
+    elif kind == "map":
+        _write_map(schema, value, out, named)
+    elif kind == "fixed":
+        out += value
+    elif kind in named:
+        _write(named[kind], value, out, named)
+    else:
+        raise ValueError(f"a type {kind!r} is not known")
+
+
+def _write_run(items: Sequence[Any], out: bytearray, write: Callable[[Any], None]) -> None:
+    if items:
+        out += _zigzag(len(items))
+        for item in items:
+            write(item)
+    out += _zigzag(0)
+
+
+def _write_map(schema: Any, value: Mapping[str, Any], out: bytearray, named: dict[str, Any]) -> None:
+    def write(entry: tuple[str, Any]) -> None:
+        out.extend(_sized(entry[0].encode()))
+        _write(schema["values"], entry[1], out, named)
+
+    _write_run(list(value.items()), out, write)
+
+
+def _sized(value: bytes) -> bytes:
+    return _zigzag(len(value)) + value
+
+
+_WRITES: dict[str, Callable[[Any], bytes]] = {
+    "null": lambda _: b"",
+    "boolean": lambda value: b"\1" if value else b"\0",
+    "int": _zigzag,
+    "long": _zigzag,
+    "float": lambda value: struct.pack("<f", value),
+    "double": lambda value: struct.pack("<d", value),
+    "bytes": _sized,
+    "string": lambda value: _sized(value.encode()),
 }

@@ -143,3 +143,9 @@ def _exists(name: str) -> Conflict:
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def why_paused(conn: Connection, sink_id: str) -> str | None:
+    """Why a sink does not deliver until a person lets it go on; None when it does."""
+    found: str | None = conn.execute(select(db.sinks.c.paused).where(db.sinks.c.sink_id == sink_id)).scalar()
+    return found

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from strandline.errors import StrandError
+from strandline.ledger.sinks import why_paused
 from strandline.model.sinks import Sink
 from strandline.operations.context import Context
 from strandline.sinks.instances import Surroundings, destination
@@ -38,6 +39,10 @@ class Round:
                 raise
 
     def _tick(self, sink: Sink) -> list[Ticked]:
+        with self.ctx.ledger.read() as conn:
+            paused = why_paused(conn, sink.sink_id)
+        if paused is not None:
+            return [Ticked(sink.name, "", "", outcome="paused", error=paused)]
         try:
             place = destination(self.surroundings, sink, take_over=self.take_over)
         except StrandError as error:

@@ -1,0 +1,58 @@
+"""A clone: a lake of its own, made of another lake or of a backup.
+
+It has an id and files of its own, so whatever is done to it never reaches the first lake, and a destination takes it
+for another sender. A lake is copied while everything runs, as a backup with its data, beside the clone's folder; hard
+links keep that cheap where the disk is the same. A clone that was killed is no lake, and is simply run again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.backup import backup
+from strandline.config import FILE_NAME
+from strandline.failpoints import fail
+from strandline.lake import Lake
+from strandline.model.backups import MANIFEST, Manifest
+from strandline.operations.context import Report, silent
+from strandline.restore import make_clone
+from strandline.views.view import View
+
+
+@dataclass(frozen=True)
+class Cloned:
+    """What a clone is made of: the copy that it was made from, and how many rows each table of its main branch has."""
+
+    manifest: Manifest
+    rows: dict[str, int]
+
+
+def clone(
+    source: Path, to: Path, *, ledger: str | None = None, warehouse: str | None = None, report: Report = silent
+) -> Cloned:
+    """Make a lake in a new folder out of a lake or a backup; without other words its ledger and files are in there."""
+    source, to = source.expanduser().resolve(), to.expanduser().resolve()
+    if (source / MANIFEST).exists() or not (source / FILE_NAME).exists():
+        manifest = make_clone(source, to, ledger=ledger, warehouse=warehouse, report=report)
+    else:
+        copy = to.parent / f".{to.name}.cloning"
+        shutil.rmtree(copy, ignore_errors=True)  # what a killed one left
+        try:
+            with Lake(source, report=report) as lake:
+                backup(lake, copy, with_data=True, link=True)
+            fail("clone.after_backup")
+            manifest = make_clone(copy, to, ledger=ledger, warehouse=warehouse, report=report)
+        except Exception:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
+        shutil.rmtree(copy)
+    with Lake(to, report=report) as made:
+        view = made.view()
+        return Cloned(manifest, {name: _rows(view, name) for name in view.tables})
+
+
+def _rows(view: View, table: str) -> int:
+    ((count,),) = view.sql(f'SELECT count(*) FROM "{table}"').rows()
+    return int(count)

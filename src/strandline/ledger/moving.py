@@ -1,0 +1,76 @@
+"""Ledgers that get another place, or become another lake's.
+
+A ledger names data files, and what is under way names files too. A clone is a lake of its own: nothing of it belongs to
+a process, a caller or a destination of the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import bindparam, delete, select, update
+
+from strandline.ledger import catalog
+from strandline.ledger import schema as db
+from strandline.ledger.dialect import Database
+from strandline.ledger.ledger import Txn
+from strandline.model.ids import new_id
+
+ROWS_AT_ONCE = 5000
+
+
+def move_paths(txn: Txn, path: Callable[[str], str], document: Callable[[Any], Any]) -> None:
+    """Change the address of every file that the ledger names, and those in descriptions of what is under way."""
+    paths = txn.conn.execute(select(db.files.c.path).distinct()).scalars().all()
+    changed = [{"was": old, "now": new} for old in paths if (new := path(old)) != old]
+    statement = update(db.files).where(db.files.c.path == bindparam("was")).values(path=bindparam("now"))
+    for start in range(0, len(changed), ROWS_AT_ONCE):
+        txn.conn.execute(statement, changed[start : start + ROWS_AT_ONCE])
+    for table, key, column in (
+        (db.intents, db.intents.c.op_id, db.intents.c.body),
+        (db.loads, db.loads.c.load_id, db.loads.c.parts),
+    ):
+        for name, text in txn.conn.execute(select(key, column).where(column.is_not(None))).all():
+            moved = orjson.dumps(document(orjson.loads(text))).decode()
+            txn.conn.execute(update(table).where(key == name).values({column.name: moved}))
+
+
+def be_at_home(txn: Txn, *, place: str, warehouse: str, fence: int) -> None:
+    """Let a ledger that was copied be at home in its new place, in a generation of its own."""
+    values = {"generation": new_id(), "place": place, "warehouse": warehouse, "fence": fence, "raising": None}
+    txn.conn.execute(update(db.counter).values(**values))
+
+
+def be_another_lake(txn: Txn, reason: str) -> None:
+    """Make a copied ledger that of a lake of its own: with another id, and sinks that a person has to let go on.
+
+    What is under way is nobody's, and decided by recovery. What only the first lake's processes, callers and
+    destinations know of goes: leases, tokens, requests, holds, deliveries, marks and dead letters.
+    """
+    txn.conn.execute(update(db.counter).values(lake_id=new_id()))
+    txn.conn.execute(update(db.intents).values(owner=""))
+    txn.conn.execute(delete(db.leases).where(db.leases.c.op_id.not_in(select(db.intents.c.op_id))))
+    for table in (db.tokens, db.workers, db.requests, db.jobs, db.holds, db.restores):
+        txn.conn.execute(delete(table))
+    for table in (db.deliveries, db.dead_letters, db.watermarks):
+        txn.conn.execute(delete(table))
+    txn.conn.execute(update(db.sinks).values(paused=reason, receiver=None, ticked_at_us=None))
+
+
+def set_locations(url: str, locations: Mapping[str, str]) -> None:
+    """Let a catalog name other metadata files of its tables, all at once; by `namespace.name`."""
+    tables = catalog.TABLES.c
+    database = Database(url, read_only=False)
+    try:
+        with database.write() as conn:
+            for name, location in locations.items():
+                namespace, _, table = name.rpartition(".")
+                conn.execute(
+                    update(catalog.TABLES)
+                    .where(tables.table_namespace == namespace, tables.table_name == table)
+                    .values(metadata_location=location, previous_metadata_location=None)
+                )
+    finally:
+        database.close()
