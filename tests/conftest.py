@@ -117,7 +117,7 @@ def _is_for_sqlite_alone(item: pytest.Item) -> bool:
     if given.get("ledger_kind") != "postgres":
         return False
     only = next((mark.kwargs["only"] for mark in item.iter_markers("both_ledgers") if "only" in mark.kwargs), None)
-    is_accepted = item.path.parent.name == "acceptance" or re.match(r"test_f\d\d_", item.originalname)
+    is_accepted = item.path.parent.name == "acceptance" or re.match(r"test_f\d+_", item.originalname)
     return not is_accepted or (only is not None and set(only).isdisjoint(given.values()))
 
 

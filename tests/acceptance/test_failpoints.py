@@ -88,13 +88,22 @@ MAINTENANCE_POINTS = ["expire.before_delete", "expire.after_delete", "expire.aft
                       "sweep.before_delete", "sweep.after_delete", "purge.before_forget",
                       "purge.after_forget"]  # fmt: skip
 """`tests/maintenance` dies at these."""
+PLACE_POINTS = [name for name in failpoints.NAMES if name.startswith(("fence.", "claim.", "clone.", "relocate."))]
+"""`tests/place` dies at these, which it compares with the list."""
 BACKUP_POINTS = [name for name in failpoints.NAMES if name.startswith(("backup.", "restore.", "mark."))]
 """`tests/backup` dies at these, which it compares with the list."""
 
 
 def test_every_failpoint_is_in_the_sweep() -> None:
     """A failpoint that no test dies at protects nothing."""
-    elsewhere = {*BACKUP_POINTS, *INBOUND_POINTS, *DESTINATION_POINTS, *DELIVERY_POINTS, *MAINTENANCE_POINTS}
+    elsewhere = {
+        *BACKUP_POINTS,
+        *PLACE_POINTS,
+        *INBOUND_POINTS,
+        *DESTINATION_POINTS,
+        *DELIVERY_POINTS,
+        *MAINTENANCE_POINTS,
+    }
     listed = {*FLUSH_POINTS, *LOAD_POINTS, *RECOVERY_POINTS, *APPEND_POINTS, *MUTATE_POINTS, *OTHER_POINTS, *elsewhere}
     assert listed == set(failpoints.NAMES)
 

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Text, literal, select
 
 from strandline import create
-from strandline.errors import BadRequest, Busy, Conflict, LeaseLost, StrandError
+from strandline.errors import BadRequest, Busy, Conflict, Displaced, LeaseLost, StrandError
 from strandline.lake import Lake
 from strandline.ledger import postgres as postgres_ledger
 from strandline.ledger import schema
@@ -32,6 +32,7 @@ from tests.kit import (
     assert_recovered,
     call,
     environment,
+    in_ledger,
     kill,
     log_part_ids,
     make_table,
@@ -380,6 +381,10 @@ def test_a_warehouse_belongs_to_one_lake(postgres: Server, on_postgres: Lake, tm
         third.append("messages", [message(1)])
         text = (third.root / "strand.toml").read_text()
         (third.root / "strand.toml").write_text(text.replace('warehouse = "warehouse"', f'warehouse = "{shared}"'))
+    with pytest.raises(Displaced, match=str(shared)):
+        Lake(third.root)
+    # Even where the ledger says so too, as after a restore by hand, the marker tells whose it is.
+    in_ledger(third.root, "UPDATE counter SET warehouse = :uri", uri=f"file://{shared}")
     with Lake(third.root) as moved:
         assert "warehouse_taken" in {finding.kind for finding in examine(moved)}
         with pytest.raises(Conflict, match="belongs to another lake"):

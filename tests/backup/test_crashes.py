@@ -20,8 +20,9 @@ from tests.kit import crash, make_table, messages, part_ids, reopened, strand_js
 BACKUP_POINTS = ["backup.after_hold", "backup.before_ledger", "backup.after_ledger", "backup.after_catalog",
                  "backup.before_manifest", "backup.before_rename", "backup.after_rename"]  # fmt: skip
 RESTORE_POINTS = ["restore.before_record", "restore.after_record", "restore.after_raise", "restore.after_files",
-                  "restore.after_retire", "restore.after_aside", "restore.after_databases", "restore.after_config",
-                  "mark.before_commit", "mark.after_commit"]  # fmt: skip
+                  "restore.after_retire", "restore.after_aside", "restore.before_marker", "restore.after_marker",
+                  "restore.after_databases", "restore.after_config", "mark.before_commit",
+                  "mark.after_commit"]  # fmt: skip
 
 
 def test_every_point_of_a_backup_or_a_restore_is_here() -> None:

@@ -44,6 +44,7 @@ class Session:
         """The lake that the line, the environment or the current folder names."""
         from strandline.cli.progress import Progress
         from strandline.config import find_root
+        from strandline.errors import HistoryGone
         from strandline.lake import Lake
 
         root = find_root(Path(self.lake) if self.lake is not None else None)
@@ -54,7 +55,13 @@ class Session:
         ):
             for recovered in lake.recovered:
                 self.note(f"operation {recovered.op_id} of a dead process was {_past(recovered.outcome)}")
-            yield lake
+            try:
+                yield lake
+            except HistoryGone as error:
+                reason = lake.displaced or lake.context.fence.why_not_there()
+                if reason is None:
+                    raise
+                raise reason from error
 
     def carry_out(
         self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, here: bool, local_files: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from strandline.config import LakeConfig
 from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
-from strandline.errors import Busy, Displaced
+from strandline.errors import Busy, Conflict, Displaced, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import places
 from strandline.ledger.ledger import Ledger, Txn
@@ -88,6 +88,14 @@ class Fence:
         fail("claim.after_marker")
         self._ledger.run(lambda txn: places.set_fence(txn, fence))
         return f"the warehouse {self._warehouse.uri} is claimed by this ledger, with fence {fence}"
+
+    def why_not_there(self) -> StrandError | None:
+        """What is wrong when the warehouse is not the lake's, or not mounted; None when it is there."""
+        try:
+            self.compare()
+        except (Conflict, Displaced) as error:
+            return None if error.detail.get("kind") == "fenced" else error
+        return None
 
     def _home(self) -> Home:
         with self._ledger.read() as conn:

@@ -46,10 +46,17 @@ CHECKS: dict[str, Check] = {
 }
 
 
+NOT_THERE = {"displaced", "no_marker"}
+"""What is said of a warehouse in which the lake's files can't be: that they are gone says nothing more."""
+NEED_FILES = {"data files", "orphans", "Iceberg catalog"}
+
+
 def examine(lake: Lake, *, deep: bool = False) -> list[Finding]:
     """Run every check on the lake as it is now; errors come before warnings."""
     look = Look.at(lake, deep=deep)
-    found = {name: _checked(name, check, look) for name, check in CHECKS.items()}
+    is_there = NOT_THERE.isdisjoint(finding.kind for finding in _checked("warehouse", CHECKS["warehouse"], look))
+    checks = {name: check for name, check in CHECKS.items() if is_there or name not in NEED_FILES}
+    found = {name: _checked(name, check, look) for name, check in checks.items()}
     suspect = [name for name, findings in found.items() if findings]
     again = Look.at(lake, deep=deep) if suspect else look
     confirmed: list[Finding] = []
