@@ -18,7 +18,6 @@ from strandline.lake import Lake
 from strandline.model.backups import MANIFEST, Manifest
 from strandline.operations.context import Report, silent
 from strandline.restore import make_clone
-from strandline.views.view import View
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,4 @@ def clone(
         shutil.rmtree(copy)
     with Lake(to, report=report) as made:
         view = made.view()
-        return Cloned(manifest, {name: _rows(view, name) for name in view.tables})
-
-
-def _rows(view: View, table: str) -> int:
-    ((count,),) = view.sql(f'SELECT count(*) FROM "{table}"').rows()
-    return int(count)
+        return Cloned(manifest, {name: view.count(name, "true") for name in view.tables})
