@@ -12,7 +12,7 @@ def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     found = steps_of((ROOT / "docs" / "backup.md").read_text(), 0)
-    assert len(found) == 3
+    assert len(found) == 4
     for step in found:
         folder, printed = run(step, folder)
         line = missing(step.shown, printed)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from strandline.engines.duck.relations import local_path
 from strandline.engines.metadata import size_of
 from strandline.engines.storage import S3, entries, open_uri
-from strandline.errors import Conflict, Displaced, StrandError
+from strandline.errors import Conflict, Displaced
 from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
@@ -30,22 +30,26 @@ YOUNG_S = 24 * 3600
 
 def warehouse(look: Look) -> Iterator[Finding]:
     """The lake is where it was made, and the warehouse is its own: no other lake's, and no other copy's."""
-    lake = look.lake
-    error: StrandError | None = lake.displaced
-    kind = "displaced"
-    if error is None:
-        try:
-            lake.context.fence.compare()
-        except (Conflict, Displaced) as refusal:
-            error, kind = refusal, str(refusal.detail["kind"])
-    if error is not None:
-        yield Finding(
-            kind=kind,
-            about=lake.config.warehouse,
-            what=str(error),
-            meaning="Whatever writes to the warehouse refuses to begin. What was appended is safe in the ledger.",
-            fix=error.hint,
-        )
+    displaced = look.lake.displaced
+    if displaced is not None:
+        yield Finding(kind="displaced", about=_about(look), what=str(displaced), meaning=REFUSES, fix=displaced.hint)
+        return
+    try:
+        look.lake.context.fence.compare()
+    except Conflict as error:
+        yield Finding(kind="warehouse_taken", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
+    except Displaced as error:
+        if error.detail["kind"] == "no_marker":
+            yield Finding(kind="no_marker", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
+        else:
+            yield Finding(kind="fenced", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
+
+
+REFUSES = "Whatever writes to the warehouse refuses to begin. What was appended is safe in the ledger."
+
+
+def _about(look: Look) -> str:
+    return look.lake.config.warehouse
 
 
 def data_files(look: Look) -> Iterator[Finding]:
