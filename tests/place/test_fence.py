@@ -15,6 +15,7 @@ from strandline.engines.warehouse import Place, read_marker, swap_marker
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
 from strandline.ledger.places import read_home
+from strandline.operations import fence
 from strandline.operations.flush import Flush
 from tests.kit import call, crash, in_ledger, make_table, message, messages, part_ids, phases, reopened
 from tests.s3 import S3
@@ -88,6 +89,35 @@ def test_f69_processes_of_one_lake_raise_at_once_and_never_refuse_each_other(lak
     assert errors == []
     ledger, marker = fences(lake)
     assert ledger == marker >= 6
+
+
+@pytest.mark.both_ledgers
+def test_f69_a_raise_by_another_process_between_two_looks_is_no_refusal(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the ledger and the marker of a comparison, and between the note and the marker of a raise."""
+    looked, swapped = read_marker, swap_marker
+    with Lake(lake.root) as other:
+
+        def meanwhile(times: int) -> None:
+            monkeypatch.setattr(fence, "read_marker", looked)
+            monkeypatch.setattr(fence, "swap_marker", swapped)
+            for _ in range(times):
+                other.context.fence.raise_()
+
+        def look(place: Place) -> Any:
+            meanwhile(1)
+            return looked(place)
+
+        def swap(*arguments: Any) -> None:
+            meanwhile(2)
+            swapped(*arguments)
+
+        monkeypatch.setattr(fence, "read_marker", look)
+        lake.context.fence.compare()
+        monkeypatch.setattr(fence, "swap_marker", swap)
+        lake.context.fence.raise_()
+    assert fences(lake) == (4, 4)
 
 
 @pytest.mark.sqlite_only

@@ -111,7 +111,9 @@ def test_f69_a_bind_mount_of_the_same_place_is_the_same_lake(original: Path, tmp
 
 
 def test_f69_a_hard_link_of_a_ledger_is_a_copy(original: Path, tmp_path: Path) -> None:
-    """`cp -al`: one file with two names, and a journal beside each of them."""
+    """`cp -al`: one file with two names, and a journal beside each of them; also where the warehouse is the same."""
+    config = original / "strand.toml"
+    config.write_text(config.read_text().replace('warehouse = "warehouse"', f'warehouse = "{original}/warehouse"'))
     subprocess.run(["cp", "-al", str(original), str(tmp_path / "linked")], check=True)
     with pytest.raises(Displaced):
         Lake(tmp_path / "linked")
