@@ -16,7 +16,8 @@
     │   ├── TooManyRequests    too_many_requests    one actor has too much in flight
     │   ├── RequestTimeout     request_timeout      a request's body did not arrive in time
     │   ├── LeaseLost          lease_lost           another process took over; nothing was published
-    │   └── NoSpace            no_space             the disk is full
+    │   ├── NoSpace            no_space             the disk is full
+    │   └── ClockBehind        clock_behind         nothing is deleted by a clock that is behind the ledger's
     └── PersonError            somebody must look
         ├── Unauthorized       unauthorized         no token, or one that is not valid
         ├── Forbidden          forbidden            a valid token, for something else
@@ -180,6 +181,16 @@ class NoSpace(TransientError):
 
     code, http_status, exit_code = "no_space", 507, 5
     hint = "Free some room on the lake's disk and run the same command again; no restart is needed."
+
+
+class ClockBehind(TransientError):
+    """The clock lies before the ledger's time: nothing is deleted by it. It passes, or a person says that it is right.
+
+    `detail["behind_s"]` says by how much.
+    """
+
+    code, http_status, exit_code = "clock_behind", 503, 5
+    hint = "`strand doctor` says which clocks differ and what to do."
 
 
 class Unauthorized(PersonError):

@@ -17,7 +17,6 @@ from strandline.engines.storage import know
 from strandline.errors import BadRequest, Conflict, InvalidRows
 from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
-from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
 from strandline.model.tables import Ack, Dedupe, Table, TableState
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from strandline.operations.load_keyed import Mode
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
-
-KEY_KEPT_S = 7 * 24 * 3600
 
 
 class Lake(Versioned):
@@ -173,19 +170,29 @@ class Lake(Versioned):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def append(
-        self, table: str, rows: Rows, *, actor: str = "", idempotency_key: str | None = None, branch: str = MAIN
+        self,
+        table: str,
+        rows: Rows,
+        *,
+        actor: str = "",
+        idempotency_key: str | None = None,
+        branch: str = MAIN,
+        keep_old: bool = False,
     ) -> Ack:
-        """Store rows durably: when this returns, they survive any crash. All of them are stored, or none."""
+        """Store rows durably: when this returns, they survive any crash. All of them are stored, or none.
+
+        Those that are past the table's retention already are left out, and counted in the answer; unless `keep_old`,
+        for rows that were acked before.
+        """
         actor = checked_actor(actor, idempotency_key)
         again = isinstance(rows, Sequence)
-        if idempotency_key is None and are_few(rows):
+        if idempotency_key is None and are_few(rows) and not keep_old:
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
             return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
-        from strandline.ledger.encode import encode_rows
+        from strandline.ledger.encode import append_rows
 
-        return self._append(
-            table, lambda state: _append_of(state, encode_rows(rows, state), actor, idempotency_key), branch, again
-        )
+        how = (self.ledger, actor, idempotency_key, keep_old)
+        return self._append(table, lambda state: append_rows(rows, state, *how), branch, again)
 
     def append_json_lines(
         self,
@@ -195,19 +202,20 @@ class Lake(Versioned):
         actor: str = "",
         idempotency_key: str | None = None,
         branch: str = MAIN,
+        keep_old: bool = False,
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
         actor = checked_actor(actor, idempotency_key)
         again = isinstance(lines, Sequence)
-        from strandline.ledger.encode import encode_lines, few_objects
+        from strandline.ledger.encode import append_lines, few_objects
 
-        few = few_objects(lines, FEW_ROWS) if idempotency_key is None and isinstance(lines, list) else None
+        alone = idempotency_key is not None or keep_old
+        few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
         if few is not None:
             return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
 
-        return self._append(
-            table, lambda state: _append_of(state, encode_lines(lines, state), actor, idempotency_key), branch, again
-        )
+        how = (self.ledger, actor, idempotency_key, keep_old)
+        return self._append(table, lambda state: append_lines(lines, state, *how), branch, again)
 
     def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, again: bool) -> Ack:
         """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
@@ -587,13 +595,3 @@ class Lake(Versioned):
     def spark(self) -> SparkSession:
         """The lake's Spark session, with the catalog `strand`."""
         return self.iceberg().session
-
-
-def _append_of(state: TableState, batches: Sequence[NewBatch], actor: str, key: str | None) -> Append:
-    if key is None:
-        return Append.of(state, actor, batches)
-    from strandline.ledger.encode import digest_rows
-
-    scope = f"append:{actor}:{state.table.table_id}"
-    idempotency = IdempotencyKey(scope, key, digest_rows(batches), KEY_KEPT_S)
-    return Append.of(state, actor, batches, idempotency=idempotency)

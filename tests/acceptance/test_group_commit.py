@@ -21,6 +21,7 @@ from strandline.ledger.appends import Append, heads_of, store
 from strandline.ledger.encode import encode_rows
 from strandline.ledger.group_commit import FEW_ROWS, _Joint
 from strandline.ledger.groups import Member
+from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.tables import read_states
 from strandline.model.tables import Ack
@@ -295,7 +296,8 @@ def test_an_error_among_what_goes_out_with_the_commit_stores_nothing(lake: Lake)
     ack = lake.append("messages", messages(0, 2))
     with lake.ledger.read() as conn:
         state = read_states(conn, "main", ["messages"])[0]
-    batches = [*encode_rows(messages(2, 4), state), *encode_rows(messages(4, 6), state)]
+    intake = Intake(lake.ledger, state.table)
+    batches = [one for at in (2, 4) for one in encode_rows(messages(at, at + 2), state, intake).batches]
     twice = Append.of(state, "a", [batches[0], batches[0], batches[1]])
     with pytest.raises(Exception, match=r"(?i)unique"):
         lake.ledger.run(lambda txn: store(txn, [twice]), heads_of([twice]))

@@ -100,7 +100,7 @@ def test_an_empty_file_is_fine(strand: Strand, tmp_path: Path) -> None:
     for arguments in ([file], ["-"], []):
         ran = strand("append", "messages", *arguments, "--json")
         assert ran.code == 0
-        assert ran.json == {"rows": 0, "first_seq": None, "last_seq": None, "repeated": False}
+        assert ran.json == {"rows": 0, "first_seq": None, "last_seq": None, "repeated": False, "too_old": 0}
 
 
 def test_a_line_of_65_mib_is_named(strand: Strand, tmp_path: Path) -> None:

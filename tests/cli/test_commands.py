@@ -117,7 +117,7 @@ def test_append_takes_every_format(root: Path, tmp_path: Path, kind: str, way: s
         done = process("append", "messages", "--json", stdin=file.read_bytes())
         ran = type(call("version"))(done.returncode, done.stdout.decode(), done.stderr.decode())
     assert ran.code == 0, ran
-    assert ran.json == {"rows": 5, "first_seq": 5, "last_seq": 9, "repeated": False}
+    assert ran.json == {"rows": 5, "first_seq": 5, "last_seq": 9, "repeated": False, "too_old": 0}
     found = call("sql", "select id, n, body from messages where id like 'new%' order by n", "--json").json["rows"]
     assert found == ROWS
 

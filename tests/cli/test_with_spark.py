@@ -22,7 +22,7 @@ def test_flush_reports_what_it_moved(root: Path, strand: Strand) -> None:
     strand("append", "messages", stdin=lines({"id": "0"}, {"id": "new"}))
     (flushed,) = strand("flush", "messages", "--json").json
     fields = {
-        "table", "branch", "rows", "duplicates_dropped", "stale_dropped", "flushed_seq", "snapshot_id", "operation",
+        "table", "branch", "rows", "duplicates_dropped", "flushed_seq", "snapshot_id", "operation",
         "warnings",
     }  # fmt: skip
     assert set(flushed) == fields

@@ -26,16 +26,16 @@ def test_a_chunk_of_every_form_is_stored(lake: Lake, server: Running, media: str
     packed = {"identity": bytes, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}[encoding](body)
     chunk = Sender().chunk(0, 6, body, 2, opens=True)
     answer = server.post(chunk, packed, Content_Type=media, Content_Encoding=encoding)
-    assert (answer.status_code, answer.json()) == (200, {"stored": 2, "mark": 6, "epoch": 1}), answer.text
+    assert (answer.status_code, answer.json()) == (200, {"stored": 2, "mark": 6, "epoch": 1, "too_old": 0}), answer.text
     assert origin(lake) == [("edge", 3), ("edge", 5)]
 
 
 def test_an_answer_that_was_lost_costs_nothing(lake: Lake, server: Running) -> None:
     """The same chunk again is acked and not stored; one that overlaps stores what is new."""
     sender = Sender()
-    assert server.send(sender, 0, 4, opens=True).json() == {"stored": 4, "mark": 4, "epoch": 1}
-    assert server.send(sender, 0, 4, opens=True).json() == {"stored": 0, "mark": 4, "epoch": 1}
-    assert server.send(sender, 2, 6).json() == {"stored": 2, "mark": 6, "epoch": 1}
+    assert server.send(sender, 0, 4, opens=True).json() == {"stored": 4, "mark": 4, "epoch": 1, "too_old": 0}
+    assert server.send(sender, 0, 4, opens=True).json() == {"stored": 0, "mark": 4, "epoch": 1, "too_old": 0}
+    assert server.send(sender, 2, 6).json() == {"stored": 2, "mark": 6, "epoch": 1, "too_old": 0}
     assert [seq for _, seq in origin(lake)] == [1, 2, 3, 4, 5, 6]
 
 
@@ -55,7 +55,7 @@ def test_a_sender_that_lost_its_state_goes_on_from_the_mark(lake: Lake, server: 
 def test_epochs_over_http(lake: Lake, server: Running) -> None:
     sender = Sender()
     server.send(sender, 0, 4, opens=True)
-    assert server.send(sender.at(epoch=2), 1, 3).json() == {"stored": 2, "mark": 3, "epoch": 2}
+    assert server.send(sender.at(epoch=2), 1, 3).json() == {"stored": 2, "mark": 3, "epoch": 2, "too_old": 0}
     answer = server.send(sender, 4, 5)
     assert (answer.status_code, error(answer)["detail"]["kind"]) == (409, "epoch_old")
     assert server.mark(sender).json() == {"mark": 3, "epoch": 2}
@@ -64,8 +64,8 @@ def test_epochs_over_http(lake: Lake, server: Running) -> None:
 def test_a_dead_letter_is_replayed_once(lake: Lake, server: Running) -> None:
     sender = Sender()
     server.send(sender, 0, 4, [1, 2, 4], opens=True)
-    assert server.send(sender, 2, 3, dead=3).json() == {"stored": 1, "mark": 4, "epoch": 1}
-    assert server.send(sender, 2, 3, dead=3).json() == {"stored": 0, "mark": 4, "epoch": 1}
+    assert server.send(sender, 2, 3, dead=3).json() == {"stored": 1, "mark": 4, "epoch": 1, "too_old": 0}
+    assert server.send(sender, 2, 3, dead=3).json() == {"stored": 0, "mark": 4, "epoch": 1, "too_old": 0}
     assert sorted(seq for _, seq in origin(lake)) == [1, 2, 3, 4]
 
 

@@ -74,7 +74,7 @@ def test_a_server_never_imports_spark_and_ends_politely(lake: Lake, token: str) 
     """Rows, a chunk, metrics and recovery without a JVM; SIGTERM ends it with 0."""
     with served(lake) as (process, url):
         assert post(url, token, 0, 3).status_code == 201
-        assert chunk(url, token, 0, 2, opens=True).json() == {"stored": 2, "mark": 2, "epoch": 1}
+        assert chunk(url, token, 0, 2, opens=True).json() == {"stored": 2, "mark": 2, "epoch": 1, "too_old": 0}
         assert httpx.get(f"{url}/metrics").status_code == 200
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
@@ -110,7 +110,7 @@ def test_a_server_killed_around_the_commit_stores_every_row_once(
         assert process.returncode == 137
     assert len(origin(lake)) == stored
     with served(lake) as (_, url):
-        assert chunk(url, token, 2, 4).json() == {"stored": 4 - stored, "mark": 4, "epoch": 1}
+        assert chunk(url, token, 2, 4).json() == {"stored": 4 - stored, "mark": 4, "epoch": 1, "too_old": 0}
     assert [seq for _, seq in origin(lake)] == [1, 2, 3, 4]
 
 

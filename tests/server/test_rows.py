@@ -46,7 +46,7 @@ def test_rows_of_every_kind_are_stored(lake: Lake, server: Running, media: str, 
     answer = server.append(packed, media, Content_Encoding=encoding)
     assert answer.status_code == 201, answer.text
     first = answer.json()["first_seq"]
-    assert answer.json() == {"rows": 3, "first_seq": first, "last_seq": first + 2}
+    assert answer.json() == {"rows": 3, "first_seq": first, "last_seq": first + 2, "too_old": 0}
     assert part_ids(lake) == ["p0", "p1", "p2"]
     assert lake.view().sql("select distinct _actor from messages").rows() == [("edge",)]
 
@@ -73,7 +73,7 @@ def test_an_idempotency_key_stores_once(lake: Lake, server: Running) -> None:
 
 
 def test_a_body_without_rows_is_fine(server: Running) -> None:
-    assert server.append(b"").json() == {"rows": 0, "first_seq": None, "last_seq": None}
+    assert server.append(b"").json() == {"rows": 0, "first_seq": None, "last_seq": None, "too_old": 0}
     assert server.append(b"[]", "application/json").json()["rows"] == 0
 
 

@@ -279,7 +279,7 @@ def test_commands_ask_and_print_what_they_would_have_printed(filled: Lake, monke
         wait_until(lambda: bool(requests_of_workers(filled)))
         (flushed,) = strand("--json", "flush").json
         assert set(flushed) == {
-            "table", "branch", "rows", "duplicates_dropped", "stale_dropped", "flushed_seq", "snapshot_id", "operation",
+            "table", "branch", "rows", "duplicates_dropped", "flushed_seq", "snapshot_id", "operation",
             "warnings",
         }  # fmt: skip
         wait_until(lambda: "tick:archive" in jobs_of(filled) and jobs_of(filled)["tick:archive"].outcome == "done")

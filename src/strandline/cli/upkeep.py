@@ -432,7 +432,9 @@ def quarantine_restore(
                 f"there is no quarantined batch {batch}", hint="`strand quarantine list` shows those there are."
             )
         # Under a key of its own: when this dies between the two steps, the same command stores nothing twice.
-        ack = append_file(lake, found["table"], file, actor=actor, idempotency_key=f"quarantine:{batch}")
+        # They were acked when they were first appended, so none is left out for its age.
+        key = f"quarantine:{batch}"
+        ack = append_file(lake, found["table"], file, actor=actor, idempotency_key=key, keep_old=True)
         with lake.ledger.write() as txn:
             discard_quarantined(txn, batch)
     document = {

@@ -61,15 +61,20 @@ def append(
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
         options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}
         ack = append_file(lake, table, file, **options)
-    document = {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq, "repeated": ack.repeated}
+    document = asdict(ack)
     session.emit(document, lambda: output.say(_appended(table, ack)))
 
 
 def _appended(table: str, ack: Ack) -> str:
-    if ack.rows == 0:
+    if ack.rows == 0 and ack.too_old == 0:
         return f"No rows to append to {table}."
-    what = f"{output.counted(ack.rows, 'row')} in {table}, seqs {ack.first_seq}..{ack.last_seq}"
+    seqs = f", seqs {ack.first_seq}..{ack.last_seq}" if ack.rows else ""
+    what = f"{output.counted(ack.rows, 'row')} in {table}{seqs}{_left_out(ack.too_old)}"
     return f"Already stored: {what}." if ack.repeated else f"Stored {what}."
+
+
+def _left_out(too_old: int) -> str:
+    return f"; {output.counted(too_old, 'row')} past the retention left out" if too_old else ""
 
 
 def load(
@@ -168,7 +173,8 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
         seqs = f", seqs {loaded.first_seq}..{loaded.last_seq}" if loaded.first_seq is not None else ""
         into = ", ".join(loaded.tables) or loaded.table
         gone = f", {output.counted(loaded.deleted, 'row')} deleted" if loaded.deleted else ""
-        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {into}{seqs}{gone}{_dropped(loaded)}.")
+        less = f"{_dropped(loaded)}{_left_out(loaded.too_old)}"
+        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {into}{seqs}{gone}{less}.")
 
     session.emit({**document, "warnings": []}, human)
 
@@ -218,6 +224,4 @@ def _flushed(done: list[Flushed]) -> None:
 
 def _dropped(done: Flushed | Loaded) -> str:
     told = [output.counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
-    stale = getattr(done, "stale_dropped", 0)
-    told += [f"{output.counted(stale, 'row')} past the retention"] if stale else []
     return f" ({' and '.join(told)} dropped)" if told else ""

@@ -9,8 +9,9 @@ end: nobody waits for another process's way to the server while that holds the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +25,7 @@ from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.query_marks import move_mark
-from strandline.model.tables import Ack, TableState
+from strandline.model.tables import Ack, TableSettings, TableState
 
 AT_ONCE_BYTES = 1 << 20
 """Payloads up to this are sent together with the lock. More would be on their way for long while everybody waits."""
@@ -43,17 +44,24 @@ class NewBatch:
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A caller's name for a call, so that a repeat stores nothing. `kept_s` None keeps it for good."""
+    """A caller's name for a call, so that a repeat stores nothing. `kept_s` None keeps it for good.
+
+    `older` are digests that older versions of strandline would have stored for it.
+    """
 
     scope: str
     key: str
     digest: str
     kept_s: int | None
+    older: Callable[[], Collection[str]] = frozenset
 
 
 @dataclass(frozen=True)
 class Append:
-    """Rows to append, validated against `schema_version`: a call's, or those of several calls by one actor."""
+    """Rows to append, validated against `schema_version`: a call's, or those of several calls by one actor.
+
+    `too_old` more were left out by the table's `settings`, which must still be these; None where they left out none.
+    """
 
     branch_id: str
     table_id: str
@@ -64,6 +72,8 @@ class Append:
     idempotency: IdempotencyKey | None = None
     query_mark: tuple[str, int] | None = None
     commit_id: str | None = None
+    too_old: int = 0
+    settings: TableSettings | None = None
 
     @classmethod
     def of(
@@ -75,6 +85,7 @@ class Append:
         idempotency: IdempotencyKey | None = None,
         query_mark: tuple[str, int] | None = None,
         commit_id: str | None = None,
+        too_old: int = 0,
     ) -> Append:
         """Batches that were validated for a table as `state` shows it."""
         return cls(
@@ -87,6 +98,8 @@ class Append:
             idempotency=idempotency,
             query_mark=query_mark,
             commit_id=commit_id,
+            too_old=too_old,
+            settings=None if state.table.key else state.table.settings,
         )
 
     @property
@@ -95,8 +108,9 @@ class Append:
         return sum(batch.rows for batch in self.batches)
 
 
+_settings_text = select(db.tables.c.settings).where(db.tables.c.table_id == bindparam("b_table")).scalar_subquery()
 _SELECT_HEAD = Prepared(
-    select(db.heads.c.schema_version, db.heads.c.refuses).where(
+    select(db.heads.c.schema_version, db.heads.c.refuses, _settings_text.label("settings")).where(
         db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
     )
 )
@@ -136,6 +150,7 @@ _REQUIRE_HEAD = Prepared(
         db.heads.c.table_id == bindparam("b_table"),
         db.heads.c.schema_version == bindparam("b_version"),
         db.heads.c.refuses.is_(None),
+        _settings_text == bindparam("b_settings"),
     )
 )
 
@@ -157,11 +172,13 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     accepted: list[tuple[Append, int]] = []
     next_seq = txn.last_seq + 1
     for append in appends:
-        earlier = refusal(append, *found[append.branch_id, append.table_id]) or _earlier(txn, append)
+        schema_version, refuses, settings = found[append.branch_id, append.table_id]
+        refused = refusal(append, schema_version, refuses) or _other_settings(append, settings)
+        earlier = refused or _earlier(txn, append)
         if earlier is not None:
             answers.append(earlier)
             continue
-        ack = ack_of(append.rows, next_seq)
+        ack = ack_of(append.rows, next_seq, append.too_old)
         answers.append(ack)
         accepted.append((append, next_seq))
         next_seq += append.rows
@@ -186,13 +203,20 @@ def store_at_once(ledger: Ledger, appends: Sequence[Append]) -> list[Ack | Stran
     steps = [
         Step(
             _REQUIRE_HEAD,
-            {"b_branch": append.branch_id, "b_table": append.table_id, "b_version": append.schema_version},
+            {
+                "b_branch": append.branch_id,
+                "b_table": append.table_id,
+                "b_version": append.schema_version,
+                "b_settings": text_of_settings(append.settings or TableSettings()),
+            },
         )
         for append in appends
     ]
     fail("append.before_commit")
     last_seq = ledger.write_at_once([*steps, *writing(placed, 0)], sum(append.rows for append in appends))
-    return None if last_seq is None else [ack_of(append.rows, last_seq + first) for append, first in placed]
+    if last_seq is None:
+        return None
+    return [ack_of(append.rows, last_seq + first, append.too_old) for append, first in placed]
 
 
 def find_stored(txn: Txn, append: Append) -> Ack | None:
@@ -205,7 +229,8 @@ def find_stored(txn: Txn, append: Append) -> Ack | None:
     if not found:
         return None
     assert len(found) == len(ids), "an append was stored in part"
-    return Ack(append.rows, min(row.first_seq for row in found), max(row.last_seq for row in found))
+    first_seq, last_seq = min(row.first_seq for row in found), max(row.last_seq for row in found)
+    return Ack(append.rows, first_seq, last_seq, too_old=append.too_old)
 
 
 def writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]:
@@ -272,26 +297,60 @@ def refusal(append: Append, schema_version: int, refuses: str | None) -> StrandE
     return None
 
 
+def _other_settings(append: Append, text: str) -> StrandError | None:
+    """Rows were judged too old, or not, by settings that have changed meanwhile."""
+    if append.settings is None or settings_of(text) == append.settings:
+        return None
+    return Conflict(
+        f"the settings of {append.table!r} changed while the rows were judged by them",
+        kind="schema_moved",
+        hint="Append again: the rows are then judged by the new settings.",
+        expected=asdict(append.settings),
+        actual=asdict(settings_of(text)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def settings_of(text: str) -> TableSettings:
+    """A table's settings as the ledger has them."""
+    return TableSettings(**orjson.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def text_of_settings(settings: TableSettings) -> str:
+    """The inverse; a ledger of an older version may have the same in other words."""
+    return orjson.dumps(asdict(settings)).decode()
+
+
 def _earlier(txn: Txn, append: Append) -> Ack | StrandError | None:
     """The answer that an earlier call under the same key got, if there was one."""
     if append.idempotency is None:
         return None
     try:
-        answer = recall(txn, append.idempotency.scope, append.idempotency.key, append.idempotency.digest)
+        key = append.idempotency
+        answer = recall(txn, key.scope, key.key, key.digest, older=key.older)
     except StrandError as error:
         return error
-    return None if answer is None else Ack(answer["rows"], answer["first_seq"], answer["last_seq"], repeated=True)
+    if answer is None:
+        return None
+    seqs = answer["first_seq"], answer["last_seq"]
+    return Ack(answer["rows"], *seqs, repeated=True, too_old=answer.get("too_old", 0))
 
 
 def _note(txn: Txn, append: Append, ack: Ack) -> None:
     if append.idempotency is not None:
         key = append.idempotency
-        answer = {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq}
+        answer = {
+            "rows": ack.rows,
+            "first_seq": ack.first_seq,
+            "last_seq": ack.last_seq,
+            "too_old": ack.too_old,
+        }
         remember(txn, key.scope, key.key, key.digest, answer, kept_s=key.kept_s)
     if append.query_mark is not None:
         move_mark(txn, append.query_mark[0], append.table_id, append.query_mark[1])
 
 
-def ack_of(rows: int, first_seq: int) -> Ack:
+def ack_of(rows: int, first_seq: int, too_old: int = 0) -> Ack:
     """The answer for so many rows from this seq on."""
-    return Ack(rows, first_seq, first_seq + rows - 1) if rows else Ack(0, None, None)
+    return Ack(rows, first_seq, first_seq + rows - 1, too_old=too_old) if rows else Ack(0, None, None, too_old=too_old)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal, sel
 from strandline.errors import HistoryGone, NotFound
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
+from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.holds import held_since
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step, together
@@ -149,33 +150,49 @@ def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -
         )
 
 
-def count_released(conn: Connection, *, now_us: int, grace_s: float) -> int:
+def count_released(conn: Connection, *, grace_s: float) -> int:
     """How many batches a sweep would delete now."""
+    until_us = _swept_until(conn, forgetting_us(conn), grace_s)
+    if until_us is None:
+        return 0
     released = db.batches.c.released_at_us
-    over = released.is_not(None) & (released < _swept_until(conn, now_us, grace_s))
+    over = released.is_not(None) & (released < until_us)
     return int(conn.execute(select(func.count()).select_from(db.batches).where(over)).scalar_one())
 
 
-def _swept_until(conn: Connection, now_us: int, grace_s: float) -> int:
+def _swept_until(conn: Connection, now_us: int | None, grace_s: float) -> int | None:
     """What was released before this is needed by nobody: its grace is over, and nobody holds an older moment."""
-    end_us = now_us - int(grace_s * 1_000_000)
-    held_us = held_since(conn, now_us)
-    return end_us if held_us is None else min(end_us, held_us)
+    end_us, held_us = grace_end_us(conn, now_us, grace_s), held_since(conn, now_us)
+    return end_us if end_us is None or held_us is None else min(end_us, held_us)
 
 
-def sweep(ledger: Ledger, *, grace_s: float = GRACE_S, limit: int = 1000, table_id: str | None = None) -> int:
-    """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it."""
+def sweep(
+    ledger: Ledger,
+    *,
+    grace_s: float = GRACE_S,
+    limit: int = 1000,
+    table_id: str | None = None,
+    elsewhere_us: Sequence[int] = (),
+) -> int:
+    """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it.
+
+    While the clock can't be trusted no grace is over, and no key is too old.
+    """
     with ledger.write() as txn:
+        now_us = forgetting_us(txn.conn, *elsewhere_us)
+        until_us = _swept_until(txn.conn, now_us, grace_s)
+        if until_us is None:
+            return 0
         over = select(db.batches.c.batch_id).where(
-            db.batches.c.released_at_us.is_not(None),
-            db.batches.c.released_at_us < _swept_until(txn.conn, txn.at_us, grace_s),
+            db.batches.c.released_at_us.is_not(None), db.batches.c.released_at_us < until_us
         )
         if table_id is not None:
             over = over.where(db.batches.c.table_id == table_id)
         found = list(txn.conn.execute(over.limit(limit)).scalars())
         if found:
             txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))
-        txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.kept_until_us < txn.at_us))
+        if now_us is not None:
+            txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.kept_until_us < now_us))
         return len(found)
 
 

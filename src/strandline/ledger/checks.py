@@ -23,13 +23,6 @@ def counter_at_us(conn: Connection) -> int:
     return int(conn.execute(select(db.counter.c.last_at_us)).scalar_one())
 
 
-def server_at_us(conn: Connection) -> int | None:
-    """The clock of the database's host; None where the database is a file."""
-    if conn.dialect.name == "sqlite":
-        return None
-    return int(conn.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")).scalar_one())
-
-
 def highest_seqs(conn: Connection) -> Mapping[str, int]:
     """The highest seq that each group of tables knows of; none may be above the counter."""
     columns = {

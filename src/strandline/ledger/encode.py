@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from strandline.errors import BadRequest, InvalidRows, TooLarge
-from strandline.ledger.appends import NewBatch
+from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
+from strandline.ledger.intake import Intake
+from strandline.ledger.ledger import Ledger
 from strandline.model import rows as rules
 from strandline.model.ids import new_id
 from strandline.model.partitions import partitions
+from strandline.model.row_digest import digest_of
 from strandline.model.tables import Table, TableState
-from strandline.model.wire import decode, encode, to_json_lines
+from strandline.model.types import EXTRA
+from strandline.model.wire import encode, to_json_lines
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
@@ -22,6 +27,8 @@ BATCH_ROWS = 100_000
 BATCH_BYTES = 64 << 20
 APPEND_BYTES = 256 << 20
 CHECKSUM_BYTES = 16
+KEY_KEPT_S = 7 * 24 * 3600
+"""For so long an idempotency key of an append is kept, by the clock that deletions go by."""
 
 
 def checksum(payload: bytes) -> bytes:
@@ -29,16 +36,67 @@ def checksum(payload: bytes) -> bytes:
     return hashlib.sha256(payload).digest()[:CHECKSUM_BYTES]
 
 
-def digest_rows(batches: Sequence[NewBatch]) -> str:
-    """A digest of the rows themselves, whatever they came as and however they are cut and encoded."""
-    told = hashlib.blake2b(digest_size=16)
-    for batch in batches:
-        for line in to_json_lines(decode(batch.payload)):
-            told.update(line)
-    return told.hexdigest()
+def older_digests(given: Sequence[pa.RecordBatch], state: TableState) -> frozenset[str]:
+    """What format 1 may have stored as the digest of these rows: that of their JSON, under the schema of that time.
+
+    Rows that have no value in a column which came later are those of a schema without it.
+    """
+    batches = [batch for batch in given if batch.num_rows]
+    valued = {name for batch in batches for name in batch.schema.names if batch.column(name).null_count < len(batch)}
+    found: set[str] = set()
+    for schema in state.schemas.values():
+        names = [*schema.names, *([EXTRA] if state.table.extra else [])]
+        if all(valued <= set(names) <= set(batch.schema.names) for batch in batches):
+            digest = hashlib.blake2b(digest_size=16)
+            for batch in batches:
+                for line in to_json_lines(batch.select(names)):
+                    digest.update(line)
+            found.add(digest.hexdigest())
+    return frozenset(found)
 
 
-def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:
+@dataclass(frozen=True)
+class Encoded:
+    """The rows of one call: those that are stored as batches, and what the intake says of all of them."""
+
+    state: TableState
+    batches: list[NewBatch]
+    intake: Intake
+
+    def append(self, actor: str, key: str | None = None) -> Append:
+        """The append of these rows; with a key, the same rows again get the first answer.
+
+        The same rows are those with the same values, whatever they came as and whatever columns the table has.
+        """
+        idempotency = None
+        if key is not None:
+            given = self.intake.given
+            assert given is not None, "rows under a key were not kept to be digested"
+            idempotency = IdempotencyKey(
+                scope=f"append:{actor}:{self.state.table.table_id}",
+                key=key,
+                digest=digest_of(given, fields_of=EXTRA),
+                kept_s=KEY_KEPT_S,
+                older=lambda: older_digests(given, self.state),
+            )
+        return Append.of(self.state, actor, self.batches, idempotency=idempotency, too_old=len(self.intake.too_old))
+
+
+def append_rows(rows: Rows, state: TableState, ledger: Ledger, actor: str, key: str | None, keep_old: bool) -> Append:
+    """The append of rows of any accepted kind; InvalidRows when one of them does not fit."""
+    intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
+    return encode_rows(rows, state, intake).append(actor, key)
+
+
+def append_lines(
+    lines: Iterable[bytes], state: TableState, ledger: Ledger, actor: str, key: str | None, keep_old: bool
+) -> Append:
+    """The same for JSON lines."""
+    intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
+    return encode_lines(lines, state, intake).append(actor, key)
+
+
+def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
     """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
 
     def validated() -> Iterator[pa.RecordBatch]:
@@ -47,16 +105,16 @@ def encode_rows(rows: Rows, state: TableState) -> list[NewBatch]:
             yield (batch := _validated(piece, state, start))
             start += batch.num_rows
 
-    return _encode_all(validated(), state.table)
+    return _encode_all(validated(), state, intake)
 
 
-def encode_lines(lines: Iterable[bytes], state: TableState) -> list[NewBatch]:
+def encode_lines(lines: Iterable[bytes], state: TableState, intake: Intake) -> Encoded:
     """The same for JSON lines, a bounded number of them at a time."""
     validated = (
         rules.from_json_lines(chunk, state.schema, extra=state.table.extra, start=start)
         for start, chunk in _line_chunks(lines)
     )
-    return _encode_all(validated, state.table)
+    return _encode_all(validated, state, intake)
 
 
 def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
@@ -88,11 +146,11 @@ def _line_chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
         yield start, chunk
 
 
-def _encode_all(validated: Iterable[pa.RecordBatch], table: Table) -> list[NewBatch]:
+def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: Intake) -> Encoded:
     batches: list[NewBatch] = []
     size_bytes = 0
     for batch in validated:
-        encoded = encode_batch(batch, table)
+        encoded = encode_batch(intake.take(batch), state.table)
         size_bytes += sum(len(part.payload) for part in encoded)
         if size_bytes > APPEND_BYTES:
             raise TooLarge(
@@ -100,7 +158,7 @@ def _encode_all(validated: Iterable[pa.RecordBatch], table: Table) -> list[NewBa
                 hint="Append in smaller calls, or use `strand load`, which takes files of any size.",
             )
         batches.extend(encoded)
-    return batches
+    return Encoded(state, batches, intake)
 
 
 def _pieces(rows: Rows) -> Iterable[Any]:

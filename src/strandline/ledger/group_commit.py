@@ -25,7 +25,7 @@ from strandline.ledger.groups import Groups, Member
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.mutations import Mutation, asks_of, find_mutation, store_mutations
 from strandline.model.commits import Commit
-from strandline.model.tables import Ack, TableState
+from strandline.model.tables import Ack, TableSettings, TableState
 
 FEW_ROWS = 64
 """A call of more rows is encoded by its own thread: it would make the others wait, and gain little by company."""
@@ -40,10 +40,10 @@ class FewRows:
     rows: Sequence[Any]
 
     @property
-    def kind(self) -> tuple[str, str, int, str]:
+    def kind(self) -> tuple[str, str, int, TableSettings, str]:
         """Calls that agree in this may share a batch."""
         head = self.state.head
-        return head.branch_id, head.table_id, head.schema_version, self.actor
+        return head.branch_id, head.table_id, head.schema_version, self.state.table.settings, self.actor
 
 
 Call: TypeAlias = Append | FewRows
@@ -62,6 +62,8 @@ class _Joint:
 
     append: Append | Mutation
     members: Sequence[_Member]
+    shares: Sequence[tuple[int, int]] = ()
+    """Of each member where there are several: rows that are stored, and rows that were too old."""
 
     def answer(self, answer: Answer | Exception) -> None:
         """Tell each member its part."""
@@ -69,9 +71,8 @@ class _Joint:
             self.members[0].answer = answer
         elif isinstance(answer, Ack):
             seq = answer.first_seq or 0
-            for member in self.members:
-                rows = len(member.call.rows) if isinstance(member.call, FewRows) else member.call.rows
-                member.answer = ack_of(rows, seq)
+            for member, (rows, too_old) in zip(self.members, self.shares, strict=True):
+                member.answer = ack_of(rows, seq, too_old)
                 seq += rows
         else:
             for member in self.members:
@@ -83,7 +84,7 @@ class Appender:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._groups: Groups[Call | Mutation, Answer] = Groups(lambda group: self._commit(_joints(group)))
+        self._groups: Groups[Call | Mutation, Answer] = Groups(lambda group: self._commit(_joints(ledger, group)))
 
     def append(self, call: Call) -> Ack:
         """Store it, alone or with others, and return when it is durable."""
@@ -174,37 +175,39 @@ class Appender:
             return earlier if earlier is not None and is_unknown(earlier) and isinstance(error, Busy) else error
 
 
-def _joints(group: Sequence[_Member]) -> list[_Joint]:
+def _joints(ledger: Ledger, group: Sequence[_Member]) -> list[_Joint]:
     """The group's appends; a member whose rows are refused has its answer, and is in none of them."""
     joints: list[_Joint] = []
-    kinds: dict[tuple[str, str, int, str], list[_Member]] = {}
+    kinds: dict[tuple[str, str, int, TableSettings, str], list[_Member]] = {}
     for member in group:
         if isinstance(member.call, Append | Mutation):
             joints.append(_Joint(member.call, [member]))
         else:
             kinds.setdefault(member.call.kind, []).append(member)
     for members in kinds.values():
-        joints.extend(_encoded(members))
+        joints.extend(_encoded(ledger, members))
     return joints
 
 
-def _encoded(members: Sequence[_Member]) -> Iterator[_Joint]:
+def _encoded(ledger: Ledger, members: Sequence[_Member]) -> Iterator[_Joint]:
     try:
-        append = _append_of([member.call for member in members if isinstance(member.call, FewRows)])
+        append, shares = _append_of(ledger, [member.call for member in members if isinstance(member.call, FewRows)])
     except Exception as error:
         if len(members) == 1:
             members[0].answer = error
         else:
             for member in members:
-                yield from _encoded([member])
+                yield from _encoded(ledger, [member])
     else:
-        yield _Joint(append, members)
+        yield _Joint(append, members, shares)
 
 
-def _append_of(calls: Sequence[FewRows]) -> Append:
-    """Calls of one kind as one append."""
+def _append_of(ledger: Ledger, calls: Sequence[FewRows]) -> tuple[Append, list[tuple[int, int]]]:
+    """Calls of one kind as one append, and what each of them has in it."""
     from strandline.ledger.encode import encode_rows
+    from strandline.ledger.intake import Intake
 
     first = calls[0]
     rows = first.rows if len(calls) == 1 else [row for call in calls for row in call.rows]
-    return Append.of(first.state, first.actor, encode_rows(rows, first.state))
+    encoded = encode_rows(rows, first.state, Intake(ledger, first.state.table))
+    return encoded.append(first.actor), encoded.intake.shares([len(call.rows) for call in calls])

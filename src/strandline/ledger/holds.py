@@ -6,7 +6,8 @@ delivery, a hold) does so in a transaction that refuses condemned ones. Both upd
 on every database one of the two waits for the other, and they can't miss each other.
 
 A hold is of a moment and not of a list: it keeps whatever was superseded or released after that moment, of every
-table. It lapses by itself, so a reader that died holds nothing for long.
+table. It lapses by itself, so a reader that died holds nothing for long; by the clock that deletions go by, and not at
+all while that can't be trusted.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, false, func, insert, or_, select, update
 
 from strandline.errors import Conflict, HistoryGone
 from strandline.ledger import schema as db
+from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.ledger import Txn
 
 CHUNK = 500
@@ -64,7 +66,9 @@ def hold(txn: Txn, hold_id: str, *, since_us: int, keep_s: float, purpose: str) 
     if renewed.rowcount:
         return
     _refuse_gone(txn.conn, since_us)
-    txn.conn.execute(delete(db.holds).where(or_(held.hold_id == hold_id, held.until_us <= txn.at_us)))
+    now_us = forgetting_us(txn.conn)
+    lapsed = held.until_us <= (0 if now_us is None else now_us)
+    txn.conn.execute(delete(db.holds).where(or_(held.hold_id == hold_id, lapsed)))
     txn.conn.execute(insert(db.holds).values(hold_id=hold_id, since_us=since_us, until_us=until_us, purpose=purpose))
 
 
@@ -82,13 +86,13 @@ def release(txn: Txn, hold_id: str) -> None:
     txn.conn.execute(delete(db.holds).where(db.holds.c.hold_id == hold_id))
 
 
-def held_since(conn: Connection, now_us: int) -> int | None:
-    """The oldest moment that somebody holds."""
-    return conn.execute(select(func.min(db.holds.c.since_us)).where(db.holds.c.until_us > now_us)).scalar()
+def held_since(conn: Connection, now_us: int | None) -> int | None:
+    """The oldest moment that is held; without a time to go by, no hold has lapsed."""
+    return conn.execute(select(func.min(db.holds.c.since_us)).where(db.holds.c.until_us > (now_us or 0))).scalar()
 
 
 def find_expirable(
-    conn: Connection, branch_id: str, table_id: str, *, now_us: int, grace_s: float, limit: int
+    conn: Connection, branch_id: str, table_id: str, *, now_us: int | None, grace_s: float, limit: int
 ) -> list[Expirable]:
     """The oldest snapshots that no head, delivery or hold needs and whose grace is over, and those still condemned."""
     snapshot = db.snapshots.c
@@ -105,7 +109,7 @@ def find_expirable(
     return [Expirable(row.version, row.snapshot_id, row.condemned_at_us is not None) for row in rows]
 
 
-def count_expirable(conn: Connection, branch_id: str, *, now_us: int, grace_s: float) -> dict[str, int]:
+def count_expirable(conn: Connection, branch_id: str, *, now_us: int | None, grace_s: float) -> dict[str, int]:
     """How many snapshots of each table could go; tables without any are left out."""
     snapshot = db.snapshots.c
     rows = conn.execute(
@@ -125,11 +129,12 @@ def _of_branch(branch_id: str) -> ColumnElement[bool]:
     return or_(db.snapshots.c.branch_id == branch_id, db.snapshots.c.branch_id.in_(deleted))
 
 
-def _over(conn: Connection, now_us: int, grace_s: float) -> ColumnElement[bool]:
+def _over(conn: Connection, now_us: int | None, grace_s: float) -> ColumnElement[bool]:
     """The condition for a snapshot that nobody needs: superseded everywhere, its grace over, neither held nor sent."""
     snapshot, delivery = db.snapshots.c, db.deliveries.c
-    end_us = now_us - int(grace_s * 1_000_000)
-    held_us = held_since(conn, now_us)
+    end_us, held_us = grace_end_us(conn, now_us, grace_s), held_since(conn, now_us)
+    if end_us is None:
+        return false()
     sent = (
         select(delivery.delivery_id)
         .where(delivery.table_id == snapshot.table_id, delivery.snapshot_id == snapshot.snapshot_id)
@@ -161,7 +166,7 @@ def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int], found_at_us: i
         current = txn.conn.execute(
             select(snapshot.snapshot_id).where(*named, snapshot.superseded_at_us.is_(None))
         ).first()
-        held_us = held_since(txn.conn, txn.at_us)
+        held_us = held_since(txn.conn, forgetting_us(txn.conn))
         fresh = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named, _FRESH)).scalar()
         held = held_us is not None and fresh is not None and fresh >= held_us
         left = fresh is not None and fresh > found_at_us  # by a branch whose views may read for their grace yet

@@ -2,12 +2,13 @@
 
 The key is a row in the transaction that stores the rows, with a digest of them. Every such transaction holds the
 counter, so two calls with one key at the same moment are one after the other, and the second finds the first one's
-answer.
+answer. How long it is kept is decided by the clock that deletions go by, not by the ledger's time, which one write
+under a clock that was ahead moves for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -15,20 +16,27 @@ from sqlalchemy import delete, insert, select
 
 from strandline.errors import Conflict
 from strandline.ledger import schema as db
+from strandline.ledger.clock import forgetting_us
 from strandline.ledger.ledger import Txn
+from strandline.model.row_digest import is_versioned
 
 
-def recall(txn: Txn, scope: str, key: str, digest: str) -> dict[str, Any] | None:
-    """The first answer under this key; a conflict when it was used with other rows; None when it is new."""
+def recall(
+    txn: Txn, scope: str, key: str, digest: str, *, older: Callable[[], Collection[str]] = frozenset
+) -> dict[str, Any] | None:
+    """The first answer under this key; a conflict when it was used with other rows; None when it is new.
+
+    A digest that an older version made is compared with what that version would have made of the same rows.
+    """
     row = txn.conn.execute(
         select(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key)
     ).one_or_none()
     if row is None:
         return None
-    if row.kept_until_us is not None and row.kept_until_us < txn.at_us:
+    if row.kept_until_us is not None and _is_over(txn, row.kept_until_us):
         txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))
         return None
-    if row.digest != digest:
+    if row.digest != digest and (is_versioned(row.digest) or row.digest not in older()):
         raise Conflict(
             f"the idempotency key {key!r} was used before, with other rows",
             kind="key_exists",
@@ -38,6 +46,14 @@ def recall(txn: Txn, scope: str, key: str, digest: str) -> dict[str, Any] | None
         )
     answer: dict[str, Any] = orjson.loads(row.answer)
     return answer
+
+
+def _is_over(txn: Txn, kept_until_us: int) -> bool:
+    """Whether a key's time is over; the clocks are asked only where the ledger's own time says so."""
+    if kept_until_us >= txn.at_us:
+        return False
+    now_us = forgetting_us(txn.conn)
+    return now_us is not None and kept_until_us < now_us
 
 
 def remember(txn: Txn, scope: str, key: str, digest: str, answer: Mapping[str, Any], *, kept_s: int | None) -> None:

@@ -9,6 +9,7 @@ and if it has moved, all of it is done anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, NewBatch, store
 from strandline.ledger.encode import encode_batch
+from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.chunk_rows import ChunkRows, validated
 from strandline.model.inbound import Chunk, InboundMark, Received, Source, check_keeps_versions, decide
@@ -46,13 +48,14 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch)
         check_keeps_versions(chunk, state.table, state.schema)
-        batches = _encoded(state, rows, gateway, verdict.above, replayed)
+        intake = Intake(ledger, state.table)
+        batches = _encoded(state, rows, gateway, verdict.above, replayed, intake)
         answer = ledger.run(
             partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)
         )
         if answer is not None:
             fail("inbound.after_commit")
-            return answer
+            return replace(answer, too_old=len(intake.too_old))
     raise Busy("the mark of this stream keeps moving: it has several senders", reason="ledger_behind")
 
 
@@ -75,25 +78,17 @@ def _take(
 
 
 def _encoded(
-    state: TableState, rows: ChunkRows, gateway: str, above: int, replayed: frozenset[int]
+    state: TableState, rows: ChunkRows, gateway: str, above: int, replayed: frozenset[int], intake: Intake
 ) -> tuple[NewBatch, ...]:
     table = state.table
     batch = validated(rows, state.schema, extra=table.extra, gateway=gateway, above=above, without=replayed)
-    return tuple(encode_batch(batch, table))
+    return tuple(encode_batch(intake.take(batch), table))
 
 
 def _store(txn: Txn, state: TableState, batches: Sequence[NewBatch], gateway: str) -> int:
     if not batches:
         return 0
-    append = Append(
-        branch_id=state.head.branch_id,
-        table_id=state.table.table_id,
-        table=state.table.name,
-        schema_version=state.head.schema_version,
-        actor=gateway,
-        batches=tuple(batches),
-    )
-    (answer,) = store(txn, [append])
+    (answer,) = store(txn, [Append.of(state, gateway, batches)])
     if isinstance(answer, StrandError):
         raise answer
     txn.conn.execute(

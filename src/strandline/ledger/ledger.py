@@ -1,9 +1,9 @@
 """The ledger: the one place where anything is decided.
 
 A write transaction locks the counter row first and holds it to the commit. So a lower seq is never committed after a
-higher one, `_at` never decreases whatever the clock does, and a ledger of a newer format is refused before anything is
-written to it. That row also counts the transactions: each notes its number and its id, so that one whose COMMIT was
-sent and not answered can be looked up.
+higher one, `_at` of a later transaction is later whatever the clock does, and a ledger of a newer format is refused
+before anything is written to it. That row also counts the transactions: each notes its number and its id, so that one
+whose COMMIT was sent and not answered can be looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, inspect, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal,
+    null,
+    select,
+    update,
+)
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
@@ -35,16 +48,24 @@ MAIN = "main"
 OUTCOMES_KEPT = 100_000
 """How many transactions back a lost answer can be looked up."""
 
+_now_us: BindParameter[int] = bindparam("now_us")
+_counter = schema.counter.c
+# No two transactions have one time, also while the ledger's is ahead of the clock: what came first can always be told.
+# A clock that passes the ledger's time takes back a person's word that the ledger's is wrong; until then the latest
+# time of day is kept beside it.
 _locking = (
     update(schema.counter)
-    .where(schema.counter.c.id == 1)
+    .where(_counter.id == 1)
     .values(
-        last_at_us=case(
-            (schema.counter.c.last_at_us > bindparam("now_us"), schema.counter.c.last_at_us), else_=bindparam("now_us")
+        last_at_us=case((_counter.last_at_us >= _now_us, _counter.last_at_us + 1), else_=_now_us),
+        wall_from_us=case(
+            (_counter.last_at_us < _now_us, null()),
+            (_counter.wall_from_us < _now_us, _now_us),
+            else_=_counter.wall_from_us,
         ),
-        writes=schema.counter.c.writes + 1,
+        writes=_counter.writes + 1,
     )
-    .returning(schema.counter.c.last_seq, schema.counter.c.last_at_us, schema.counter.c.writes, schema.counter.c.format)
+    .returning(_counter.last_seq, _counter.last_at_us, _counter.writes, _counter.format)
 )
 _locked = _locking.cte("locked")
 _LOCK = Prepared(_locking)

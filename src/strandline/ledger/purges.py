@@ -16,11 +16,12 @@ from strandline.errors import Conflict, StrandError
 from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, store
 from strandline.ledger.dead_letters import DISCARDED
-from strandline.ledger.encode import checksum, encode_rows
+from strandline.ledger.encode import checksum, encode_batch
 from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.purged_keys import count_as_seen
 from strandline.ledger.tables import read_head, read_states
 from strandline.model.migration import PURGES
+from strandline.model.rows import from_dicts
 
 TOMBSTONES = PURGES
 TOMBSTONE_COLUMNS = {
@@ -65,7 +66,8 @@ def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
         _shrink(txn, purge["branch_id"], purge["table_id"], batch)
     (state,) = read_states(txn.conn, MAIN, [TOMBSTONES])
     tombstone = {"purge_id": op_id, **purge["tombstone"]}
-    (answer,) = store(txn, [Append.of(state, purge["actor"], encode_rows([tombstone], state))])
+    batches = encode_batch(from_dicts([tombstone], state.schema), state.table)
+    (answer,) = store(txn, [Append.of(state, purge["actor"], batches)])
     if isinstance(answer, StrandError):
         raise answer
 

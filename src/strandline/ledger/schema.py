@@ -87,8 +87,8 @@ RETIRED = 1_000_000
 # lake's own id, and the warehouse it was made with. `generation` is made anew by init, restore and clone. `place` is
 # the real path of a SQLite ledger ('' on Postgres, and until a lake of format 1 is placed). `fence` is the number that
 # the warehouse's marker has too: raised on both sides before anything is deleted, 0 until the warehouse is claimed.
-# `raising` is the operation that is raising it now. `wall_from_us` is since when deletions go by the wall clock
-# although the ledger's time is ahead of it, by a person's word.
+# `raising` is the operation that is raising it now. `wall_from_us` is not null while deletions go by the time of day
+# although the ledger's is ahead of it, by a person's word: then the latest time of day that a writer has had since.
 counter = Table(
     "counter",
     metadata,

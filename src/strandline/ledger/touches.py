@@ -14,6 +14,7 @@ from sqlalchemy import Connection, ScalarSelect, Select, bindparam, delete, func
 
 from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
+from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.prepared import Prepared, Step, together
 from strandline.model.ids import state_id
@@ -116,9 +117,9 @@ def written_since(conn: Connection, branch_id: str, table_id: str, number: int) 
     return found
 
 
-def count_claims(conn: Connection, *, now_us: int, grace_s: float) -> int:
+def count_claims(conn: Connection, *, grace_s: float) -> int:
     """How many claims can go."""
-    return conn.execute(select(func.count()).select_from(_old_claims(now_us, grace_s).subquery())).scalar_one()
+    return conn.execute(select(func.count()).select_from(_old_claims(conn, grace_s).subquery())).scalar_one()
 
 
 def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
@@ -128,7 +129,7 @@ def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
     the table is raised, and such a change starts over.
     """
     with ledger.write() as txn:
-        found = txn.conn.execute(_old_claims(txn.at_us, grace_s).limit(limit)).all()
+        found = txn.conn.execute(_old_claims(txn.conn, grace_s).limit(limit)).all()
         steps = [
             Step(_FORGET_CLAIM, {"b_table_id": row.table_id, "b_branch_id": row.branch_id, "b_hash": row.hash})
             for row in found
@@ -154,7 +155,7 @@ class _Sweepable:
     folded: Mapping[str, int]
 
 
-def _sweepable(conn: Connection, now_us: int, grace_s: float) -> list[_Sweepable]:
+def _sweepable(conn: Connection, grace_s: float) -> list[_Sweepable]:
     """What everybody who sees it has in a state, and is older than a grace period.
 
     Who sees it are the branches and tags that come from its branch, each up to where it left.
@@ -164,6 +165,7 @@ def _sweepable(conn: Connection, now_us: int, grace_s: float) -> list[_Sweepable
     seen = [(viewer, of, upto) for viewer in living for of, upto in lineage(conn, viewer)]
     reached = {(row.branch_id, row.table_id): row.last_seq for row in conn.execute(select(db.heads))}
     keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
+    old = _newest_before(conn, grace_s)
     found: list[_Sweepable] = []
     for of, table_id in conn.execute(select(head.branch_id, head.table_id).where(head.table_id.in_(keyed))).all():
         folded = {viewer: reached.get((viewer, state_id(table_id)), 0) for viewer, parent, _ in seen if parent == of}
@@ -172,15 +174,15 @@ def _sweepable(conn: Connection, now_us: int, grace_s: float) -> list[_Sweepable
             for viewer, parent, upto in seen
             if parent == of
         ]
-        here = (_touch.table_id == table_id, _touch.branch_id == of, _touch.number <= _newest_before(now_us, grace_s))
+        here = (_touch.table_id == table_id, _touch.branch_id == of, _touch.number <= old)
         query = select(_touch.hash, _touch.number, _touch.seq).where(*here, *allowed)
         found.append(_Sweepable(of, table_id, query, folded))
     return found
 
 
-def count_touches(conn: Connection, *, now_us: int, grace_s: float) -> int:
+def count_touches(conn: Connection, *, grace_s: float) -> int:
     """How many touches can go."""
-    counts = [select(func.count()).select_from(one.query.subquery()) for one in _sweepable(conn, now_us, grace_s)]
+    counts = [select(func.count()).select_from(one.query.subquery()) for one in _sweepable(conn, grace_s)]
     return sum(conn.execute(count).scalar_one() for count in counts)
 
 
@@ -191,7 +193,7 @@ def sweep_touches(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int
     """
     left = limit
     with ledger.write() as txn:
-        for one in _sweepable(txn.conn, txn.at_us, grace_s):
+        for one in _sweepable(txn.conn, grace_s):
             found = txn.conn.execute(one.query.limit(left)).all() if left else []
             left -= len(found)
             place = {"b_table": one.table_id, "b_branch": one.branch_id}
@@ -208,15 +210,15 @@ def sweep_touches(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int
     return limit - left
 
 
-def _old_claims(now_us: int, grace_s: float) -> Select[tuple[str, str, bytes]]:
-    last = _newest_before(now_us, grace_s)
+def _old_claims(conn: Connection, grace_s: float) -> Select[tuple[str, str, bytes]]:
+    last = _newest_before(conn, grace_s)
     return select(_claim.table_id, _claim.branch_id, _claim.hash).where(_claim.number <= last)
 
 
-def _newest_before(now_us: int, grace_s: float) -> ScalarSelect[int]:
-    """The number of the newest commit that is older than a grace period."""
-    commit = db.commits.c
-    return select(func.max(commit.seq)).where(commit.at_us <= now_us - int(grace_s * 1_000_000)).scalar_subquery()
+def _newest_before(conn: Connection, grace_s: float) -> ScalarSelect[int]:
+    """The number of the newest commit that is older than a grace period; none is while the clock can't be trusted."""
+    commit, end_us = db.commits.c, grace_end_us(conn, forgetting_us(conn), grace_s)
+    return select(func.max(commit.seq)).where(commit.at_us <= (end_us or 0)).scalar_subquery()
 
 
 def _chunks(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -110,11 +110,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Received:
-    """The answer to a chunk: rows stored by it, and how far its source has come now."""
+    """The answer to a chunk: rows stored by it, and how far its source has come now.
+
+    `too_old` more are past the retention of the table here. They are not stored, and the mark moves over them: sent
+    again they would be too old again.
+    """
 
     stored: int
     mark: int
     epoch: int
+    too_old: int = 0
 
 
 def batch_id(sink_id: str, stream: str, epoch: int, since: int, until: int, body: bytes) -> str:

@@ -26,7 +26,8 @@ class TableEffect:
 
     `snapshot` is None when nothing was written (every row was a duplicate): the tail moves on all the same.
 
-    `rows_stale` of the `rows_dropped` were past the table's retention, and no duplicates.
+    `rows_stale` of the `rows_dropped` were past the table's retention, and no duplicates: only an older strandline
+    staged such a thing, and it is not published (`publish.py`).
     `removed` are the files that the snapshot lacks; `rows_removed` of their rows are not in `files` either. `pruned` is
     the highest seq that retention removes of each stream: checked against the sinks' watermarks when it is published,
     unless `past_sinks`. `condemned` are snapshots that nobody may pin from the publish on, and that settling removes.
@@ -173,14 +174,14 @@ class Flushed:
     snapshot_id: int | None
     operation: str | None
     warnings: tuple[str, ...] = ()
-    stale_dropped: int = 0
 
 
 @dataclass(frozen=True)
 class Loaded:
     """What a load did; `already_loaded` when an earlier run had done all of it.
 
-    Of keyed tables `rows` are those that were put, of each table as in `tables`, and `deleted` those that went.
+    Of keyed tables `rows` are those that were put, of each table as in `tables`, and `deleted` those that went. Of log
+    tables `too_old` more were past the retention, and left out.
     """
 
     table: str
@@ -195,3 +196,4 @@ class Loaded:
     warnings: tuple[str, ...] = ()
     deleted: int = 0
     tables: dict[str, int] = field(default_factory=dict)
+    too_old: int = 0

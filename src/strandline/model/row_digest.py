@@ -13,13 +13,14 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["digest_of", "row_digests"]
+__all__ = ["digest_of", "is_versioned", "row_digests"]
 
 VERSION = "rows1:"
 """What a digest begins with: one that was made in another way is never equal, and can be told apart."""
@@ -31,13 +32,31 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _TEXT = pa.large_binary()
 
 
-def digest_of(batches: Iterable[pa.RecordBatch], *, without: Collection[str] = ()) -> str:
-    """The digest of these rows in this order, however they are cut; columns `without` don't count."""
+def digest_of(batches: Iterable[pa.RecordBatch], *, without: Collection[str] = (), fields_of: str = "") -> str:
+    """The digest of these rows in this order, however they are cut; columns `without` don't count.
+
+    The column `fields_of`, if there is one, is JSON text, whose fields count as fields of the row.
+    """
     digest = hashlib.sha256()
     for batch in batches:
         for at in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            digest.update(_content(_canonical(batch.slice(at, _ROWS_AT_ONCE), without)))
+            rows = batch.slice(at, _ROWS_AT_ONCE)
+            if fields_of in rows.schema.names and rows.column(fields_of).null_count < rows.num_rows:
+                for row in rows.to_pylist():
+                    digest.update(_text(_with_fields(row, without, fields_of)))
+            else:
+                digest.update(_content(_canonical(rows, {*without, fields_of})))
     return VERSION + digest.hexdigest()
+
+
+def is_versioned(digest: str) -> bool:
+    """Whether a digest says how it was made; those of the first format don't."""
+    return ":" in digest
+
+
+def _with_fields(row: Mapping[str, Any], without: Collection[str], fields_of: str) -> dict[str, Any]:
+    fields = {} if row[fields_of] is None else json.loads(row[fields_of])
+    return {**fields, **{name: value for name, value in row.items() if name not in {*without, fields_of}}}
 
 
 def row_digests(batch: pa.RecordBatch, *, without: Collection[str] = ()) -> list[bytes]:

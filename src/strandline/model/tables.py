@@ -78,13 +78,6 @@ class Table:
         if self.key:
             raise Unsupported(f"{self.name!r} is a keyed table, and {what}", hint=hint, table=self.name)
 
-    def stale_us(self, now_us: int) -> int | None:
-        """Rows whose time lies before this don't enter the log at all; None where all do.
-
-        Of a keyed table they do: what goes there is decided by what took its place, and when.
-        """
-        return None if self.key else self.settings.cutoff_us(now_us)
-
     @property
     def added_columns(self) -> tuple[Column, ...]:
         """The columns that Strandline adds to this table's log, in their order behind the user's."""
@@ -274,9 +267,10 @@ class TableState:
 
 @dataclass(frozen=True)
 class Ack:
-    """The answer to an append: durable, with these seqs."""
+    """The answer to an append: durable, with these seqs; `too_old` more rows were past the retention, and left out."""
 
     rows: int
     first_seq: int | None
     last_seq: int | None
     repeated: bool = False
+    too_old: int = 0

@@ -7,7 +7,6 @@ recovery. What a head, an open delivery or a hold needs is never named, nor what
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from strandline.errors import Conflict
@@ -19,6 +18,7 @@ from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.operations import Effects, Intent, TableEffect
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import clock_of
 from strandline.operations.flush import scope_of
 from strandline.operations.steps import Coverage, Running, run
 
@@ -33,15 +33,15 @@ class Expire:
     branch: str
     actor: str
     grace_s: float
+    now_us: int | None
     kind: str = "expire"
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, when it has snapshots that can go."""
         self.state = read_states(conn, self.branch, [self.table])[0]
         head = self.state.head
-        now_us = time.time_ns() // 1000
         self.found = find_expirable(
-            conn, head.branch_id, head.table_id, now_us=now_us, grace_s=self.grace_s, limit=BITE_SNAPSHOTS
+            conn, head.branch_id, head.table_id, now_us=self.now_us, grace_s=self.grace_s, limit=BITE_SNAPSHOTS
         )
         if _is_at_work(conn, head.table_id):
             self.found = [one for one in self.found if not one.condemned]
@@ -68,10 +68,12 @@ def _is_at_work(conn: Connection, table_id: str) -> bool:
 def expire(
     ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, grace_s: float, dry_run: bool = False
 ) -> Maintained:
-    """Remove every snapshot of a table that can go."""
+    """Remove every snapshot of a table that can go. Without a grace none goes by time, so no clock is in the way."""
     name, before = _figures(ctx, table, branch)
+    clock = clock_of(ctx)
+    now_us = None if clock.is_behind and grace_s <= 0 else clock.deletion_us(f"the expiry of {name}'s snapshots")
     if dry_run:
-        gone = _count(ctx, table, branch, grace_s)
+        gone = _count(ctx, table, branch, grace_s, now_us)
         after = {**before, "snapshots": before["snapshots"] - gone}
         return Maintained(name, before, after, dry_run=True, complete=gone == 0)
     operations: list[str] = []
@@ -79,7 +81,7 @@ def expire(
     removed = 0
     while not budget.is_spent:
         try:
-            done = run(ctx, Expire(table, branch, actor, grace_s))
+            done = run(ctx, Expire(table, branch, actor, grace_s, now_us))
         except Conflict as error:
             if error.detail.get("kind") != "table_moved":
                 raise
@@ -98,16 +100,15 @@ def expire(
         name,
         before,
         after,
-        complete=_count(ctx, table, branch, grace_s) == 0,
+        complete=_count(ctx, table, branch, grace_s, now_us) == 0,
         operations=tuple(operations),
         warnings=tuple(warnings),
     )
 
 
-def _count(ctx: Context, table: str, branch: str, grace_s: float) -> int:
+def _count(ctx: Context, table: str, branch: str, grace_s: float, now_us: int | None) -> int:
     with ctx.ledger.read() as conn:
         head = read_states(conn, branch, [table])[0].head
-        now_us = time.time_ns() // 1000
         return len(find_expirable(conn, head.branch_id, head.table_id, now_us=now_us, grace_s=grace_s, limit=1_000_000))
 
 

@@ -15,6 +15,7 @@ from strandline.ledger.tables import read_states
 from strandline.model.operations import Effects, Flushed, TableEffect, TableScope
 from strandline.model.tables import BatchRef, TableState
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import store_us
 from strandline.operations.stage_tail import StagedRows, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running, run
 
@@ -77,7 +78,6 @@ def flush_effect(state: TableState, staged: StagedRows) -> TableEffect:
         files=staged.files,
         rows_added=staged.rows,
         rows_dropped=staged.dropped,
-        rows_stale=staged.stale,
         stream_heads=staged.stream_heads(),
     )
 
@@ -87,18 +87,18 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
     upto = state.head.last_seq
-    rows = dropped = stale = 0
+    rows = dropped = 0
     operation: str | None = None
     warnings: list[str] = []
     while (done := run(ctx, Flush(table, branch, upto, actor))) is not None:
         effect = done.effects.tables[0]
         rows += effect.rows_added
-        dropped += effect.rows_dropped - effect.rows_stale
-        stale += effect.rows_stale
+        dropped += effect.rows_dropped
         operation = done.op_id
         warnings.extend(done.warnings)
-        ctx.report(f"flushed {state.table.name}", rows + dropped + stale, None)
-    while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES) == SWEEP_BATCHES:
+        ctx.report(f"flushed {state.table.name}", rows + dropped, None)
+    elsewhere_us = store_us(ctx)
+    while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES, elsewhere_us=elsewhere_us) == SWEEP_BATCHES:
         pass
     with ctx.ledger.read() as conn:
         after = read_states(conn, branch, [table])[0]
@@ -111,5 +111,4 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         snapshot_id=after.head.log_snapshot,
         operation=operation,
         warnings=tuple(warnings),
-        stale_dropped=stale,
     )

@@ -22,6 +22,7 @@ from strandline.ledger.appends import Append, NewBatch, store
 from strandline.ledger.commits import commit_of_operation, write_commit
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.idempotency import forget, recall, remember
+from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Txn
 from strandline.ledger.loads import Load, Part
 from strandline.ledger.query_marks import last_batch
@@ -162,6 +163,7 @@ def _loaded(state: TableState, answer: Mapping[str, Any], **more: Any) -> Loaded
         table=state.table.name,
         rows=answer["rows"],
         duplicates_dropped=answer["duplicates_dropped"],
+        too_old=answer.get("too_old", 0),
         first_seq=answer["first_seq"],
         last_seq=answer["last_seq"],
         commit=answer.get("commit"),
@@ -180,6 +182,7 @@ def _small(
     if sum(one.size_bytes for one in inputs) > SMALL_BYTES:
         return None
     batches: list[NewBatch] = []
+    intake = Intake(ctx.ledger, state.table)
     size_bytes = 0
     skipped = Skipped()
     for chunks in cut(inputs):
@@ -189,12 +192,12 @@ def _small(
             ):
                 if isinstance(batch, InvalidRows):
                     raise in_file(batch, chunk.input.uri)
-                batches.extend(encoded := encode_batch(batch, state.table))
+                batches.extend(encoded := encode_batch(intake.take(batch), state.table))
                 size_bytes += sum(len(one.payload) for one in encoded)
                 if size_bytes > SMALL_BYTES:
                     return None
     with ctx.ledger.write() as txn:
-        answer = _append_small(txn, state, request, batches, skipped.rows)
+        answer = _append_small(txn, state, request, batches, skipped.rows, len(intake.too_old))
         loads.finish_load(txn, pending.load_id)
         fail("append.before_commit")
     fail("append.after_commit")
@@ -202,14 +205,14 @@ def _small(
 
 
 def _append_small(
-    txn: Txn, state: TableState, request: LoadRequest, batches: list[NewBatch], skipped: int
+    txn: Txn, state: TableState, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
 ) -> dict[str, Any]:
     raced = None
     if request.query_mark is None:
         raced = recall(txn, scope_name(state), request.key, request.digest)
     if raced is not None:
         return raced
-    append = Append.of(state, request.actor, batches, query_mark=request.query_mark)
+    append = Append.of(state, request.actor, batches, query_mark=request.query_mark, too_old=too_old)
     (ack,) = store(txn, [append])
     if isinstance(ack, StrandError):
         raise ack
@@ -224,6 +227,7 @@ def _append_small(
     answer = {
         "rows": ack.rows,
         "duplicates_dropped": 0,
+        "too_old": ack.too_old,
         "first_seq": ack.first_seq,
         "last_seq": ack.last_seq,
         "commit": commit.commit_id,

@@ -7,7 +7,6 @@ until it is published, or has become a gap.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger import leases, reservations
 from strandline.ledger.files import read_files
+from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import Part
 from strandline.ledger.purged_keys import seen_hashes
@@ -29,7 +29,7 @@ from strandline.ledger.tables import read_shown
 from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
-from strandline.model.types import AT, EXTRA
+from strandline.model.types import EXTRA
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
@@ -116,10 +116,10 @@ class LoadBite:
         for part in self.plan.parts:
             files.append(NumberedFile(part.path, seq))
             seq += part.rows
-        without, dropped, stale = self._dropped(ctx, state, tail, files, op_id)
-        rows = self.plan.rows - dropped
+        without, dropped, too_old = self._dropped(ctx, state, tail, files, op_id)
+        rows = self.plan.rows - dropped - too_old
         if rows == 0:
-            return StagedRows(None, dropped=dropped, stale=stale)
+            return StagedRows(None, dropped=dropped, too_old=too_old)
         written = state.schemas[self.plan.schema_version]
         columns = [*written.columns, *(one for one in state.table.added_columns if one.name == EXTRA)]
         frame = read_numbered(
@@ -138,16 +138,16 @@ class LoadBite:
                 f"{rows} rows should have been loaded, and {stored} were: a part of the load has changed",
                 hint="Put the file back as it was, and run the load again.",
             )
-        return StagedRows(snapshot, added, rows, dropped, stale=stale)
+        return StagedRows(snapshot, added, rows, dropped, too_old=too_old)
 
     def _dropped(
         self, ctx: Context, state: TableState, tail: StagedRows, files: list[NumberedFile], op_id: str
     ) -> tuple[str | None, int, int]:
-        """Rows of the bite that are past the table's retention, or whose key is in the log, in the tail below it, or
-        earlier in the bite: their seqs, as a file; how many they are, and how many of them are too old.
+        """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite, and those that are
+        past the table's retention: their seqs, as a file; how many are duplicates, and how many too old.
         """
         scope, settings = key_scope(state), state.table.settings
-        cutoff_us = settings.cutoff_us(time.time_ns() // 1000) if settings.time_column != AT else None
+        cutoff_us = Intake(ctx.ledger, state.table).cutoff_us()
         if not scope.row_key and cutoff_us is None:
             return None, 0, 0
         written = state.schemas[self.plan.schema_version]
@@ -161,22 +161,22 @@ class LoadBite:
         with sandbox.interruptible(), sandbox.scratch() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
             relations.define(connection, "offered", relations.together(parts))
-            stale = relations.split_older(
-                connection, "offered", times[0] if times else None, cutoff_us or 0, fresh="loaded", older="stale"
+            too_old = relations.split_older(
+                connection, "offered", times[0] if times else None, cutoff_us or 0, fresh="loaded", older="too_old"
             )
-            found = stale.num_rows
+            duplicates = 0
             if scope.row_key:
                 log = relations.parquet(paths, keys) if paths else None
                 rows = relations.internal("loaded")
-                found += relations.find_duplicates(connection, rows, log, scope, into="duplicates", seen=seen)
-            if found == 0:
+                duplicates = relations.find_duplicates(connection, rows, log, scope, into="duplicates", seen=seen)
+            if duplicates + too_old.num_rows == 0:
                 return None, 0, 0
-            seqs = relations.read_seqs(connection, "duplicates") if scope.row_key else stale.slice(0, 0)
-            seqs = pa.concat_tables([seqs, stale])
+            seqs = relations.read_seqs(connection, "duplicates") if scope.row_key else too_old.slice(0, 0)
+            seqs = pa.concat_tables([seqs, too_old])
         uri = ctx.staging.uri(op_id, "duplicates.parquet")
         system, path = open_uri(uri)
         pq.write_table(seqs, path, filesystem=system)
-        return uri, found, stale.num_rows
+        return uri, duplicates, too_old.num_rows
 
     def _effects(self, state: TableState, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
         plan = self.plan
@@ -191,9 +191,8 @@ class LoadBite:
             batches=base.batches,
             files=(*tail.files, *loaded.files),
             rows_added=tail.rows + loaded.rows,
-            rows_acked=plan.rows,
+            rows_acked=plan.rows - loaded.too_old,
             rows_dropped=tail.dropped + loaded.dropped,
-            rows_stale=tail.stale + loaded.stale,
             last_seq=first_seq + plan.rows - 1 if plan.rows else 0,
             stream_heads=heads,
         )
@@ -220,7 +219,8 @@ class LoadBite:
         some = self.plan.rows > 0
         return {
             "rows": so_far["rows"] + loaded.rows,
-            "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped - loaded.stale,
+            "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped,
+            "too_old": so_far.get("too_old", 0) + loaded.too_old,
             "first_seq": so_far["first_seq"] or (first_seq if some else None),
             "last_seq": first_seq + self.plan.rows - 1 if some else so_far["last_seq"],
             "skipped": so_far["skipped"],

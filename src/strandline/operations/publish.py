@@ -82,6 +82,14 @@ def _check(conn: Connection, effect: TableEffect) -> None:
     head = read_head(conn, effect.branch_id, effect.table_id)
     if head.refuses is not None:
         raise Damaged(f"table {effect.table_id} refuses writes: {head.refuses}")
+    if effect.rows_stale:
+        raise Conflict(
+            f"{effect.rows_stale} acked rows of table {effect.table_id} were left out for their age",
+            kind="table_moved",
+            hint="An older strandline staged this. The rows are still in the tail, and the next flush stores them.",
+            expected=0,
+            actual=effect.rows_stale,
+        )
     if (head.version, head.log_snapshot) != (effect.from_version, effect.from_snapshot):
         raise Conflict(
             f"the log of table {effect.table_id} moved from version {effect.from_version} to {head.version}",

@@ -8,7 +8,6 @@ once when a person asks, and by the worker when it is a good part of the file.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +26,7 @@ from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import deletion_us
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, find_rows, stage_removal
 from strandline.operations.steps import Running
@@ -159,7 +159,7 @@ def retain(
     dry_run: bool = False,
 ) -> Maintained:
     """Remove what is past a table's window, bite by bite, as far as the budget goes."""
-    now_us = time.time_ns() // 1000
+    now_us = deletion_us(ctx, f"the retention of {table!r}")
     before, rows = figures(ctx, table, branch), 0
     bites = Bites(ctx, budget)
     while True:

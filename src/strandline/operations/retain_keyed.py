@@ -10,7 +10,6 @@ A version goes only when the one in its place was delivered by every sink that f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +35,7 @@ from strandline.model.tables import DataFile, TableState
 from strandline.model.types import COMMIT, SEQ
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import deletion_us
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, removal_of, stage_removal
 from strandline.operations.retain import figures
@@ -195,7 +195,7 @@ def retain_keyed(
     dry_run: bool = False,
 ) -> Maintained:
     """Remove the versions that no kept point needs, bite by bite, as far as the budget goes."""
-    now_us = time.time_ns() // 1000
+    now_us = deletion_us(ctx, f"the retention of {table!r}")
     before, rows = figures(ctx, table, branch), 0
     bites = Bites(ctx, budget)
     while True:

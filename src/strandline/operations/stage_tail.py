@@ -1,13 +1,13 @@
 """Staging a tail: batches out of the ledger, without duplicates, onto a private branch.
 
 The rows pass through Python a batch at a time, into Parquet files in the operation's folder, and Spark appends these.
-The duplicates are found beforehand from the key columns alone, by the same words that hide them from readers.
+The duplicates are found beforehand from the key columns alone, by the same words that hide them from readers. Nothing
+else is left out: these rows were acked, and how old they are is retention's business, once sinks have them.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ MAX_FILE_ROWS = 500_000
 class StagedRows:
     """Rows on a private branch; `snapshot` is None when there was nothing to write.
 
-    Of those that were `dropped`, so many were `stale`: past the table's retention. The others were duplicates.
+    Those that were `dropped` were duplicates. Rows of a load that were past the table's retention are `too_old`.
     """
 
     snapshot: int | None
@@ -54,7 +54,7 @@ class StagedRows:
     rows: int = 0
     dropped: int = 0
     batches: tuple[str, ...] = ()
-    stale: int = 0
+    too_old: int = 0
 
     def stream_heads(self) -> dict[str, int]:
         """The last seq of each partition that got rows."""
@@ -87,22 +87,21 @@ def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id:
     state = state.stored
     ctx.staging.create(op_id)
     unreadable = _Unreadable(ctx, state)
-    cutoff_us = state.table.stale_us(time.time_ns() // 1000)
-    duplicates = _duplicates(ctx, state, refs, unreadable, cutoff_us) if state.table.row_key else None
+    duplicates = _duplicates(ctx, state, refs, unreadable) if state.table.row_key else None
     fail("stage.before_files")
-    paths, rows, fresh = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable, cutoff_us)
+    paths, rows = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable)
     fail("stage.after_files")
     kept = unreadable.without(refs)
     batches = tuple(ref.batch_id for ref in kept)
     offered = sum(ref.rows for ref in kept)
     if rows == 0:
-        return StagedRows(None, dropped=offered, batches=batches, stale=offered - fresh)
+        return StagedRows(None, dropped=offered, batches=batches)
     frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
     snapshot, files = append(ctx, state, frame, op_id)
     stored = sum(file.rows for file in files)
     if stored != rows:
         raise Damaged(f"{rows} rows of the tail were staged, and Spark wrote {stored}", operation=op_id)
-    return StagedRows(snapshot, files, rows, offered - rows, batches, offered - fresh)
+    return StagedRows(snapshot, files, rows, offered - rows, batches)
 
 
 class _Unreadable:
@@ -161,9 +160,7 @@ def columns_ddl(state: TableState) -> str:
     return ", ".join(column_ddl(column) for column in stored_columns(state))
 
 
-def _duplicates(
-    ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable, cutoff_us: int | None
-) -> pa.Array:
+def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable) -> pa.Array:
     """The seqs of rows whose key is in the log, or earlier among these rows."""
     scope = key_scope(state)
     names = list(dict.fromkeys([*scope.within, *scope.row_key]))
@@ -171,7 +168,7 @@ def _duplicates(
     touched: set[str] = set()
 
     def keys() -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names, cutoff_us=cutoff_us):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names):
             if scope.within:
                 touched.update(partitions(batch, scope.within))
             yield batch
@@ -202,23 +199,22 @@ def _write_files(
     op_id: str,
     duplicates: pa.Array | None,
     unreadable: _Unreadable,
-    cutoff_us: int | None,
-) -> tuple[list[str], int, int]:
+) -> tuple[list[str], int]:
     """Write the rows that stay into Parquet files of the operation's folder, in seq order.
 
-    Returns the files, how many rows they have, and how many there were before the duplicates were dropped.
+    Returns the files, and how many rows they have.
     """
     total = sum(ref.rows for ref in refs)
     per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
     writer = SeqFiles(ctx, op_id, log_schema(state), per_file, "tail")
     done = 0
     with writer:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, cutoff_us=cutoff_us):
+        for batch in read_batches(ctx.ledger, state, refs, unreadable.note):
             done += batch.num_rows
             writer.write(_kept(batch, duplicates))
             ctx.report(f"reading the tail of {state.table.name}", done, total)
     unreadable.set_aside()
-    return writer.paths, writer.rows, done
+    return writer.paths, writer.rows
 
 
 def _kept(batch: pa.RecordBatch, duplicates: pa.Array | None) -> pa.RecordBatch:

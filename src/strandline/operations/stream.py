@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from strandline import logs
 from strandline.engines.files import Input
 from strandline.engines.spark import source
 from strandline.errors import BadRequest
 from strandline.operations.context import Context
 from strandline.operations.load import LoadRequest, load
+
+log = logs.Logger("strandline.stream")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +35,7 @@ def foreach_batch(ctx: Context, table: str, branch: str, actor: str) -> Callable
             return source.exported(folder)
 
         name = f"stream:{query_id}:{batch}"
-        load(
+        done = load(
             ctx,
             LoadRequest(
                 table=table,
@@ -45,5 +48,9 @@ def foreach_batch(ctx: Context, table: str, branch: str, actor: str) -> Callable
                 query_mark=(query_id, batch),
             ),
         )
+        if done.too_old:
+            log.warning(
+                "rows past the retention left out", table=table, query=query_id, batch=batch, too_old=done.too_old
+            )
 
     return store

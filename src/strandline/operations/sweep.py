@@ -7,14 +7,13 @@ written before the first of its effects and deleted after the last, so what has 
 lives.
 
 Files alone have no such record. They must be a day old by the store's own clock, and older than every operation that
-is under way on their table.
+is under way on their table. While the clock can't be trusted, what goes by its age stays.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,10 +28,11 @@ from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import list_loads
 from strandline.ledger.tables import list_tables
-from strandline.model.ids import branch_ref, new_id, private_branch
+from strandline.model.ids import branch_ref, private_branch
 from strandline.model.maintenance import Maintained, together
 from strandline.model.tables import STATE, Table
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import CLOCK, ask_store, clock_of, store_us
 from strandline.operations.recovery import tidy_loads
 
 log = logs.Logger("strandline.sweep")
@@ -42,7 +42,6 @@ HISTORY_S = 7 * 24 * 3600
 """For so long the commits of a branch that was merged and deleted can be looked at."""
 
 CLOCKS_APART_S = 3600
-CLOCK = "clock-"
 ADOPTING = "strand_adopt"
 LAKE = "(lake)"
 """Stands for the table in what was done to no single one."""
@@ -62,13 +61,15 @@ def sweep(
     """Remove what is nobody's: of these tables and their states, or of all and of the lake itself."""
     with ctx.ledger.read() as conn:
         tables = [table for table in list_tables(conn) if not names or _plain(table) in _folded(names)]
-    done = [] if names else [_sweep_lake(ctx, grace_s, dry_run=dry_run)]
-    store_now_s = _store_clock(ctx)
+    clock = clock_of(ctx)
+    now_s = None if clock.is_behind else clock.now_us / 1e6
+    done = [] if names else [_sweep_lake(ctx, grace_s, now_s, dry_run=dry_run)]
+    older_than_s = None if now_s is None else min(ask_store(ctx.staging), now_s) - orphan_age_s
     swept: dict[str, list[Maintained]] = {}
     for place, table in enumerate(tables):
         ctx.report(f"sweeping {table.name}", place, len(tables))
         if ctx.iceberg().exists(table.iceberg_name):
-            found = _sweep_table(ctx, table, min(store_now_s, time.time()) - orphan_age_s, dry_run=dry_run)
+            found = _sweep_table(ctx, table, older_than_s, dry_run=dry_run)
             swept.setdefault(table.name.removesuffix(STATE), []).append(found)
     return [*done, *(together(name, parts) for name, parts in swept.items())]
 
@@ -91,20 +92,20 @@ class _Found:
     remove: Callable[[str], None]
 
 
-def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
+def _sweep_lake(ctx: Context, grace_s: float, now_s: float | None, *, dry_run: bool) -> Maintained:
     waiting = _released(ctx, grace_s)
     with ctx.ledger.read() as conn:
-        branches = _old_branches(conn)
+        branches = _old_branches(conn, now_s)
     found = [
-        _Found("folders", _dead_folders(ctx), ctx.staging.remove),
-        _Found("adopt_entries", _dead_adoptions(ctx), lambda name: ctx.iceberg().unregister(name)),
-        _Found("branches", branches, lambda branch: _let_go(ctx, branch)),
+        _Found("folders", _dead_folders(ctx, now_s), ctx.staging.remove),
+        _Found("adopt_entries", _dead_adoptions(ctx, now_s), lambda name: ctx.iceberg().unregister(name)),
+        _Found("branches", branches, lambda branch: _let_go(ctx, branch, now_s)),
     ]
     before = {"batches": waiting, **_hashes(ctx, grace_s), **{one.what: len(one.names) for one in found}}
     if dry_run:
         return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
     tidy_loads(ctx)
-    while batches.sweep(ctx.ledger, grace_s=grace_s) > 0:
+    while batches.sweep(ctx.ledger, grace_s=grace_s, elsewhere_us=store_us(ctx)) > 0:
         pass
     while touches.sweep_claims(ctx.ledger, grace_s=grace_s) > 0:
         pass
@@ -115,46 +116,47 @@ def _sweep_lake(ctx: Context, grace_s: float, *, dry_run: bool) -> Maintained:
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
 
-def _old_branches(conn: Connection) -> list[str]:
+def _old_branches(conn: Connection, now_s: float | None) -> list[str]:
     """Merged and deleted branches whose history is over, and branches that were begun and never got their names."""
-    now_us = time.time_ns() // 1000
+    if now_s is None:
+        return []
+    now_us = int(now_s * 1e6)
     half_made = making.abandoned(conn, now_us - ORPHAN_AGE_S * 1_000_000)
     return [*half_made, *kept_branches(conn, now_us - HISTORY_S * 1_000_000)]
 
 
-def _let_go(ctx: Context, branch: str) -> None:
+def _let_go(ctx: Context, branch: str, now_s: float | None) -> None:
     with ctx.ledger.write() as txn:
-        if branch in _old_branches(txn.conn):  # it may have got its name meanwhile
+        if branch in _old_branches(txn.conn, now_s):  # it may have got its name meanwhile
             remove(txn, branch)
 
 
 def _released(ctx: Context, grace_s: float) -> int:
     with ctx.ledger.read() as conn:
-        return batches.count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+        return batches.count_released(conn, grace_s=grace_s)
 
 
 def _hashes(ctx: Context, grace_s: float) -> dict[str, int]:
-    now_us = time.time_ns() // 1000
     with ctx.ledger.read() as conn:
         return {
-            "claims": touches.count_claims(conn, now_us=now_us, grace_s=grace_s),
-            "touches": touches.count_touches(conn, now_us=now_us, grace_s=grace_s),
+            "claims": touches.count_claims(conn, grace_s=grace_s),
+            "touches": touches.count_touches(conn, grace_s=grace_s),
         }
 
 
-def _dead_folders(ctx: Context) -> list[str]:
+def _dead_folders(ctx: Context, now_s: float | None) -> list[str]:
     """Working folders of operations and loads that are not written down any more."""
     there = ctx.staging.listing()
     with ctx.ledger.read() as conn:
         owners = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
     dead = [name for name in there if _OWNED_FOLDER.fullmatch(name) and name not in owners]
-    return dead + [name for name in there if name.startswith(CLOCK) and _made_ms(name) < _a_day_ago_ms()]
+    return dead + [name for name in there if name.startswith(CLOCK) and _is_day_old(name, now_s)]
 
 
-def _dead_adoptions(ctx: Context) -> list[str]:
+def _dead_adoptions(ctx: Context, now_s: float | None) -> list[str]:
     """Passing names under which killed adoptions have registered what they read: their names say how old they are."""
     names = ctx.iceberg().tables_if_any(ADOPTING)
-    return [name for name in names if _made_ms(name) < _a_day_ago_ms()]
+    return [name for name in names if _is_day_old(name, now_s)]
 
 
 def _made_ms(name: str) -> float:
@@ -163,11 +165,11 @@ def _made_ms(name: str) -> float:
     return int(made[1], 16) if made else float("inf")
 
 
-def _a_day_ago_ms() -> float:
-    return (time.time() - ORPHAN_AGE_S) * 1000
+def _is_day_old(name: str, now_s: float | None) -> bool:
+    return now_s is not None and _made_ms(name) < (now_s - ORPHAN_AGE_S) * 1000
 
 
-def _sweep_table(ctx: Context, table: Table, older_than_s: float, *, dry_run: bool) -> Maintained:
+def _sweep_table(ctx: Context, table: Table, older_than_s: float | None, *, dry_run: bool) -> Maintained:
     iceberg = ctx.iceberg()
     name = table.iceberg_name
     branches = _dead_branches(ctx, name)
@@ -235,10 +237,16 @@ def _forget_unpublished(ctx: Context, table: Table, snapshot: int) -> None:
     maintain.expire(ctx.iceberg(), table.iceberg_name, [snapshot])
 
 
-def _orphans(ctx: Context, table: Table, older_than_s: float) -> list[str]:
-    """Files in the table's folders that no snapshot names, older than that and than any operation under way."""
+def _orphans(ctx: Context, table: Table, older_than_s: float | None) -> list[str]:
+    """Files in the table's folders that no snapshot names, older than that and than any operation under way.
+
+    An operation began at the ledger's time or, where that was ahead of the clock, when its id was made.
+    """
+    if older_than_s is None:
+        return []
     with ctx.ledger.read() as conn:
-        begun = [intent.created_at_us / 1e6 for intent in read_intents(conn)]
+        intents = read_intents(conn)
+        begun = [min(intent.created_at_us / 1e6, _made_ms(intent.op_id) / 1e3) for intent in intents]
     oldest_s = min([older_than_s, *(moment_s - CLOCKS_APART_S for moment_s in begun)])
     return maintain.orphans(ctx.iceberg(), table.iceberg_name, dt.datetime.fromtimestamp(oldest_s, dt.UTC))
 
@@ -249,16 +257,3 @@ def _delete_file(location: str) -> None:
         system.delete_file(path)
     except FileNotFoundError:
         return
-
-
-def _store_clock(ctx: Context) -> float:
-    """What time it is where the files are: the time that the store gives to a file written now."""
-    owner = f"{CLOCK}{new_id()}"
-    ctx.staging.create(owner)
-    try:
-        system, path = open_uri(ctx.staging.uri(owner, "now"))
-        with system.open_output_stream(path) as stream:
-            stream.write(b"now")
-        return float(system.get_file_info(path).mtime.timestamp())
-    finally:
-        ctx.staging.remove(owner)

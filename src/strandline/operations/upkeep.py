@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
 from strandline.errors import Busy
+from strandline.ledger.clock import forgetting_us
 from strandline.ledger.holds import count_expirable
 from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.tables import branch_id, read_states
@@ -29,6 +29,7 @@ from strandline.operations import fold as folding
 from strandline.operations import retain as retaining
 from strandline.operations import sweep as sweeping
 from strandline.operations.context import Context
+from strandline.operations.deletion_time import deletion_us
 from strandline.operations.retain_keyed import plan as plan_keyed
 from strandline.operations.retain_keyed import retain_keyed
 
@@ -93,6 +94,7 @@ def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
 def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweeping]) -> list[Maintained]:
     """Sweep these tables, or all of them and the lake."""
     names = _names(ctx, tables, branch) if tables else ()
+    deletion_us(ctx, "the sweep")
     return sweeping.sweep(ctx, names, grace_s=_grace(ctx, how.get("grace_s")), dry_run=how.get("dry_run", False))
 
 
@@ -101,9 +103,9 @@ def needs(ctx: Context, branch: str) -> list[Need]:
 
     Log tables are main's: another branch needs nothing for them.
     """
-    now_us = time.time_ns() // 1000
     found: list[Need] = []
     with ctx.ledger.read() as conn:
+        now_us = forgetting_us(conn)
         expirable = count_expirable(conn, branch_id(conn, branch), now_us=now_us, grace_s=ctx.grace_s)
         for state in read_states(conn, branch):
             if branch != MAIN and not state.table.key:
@@ -122,8 +124,10 @@ def needs(ctx: Context, branch: str) -> list[Need]:
     return sorted(found, key=lambda need: (-need.small_files, -need.old_rows, -need.snapshots, need.table))
 
 
-def _old_rows(conn: Connection, state: TableState, now_us: int) -> int:
+def _old_rows(conn: Connection, state: TableState, now_us: int | None) -> int:
     """About how many rows retention would remove, or of a keyed table would look at; no file is opened."""
+    if now_us is None:
+        return 0
     if state.table.key:
         versions = plan_keyed(conn, state, now_us)
         return versions.passed if versions is not None and versions.is_due else 0

@@ -11,7 +11,8 @@ from pathlib import Path
 from strandline.engines.duck.relations import local_path
 from strandline.errors import StrandError
 from strandline.ledger import checks
-from strandline.model.moments import text_of
+from strandline.ledger.clock import Clock, read_clock, server_at_us
+from strandline.model.moments import span_of, text_of
 from strandline.reports.findings import Finding, Look
 
 SKEW_S = 300
@@ -94,38 +95,46 @@ def permissions(look: Look) -> Iterator[Finding]:
 def clock(look: Look) -> Iterator[Finding]:
     """The ledger's time, and that of its database's host, are not far from this machine's."""
     with look.lake.ledger.read() as conn:
-        last_us = checks.counter_at_us(conn)
-        server_us = checks.server_at_us(conn)
+        last_us, server_us = checks.counter_at_us(conn), server_at_us(conn)
+        deleting = read_clock(conn)
     ahead_s = (last_us - look.now_us) / 1e6
     if ahead_s > SKEW_S:
-        yield Finding(
-            kind="clock",
-            about="ledger",
-            what=f"the ledger's last write is of {text_of(last_us)}, and this machine's clock says "
-            f"{text_of(look.now_us)}: {_span(ahead_s)} less",
-            meaning="A clock has jumped: this one is behind, or a writer's was ahead. Nothing is lost and nothing "
-            f"waits, but new rows get the same _at until the clock has passed {text_of(last_us)}, and ages are wrong.",
-            fix="compare the clocks of this machine and of the other writers with a time server (`timedatectl`, "
-            "`chronyc tracking`) and set the wrong one right; if it was a writer's, it heals at that time by itself",
-            since=text_of(last_us),
-        )
+        yield _ahead(last_us, look.now_us, deleting)
     elif server_us is not None and abs(server_us - look.now_us) / 1e6 > SKEW_S:
         skew_s = (look.now_us - server_us) / 1e6
         direction = "ahead of" if skew_s > 0 else "behind"
         yield Finding(
             kind="clock",
             about="host",
-            what=f"this machine's clock is {_span(abs(skew_s))} {direction} the database's",
-            meaning="Rows that are appended from here get another _at than those from elsewhere.",
+            what=f"this machine's clock is {span_of(abs(skew_s))} {direction} the database's",
+            meaning="Rows that are appended from here get another _at than those from elsewhere. What deletes by time "
+            "goes by the earlier of the two.",
             fix="compare both with a time server (`timedatectl`, `chronyc tracking`) and set the wrong one right",
         )
 
 
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+def _ahead(last_us: int, now_us: int, deleting: Clock) -> Finding:
+    """The ledger's time is ahead of the clock, and deletions may wait for that."""
+    if deleting.is_behind:
+        waits = (
+            "Until then nothing is deleted or forgotten by time: no retention, expiry or sweep, and keys and holds are "
+            "kept. "
+        )
+        word = "; if this machine's clock is right, `strand doctor --fix` lets deletions go by it from then on"
+    else:
+        waits, word = "Deletions go by the clock. ", ""
+    return Finding(
+        kind="clock",
+        about="ledger",
+        what=f"the ledger's last write is of {text_of(last_us)}, and this machine's clock says {text_of(now_us)}: "
+        f"{span_of((last_us - now_us) / 1e6)} less",
+        meaning="A clock has jumped: this one is behind, or a writer's was ahead. Nothing is lost, and reads and "
+        f"writes go on, but the _at of new rows stays near {text_of(last_us)} until the clock has passed it. {waits}",
+        fix="compare the clocks of this machine and of the other writers with a time server (`timedatectl`, "
+        f"`chronyc tracking`) and set the wrong one right{word}; if it was a writer's, it heals at that time by itself",
+        severity="error" if deleting.is_behind else "warning",
+        since=text_of(last_us),
+    )
 
 
 FITTING = {"pyspark": ((4, 1, 4), (4, 2)), "pandas": ((0,), (3,)), "duckdb": ((2,), (3,))}

@@ -1,8 +1,9 @@
 """`strand doctor --fix`: only what can't make anything worse.
 
 It finishes or undoes what dead processes left, sets unreadable batches aside with their bytes, deletes batches that
-were flushed long ago, frees leases of the dead, forgets watermarks that can't be true, and lets Iceberg follow the
-ledger where only the lake's own commits are concerned. Somebody else's commit is moved off `main` only for a table that
+were flushed long ago, frees leases of the dead, forgets watermarks that can't be true, lets deletions go by this
+machine's clock where the ledger's time is ahead of it, and lets Iceberg follow the ledger where only the lake's own
+commits are concerned. Somebody else's commit is moved off `main` only for a table that
 a person names, and is kept.
 """
 
@@ -16,10 +17,12 @@ from strandline.lake import Lake
 from strandline.ledger import batches, checks, deliveries
 from strandline.ledger import leases as ledger_leases
 from strandline.ledger.catalog import metadata_locations, step_back
+from strandline.ledger.clock import trust_clock
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.owner import certainly_dead
 from strandline.ledger.sinks import sink_by_id
 from strandline.model.ids import lease_of_stream
+from strandline.model.moments import span_of, text_of
 from strandline.model.tables import TableState
 from strandline.operations.beats import holding
 from strandline.reports import ledger_checks
@@ -36,7 +39,7 @@ from strandline.reports.iceberg_checks import (
 def fix(lake: Lake, *, take_back: Collection[str] = ()) -> list[str]:
     """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
     done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
-    for repair in (_payloads, _recovered, _leases, _watermarks, _metadata, _swept):
+    for repair in (_payloads, _recovered, _leases, _watermarks, _metadata, _clock, _swept):
         done += repair(Look.at(lake, deep=True))
     return done + list(_refs(Look.at(lake, deep=True), take_back))
 
@@ -108,6 +111,17 @@ def _readable(location: str) -> bool:
     except UNREADABLE:
         return False
     return True
+
+
+def _clock(look: Look) -> Iterator[str]:
+    """A person who asks for repairs says with it that this machine's clock is right."""
+    with look.lake.ledger.write() as txn:
+        trusted = trust_clock(txn)
+    if trusted is not None:
+        yield (
+            f"deletions go by the clock from here on: it is {text_of(trusted.now_us)}, and the ledger's time is "
+            f"{span_of(trusted.behind_s)} ahead of it"
+        )
 
 
 def _swept(look: Look) -> Iterator[str]:

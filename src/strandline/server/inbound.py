@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -23,11 +24,12 @@ _DECODE = {ARROW: chunk_rows.from_arrow, NDJSON: chunk_rows.from_lines}
 
 
 class Taken(BaseModel):
-    """What became of a chunk: rows stored by it, and how far its stream has come."""
+    """What became of a chunk: rows stored by it, rows past the retention here, and how far its stream has come."""
 
     stored: int
     mark: int
     epoch: int
+    too_old: int
 
 
 class Mark(BaseModel):
@@ -63,7 +65,7 @@ async def receive(gateway: str, table: str, request: Request, actor: Annotated[s
 
     received = await service.take(request, actor, store)
     service.metrics.inbound.labels(actor, table.lower()).inc(received.stored)
-    return {"stored": received.stored, "mark": received.mark, "epoch": received.epoch}
+    return asdict(received)
 
 
 @router.get(

@@ -23,11 +23,12 @@ router = APIRouter()
 
 
 class Appended(BaseModel):
-    """Rows that are durable, and the seqs they got."""
+    """Rows that are durable, the seqs they got, and how many more were past the table's retention and left out."""
 
     rows: int
     first_seq: int | None
     last_seq: int | None
+    too_old: int
 
 
 @router.post(
@@ -54,7 +55,7 @@ async def append(
     ack = await service.take(request, actor, store)
     if not ack.repeated:
         service.metrics.appended.labels(table.lower()).inc(ack.rows)
-    return {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq}
+    return {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq, "too_old": ack.too_old}
 
 
 def _way(media: str) -> Callable[[Lake, str, bytes, str, str | None], Ack]:

@@ -50,15 +50,10 @@ _recent: WeakKeyDictionary[Ledger, _Tails] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def read_tail_rows(
-    ledger: Ledger, state: TableState, on_unreadable: OnUnreadable, cutoff_us: int | None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a tail as the table's log would hold them, in seq order; without those from before a cutoff.
-
-    That moves with time, so what is read with one is not remembered.
-    """
-    if cutoff_us is not None or sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
-        return read_batches(ledger, state, state.tail, on_unreadable, cutoff_us=cutoff_us)
+def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
+    """The rows of a tail as the table's log would hold them, in seq order: all of them, however old they are."""
+    if sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
+        return read_batches(ledger, state, state.tail, on_unreadable)
     place = state.head.branch_id, state.table.table_id
     with _lock:
         known = _recent.setdefault(ledger, OrderedDict()).get(place)

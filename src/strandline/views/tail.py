@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from strandline.errors import Conflict, StrandError
 from strandline.ledger.batches import read_payloads
@@ -38,26 +37,16 @@ def read_batches(
     on_unreadable: OnUnreadable,
     *,
     columns: Sequence[str] | None = None,
-    cutoff_us: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """These batches as the table's log holds them, in seq order; one that can't be read is reported and left out.
 
-    With `columns`, only these of the user's are decoded, and `_seq` is always there. Rows whose time lies before
-    `cutoff_us` are left out: retention would remove them as soon as they were in the log.
+    With `columns`, only these of the user's are decoded, and `_seq` is always there. No row is left out for its age:
+    it was acked, and only retention takes it away again, behind every sink.
     """
-    time_column = state.table.settings.time_column
-    if cutoff_us is not None and time_column == AT:
-        refs = [ref for ref in refs if ref.at_us >= cutoff_us]
-    decoded = columns
-    if columns is not None and cutoff_us is not None and time_column != AT:
-        decoded = list(dict.fromkeys([*columns, time_column]))
-    found = _readable(ledger, state, refs, on_unreadable, decoded)
+    found = _readable(ledger, state, refs, on_unreadable, columns)
     for run in in_runs(found, lambda one: one[1], lambda one: one[0].size_bytes):
         some, batch = [ref for ref, _ in run], joined([rows for _, rows in run])
-        rows = _stamp(batch, some, state) if columns is None else batch.append_column(SEQ, _seqs(some))
-        if cutoff_us is not None and time_column != AT:
-            rows = _fresh(rows, time_column, cutoff_us)
-        yield rows if columns is None else rows.select([*columns, SEQ])
+        yield _stamp(batch, some, state) if columns is None else batch.append_column(SEQ, _seqs(some))
 
 
 def _readable(
@@ -98,12 +87,6 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def stamped(payload: Payload, state: TableState) -> pa.RecordBatch:
     """The rows of a payload as the table's log holds them; Unreadable when it is not what was written."""
     return _stamp(decode_payload(payload, state), [payload.ref], state)
-
-
-def _fresh(rows: pa.RecordBatch, time_column: str, cutoff_us: int) -> pa.RecordBatch:
-    """The rows whose time is not before the cutoff, and those without one."""
-    older = pc.less(rows.column(time_column).cast(pa.timestamp("us")).cast(pa.int64()), cutoff_us)
-    return rows.filter(pc.invert(pc.fill_null(older, False)))
 
 
 class Unreadable(Exception):

@@ -18,6 +18,7 @@ from strandline.engines.duck import compare, relations, sandbox
 from strandline.errors import BadRequest, Damaged, HistoryGone, NotFound, nearest
 from strandline.ledger.bases import read_base
 from strandline.ledger.batches import GRACE_S
+from strandline.ledger.clock import read_clock
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.purged_keys import seen_hashes
@@ -214,7 +215,8 @@ class View:
         """How many rows of the log have a time that lies further back than a window."""
         state = self.state(name)
         files = self.files(name)
-        cutoff_us = self._at_us - int(window_s * 1_000_000)
+        with self._ledger.read() as conn:
+            cutoff_us = read_clock(conn).now_us - int(window_s * 1_000_000)
         if not files or column not in {one.name for one in stored_columns(state)}:
             return 0
         with sandbox.scratch() as connection, _typed():
@@ -424,8 +426,7 @@ class View:
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            cutoff_us = state.table.stale_us(self._at_us)
-            for batch in read_tail_rows(self._ledger, state, on_unreadable(state), cutoff_us):
+            for batch in read_tail_rows(self._ledger, state, on_unreadable(state)):
                 if scope.within:
                     touched.update(partitions(batch, state.table.partition_by))
                 yield batch

@@ -55,7 +55,7 @@ def read_needs(lake: Lake) -> list[Need]:
             found += _needs(one, on_branch(one.table, branch.name), lake.config.maintenance)
     with lake.ledger.read() as conn:
         grace_s = lake.config.maintenance.grace_s
-        released = count_released(conn, now_us=time.time_ns() // 1000, grace_s=grace_s)
+        released = count_released(conn, grace_s=grace_s)
     if released:
         found.append(Need("sweep", "lake", f"{released:,} batches are in Iceberg and past their grace"))
     return found

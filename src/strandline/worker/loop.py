@@ -23,6 +23,7 @@ from strandline import logs
 from strandline.errors import Busy, Environment, LeaseLost, StrandError, TransientError, known
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
+from strandline.ledger.clock import forgetting_us
 from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
@@ -215,7 +216,9 @@ class Worker:
     def _tidy(self) -> None:
         living(self.lake)
         with self.lake.ledger.write() as txn:
-            jobs.forget_jobs(txn, time.time_ns() // 1000 - JOB_KEPT_S * 1_000_000)
+            now_us = forgetting_us(txn.conn)
+            if now_us is not None:
+                jobs.forget_jobs(txn, now_us - JOB_KEPT_S * 1_000_000)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 

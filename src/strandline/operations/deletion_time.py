@@ -1,0 +1,67 @@
+"""What time it is for an operation that deletes: the ledger's rule, with the store's clock beside it.
+
+A warehouse in an object store is the one clock that a lake with a SQLite ledger can ask besides its own. It is asked by
+writing a file, so what it said is remembered for a while, and aged by the monotonic clock: a wall clock that jumps in
+between moves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+
+from strandline.engines.storage import S3, open_uri
+from strandline.ledger.clock import Clock, read_clock
+from strandline.model.ids import new_id
+from strandline.operations.context import Context
+from strandline.operations.staging import Staging
+
+CLOCK = "clock-"
+"""The folder of a file that was written to ask what time it is begins with this."""
+
+ASKED_FOR_S = 600.0
+
+_asked: dict[str, tuple[float, float]] = {}
+_lock = Lock()
+
+
+def deletion_us(ctx: Context, what: str) -> int:
+    """The time that `what` deletes by; ClockBehind when the clock lies before the ledger's time."""
+    return clock_of(ctx).deletion_us(what)
+
+
+def clock_of(ctx: Context) -> Clock:
+    """The clocks there are: this machine's, the database's, and that of an object store."""
+    elsewhere_us = store_us(ctx)
+    with ctx.ledger.read() as conn:
+        return read_clock(conn, *elsewhere_us)
+
+
+def store_us(ctx: Context) -> tuple[int, ...]:
+    """What time it is in the object store that has the lake's files; nothing where they are on a disk."""
+    where = ctx.staging.uri("")
+    return (int(_store_s(ctx, where) * 1e6),) if where.startswith(S3) else ()
+
+
+def _store_s(ctx: Context, where: str) -> float:
+    with _lock:
+        now_s = time.monotonic()
+        asked_s, told_s = _asked.get(where, (-ASKED_FOR_S, 0.0))
+        if now_s - asked_s >= ASKED_FOR_S:
+            told_s = ask_store(ctx.staging)
+            asked_s = time.monotonic()
+            _asked[where] = (asked_s, told_s)
+        return told_s + (time.monotonic() - asked_s)
+
+
+def ask_store(staging: Staging) -> float:
+    """What time it is where the files are, in seconds: the time that the store gives to a file written now."""
+    owner = f"{CLOCK}{new_id()}"
+    staging.create(owner)
+    try:
+        system, path = open_uri(staging.uri(owner, "now"))
+        with system.open_output_stream(path) as stream:
+            stream.write(b"now")
+        return float(system.get_file_info(path).mtime.timestamp())
+    finally:
+        staging.remove(owner)
