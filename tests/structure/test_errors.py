@@ -37,6 +37,7 @@ CODES: dict[str, tuple[int, int]] = {
     "lease_lost": (503, 5),
     "request_timeout": (408, 5),
     "displaced": (503, 6),
+    "clock_behind": (503, 5),
 }
 """What scripts depend on: code, HTTP status, exit code. Add freely; change one only with a reason in the changelog."""
 
