@@ -179,7 +179,7 @@ def test_f70_repaired_rows_are_stored_however_old_they_are(lake: Lake, tmp_path:
 def test_f70_acked_rows_reach_the_log_however_late_the_flush(lake: Lake, clock: Set, tmp_path: Path) -> None:
     """Spark was down past the retention, or its clock is ahead: every acked row is flushed, delivered, then pruned."""
     make(lake, row_key=["part_id"])
-    lake.add_sink("out", "blob", {"url": f"file://{tmp_path}/out", "format": "jsonl"})
+    lake.add_sink("out", "blob", {"uri": f"file://{tmp_path}/out", "format": "jsonl"})
     lake.append("messages", [aged(0, 1), aged(1, 9.5)])
     clock(20 * HOUR_S)
     (flushed,) = lake.flush("messages")
