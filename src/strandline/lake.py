@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
-from strandline.errors import BadRequest, Conflict, InvalidRows
+from strandline.errors import BadRequest
 from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.rereading import kept_lines, kept_rows
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.operations.placing import open_at_home
-from strandline.versioned import SCHEMA_RETRIES, Versioned
+from strandline.versioned import StateOf, Versioned
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -185,14 +186,13 @@ class Lake(Versioned):
         for rows that were acked before.
         """
         actor = checked_actor(actor, idempotency_key)
-        again = isinstance(rows, Sequence)
         if idempotency_key is None and are_few(rows) and not keep_old:
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
-            return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
+            return self._append(table, lambda state: FewRows(state, actor, few), branch)
         from strandline.ledger.encode import append_rows
 
-        how = (self.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_rows(rows, state, *how), branch, again)
+        kept, how = kept_rows(rows), (self.ledger, actor, idempotency_key, keep_old)
+        return self._append(table, lambda state: append_rows(kept, state, *how), branch, kept)
 
     def append_json_lines(
         self,
@@ -206,42 +206,36 @@ class Lake(Versioned):
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
         actor = checked_actor(actor, idempotency_key)
-        again = isinstance(lines, Sequence)
         from strandline.ledger.encode import append_lines, few_objects
 
         alone = idempotency_key is not None or keep_old
         few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
         if few is not None:
-            return self._append(table, lambda state: FewRows(state, actor, few), branch, again)
+            return self._append(table, lambda state: FewRows(state, actor, few), branch)
 
-        how = (self.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_lines(lines, state, *how), branch, again)
+        kept, how = kept_lines(lines), (self.ledger, actor, idempotency_key, keep_old)
+        return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)
 
-    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, again: bool) -> Ack:
-        """Validate against the schema as we know it, and `again` against the newer one if it has changed meanwhile."""
-        for _ in range(SCHEMA_RETRIES):
-            state = self._state(table, branch)
+    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, rows: object = ()) -> Ack:
+        """Validate by the schema as we know it, and again by the newer one if it has changed meanwhile."""
+
+        def work(state_of: StateOf) -> Ack:
+            state = state_of(table)
             state.table.require_log("takes no appends")
-            try:
-                return self._appender.append(call_for(state))
-            except (Conflict, InvalidRows, BadRequest) as error:
-                if not again or not self._forgets(error, branch):
-                    raise
-        raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
+            return self._appender.append(call_for(state))
+
+        return self._retried(work, branch, rows)
 
     def receive(self, table: str, chunk: Chunk, rows: ChunkRows, *, gateway: str, branch: str = MAIN) -> Received:
         """Store a chunk that another lake forwards: each of its rows once, however often it is sent."""
         from strandline.ledger.inbound import receive
 
-        for _ in range(SCHEMA_RETRIES):
-            state = self._state(table, branch)
+        def work(state_of: StateOf) -> Received:
+            state = state_of(table)
             state.table.require_log("takes no forwarded rows", "Rows and versions of rows are received in log tables.")
-            try:
-                return receive(self.ledger, state, chunk, rows, gateway)
-            except (Conflict, InvalidRows, BadRequest) as error:
-                if not self._forgets(error, branch):
-                    raise
-        raise Conflict(f"the schema of {table!r} keeps changing", kind="schema_moved")
+            return receive(self.ledger, state, chunk, rows, gateway)
+
+        return self._retried(work, branch)
 
     def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
         """Move tails into Iceberg now: one table's, or every table's."""
@@ -314,19 +308,23 @@ class Lake(Versioned):
         with self.ledger.read() as conn:
             scope = loads.scope(tables.branch_id(conn, branch), table_id)
         digest = identity(table_id, branch, inputs, mode)
-        wanted = KeyedLoad(
-            table=NAMED if table is None else table.name,
-            branch=branch,
-            inputs=inputs,
-            mode=mode,
-            actor=actor,
-            state_of=lambda name: self._state(name, branch),
-            scope=scope,
-            key=key or (digest if mode == "append" else None),
-            digest=digest,
-            again=again,
-        )
-        return self._retried(lambda: load_keyed(self.context, self._mutator, wanted), branch)
+
+        def work(state_of: StateOf) -> Loaded:
+            keyed_load = KeyedLoad(
+                table=NAMED if table is None else table.name,
+                branch=branch,
+                inputs=inputs,
+                mode=mode,
+                actor=actor,
+                state_of=state_of,
+                scope=scope,
+                key=key or (digest if mode == "append" else None),
+                digest=digest,
+                again=again,
+            )
+            return load_keyed(self.context, self._mutator, keyed_load)
+
+        return self._retried(work, branch)
 
     @staticmethod
     def load_needs_spark(files: Sequence[str]) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from strandline.actors import checked_actor
 from strandline.errors import BadRequest, Conflict, InvalidRows, StrandError
 from strandline.ledger.ledger import MAIN, Ledger
-from strandline.ledger.tables import branch_id, read_head, read_shown
+from strandline.ledger.rereading import Kept
+from strandline.ledger.tables import branch_id, has_schema, read_shown
 
 if TYPE_CHECKING:
     from strandline.ledger.branches import Branch, Tag
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged, Side
     from strandline.model.mutations import Expectation, Statement
-    from strandline.model.tables import TableState
+    from strandline.model.tables import Head, TableState
     from strandline.operations.context import Context
     from strandline.operations.mutate import Mutator
     from strandline.views.view import View
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SCHEMA_RETRIES = 5
 
 T = TypeVar("T")
+StateOf: TypeAlias = "Callable[[str], TableState]"
 
 
 class Versioned:
@@ -53,18 +55,18 @@ class Versioned:
                 known = self._states[key] = read_shown(conn, branch, [table])[0]
         return known
 
-    def _forgets(self, error: StrandError, branch: str) -> bool:
+    def _forgets(self, error: StrandError, judged_by: Iterable[Head], branch: str) -> bool:
         """Whether an error may be due to schemas that we remember and that have moved; then they are forgotten.
 
-        Rows that don't fit the schema that we know may fit the one that there is by now.
+        Rows that don't fit the schema that we know may fit the one that there is by now. The heads that the rows were
+        judged by are compared too: another thread may have forgotten them, and looked again, since then.
         """
         kind = error.detail["kind"] if isinstance(error, Conflict) else None
         moved = kind == "schema_moved"
         if kind in (None, "versions"):
-            known = [state.head for (on, _), state in list(self._states.items()) if on == branch]
+            remembered = [state.head for (on, _), state in list(self._states.items()) if on == branch]
             with self.ledger.read() as conn:
-                now = [read_head(conn, head.branch_id, head.table_id) for head in known]
-            moved = [head.schema_version for head in known] != [head.schema_version for head in now]
+                moved = not all(has_schema(conn, head) for head in [*judged_by, *remembered])
         if moved:
             self._states.clear()
             self._mutator.forget()
@@ -85,11 +87,11 @@ class Versioned:
         actor = checked_actor(actor, None)
         statements = list(statements)
 
-        def work() -> Commit:
+        def work(state_of: StateOf) -> Commit:
             request = prepare(
                 statements,
                 expect,
-                lambda table: self._state(table, branch),
+                state_of,
                 branch=branch,
                 actor=actor,
                 message=message,
@@ -98,15 +100,44 @@ class Versioned:
 
         return self._retried(work, branch)
 
-    def _retried(self, work: Callable[[], T], branch: str) -> T:
-        """Do it, and again with what the tables are then if they have changed meanwhile."""
+    def _retried(self, work: Callable[[StateOf], T], branch: str, rows: object = ()) -> T:
+        """Do it, and again with what the tables are then if they have changed meanwhile.
+
+        `rows` that can be read once are read by a schema that was looked up for them, and again as far as they are
+        kept: what nobody could read again must not be refused for a schema that was remembered.
+        """
+        kept = rows if isinstance(rows, Kept) else None
         for _ in range(SCHEMA_RETRIES):
+            heads: list[Head] = []
+
+            def state_of(table: str, heads: list[Head] = heads) -> TableState:
+                state = self._state(table, branch) if kept is None else self._current_state(table, branch)
+                heads.append(state.head)
+                return state
+
             try:
-                return work()
+                return work(state_of)
             except (Conflict, InvalidRows, BadRequest) as error:
-                if not self._forgets(error, branch):
+                if not self._forgets(error, heads, branch):
                     raise
+                if kept is not None and not kept.is_whole:
+                    raise Conflict(
+                        "the schema changed while the rows were read, and they are too many to be kept",
+                        kind="schema_moved",
+                        hint="Nothing was stored. Do it again: the rows are then read by the new schema.",
+                    ) from error
         raise Conflict("the schemas keep changing", kind="schema_moved")
+
+    def _current_state(self, table: str, branch: str) -> TableState:
+        """The same as `_state`, after one look whether it is still so."""
+        state = self._state(table, branch)
+        with self.ledger.read() as conn:
+            current = has_schema(conn, state.head)
+        if not current:
+            self._states.clear()
+            self._mutator.forget()
+            state = self._state(table, branch)
+        return state
 
     @cached_property
     def _mutator(self) -> Mutator:

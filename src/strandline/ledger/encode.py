@@ -13,6 +13,7 @@ from strandline.errors import BadRequest, InvalidRows, TooLarge
 from strandline.ledger.appends import Append, IdempotencyKey, NewBatch
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.rereading import KeptBatches
 from strandline.model import rows as rules
 from strandline.model.ids import new_id
 from strandline.model.partitions import partitions
@@ -21,7 +22,7 @@ from strandline.model.tables import Table, TableState
 from strandline.model.types import EXTRA
 from strandline.model.wire import encode, to_json_lines
 
-Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader
+Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches
 
 BATCH_ROWS = 100_000
 BATCH_BYTES = 64 << 20
@@ -162,7 +163,7 @@ def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: 
 
 
 def _pieces(rows: Rows) -> Iterable[Any]:
-    if isinstance(rows, pa.RecordBatchReader):
+    if isinstance(rows, pa.RecordBatchReader | KeptBatches):
         yield from rows
     elif isinstance(rows, pa.Table):
         yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

@@ -350,6 +350,13 @@ def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:
     )
 
 
+def has_schema(conn: Connection, head: Head) -> bool:
+    """Whether a table is still written under the schema of a head that was read earlier."""
+    now = db.heads.c
+    same_table = (now.branch_id == head.branch_id, now.table_id == head.table_id)
+    return conn.execute(select(now.schema_version).where(*same_table)).scalar() == head.schema_version
+
+
 def read_schema(conn: Connection, table_id: str, version: int) -> Schema:
     """One version of a table's schema."""
     return read_schemas(conn, table_id)[version]

@@ -72,19 +72,24 @@ def from_arrow(body: bytes) -> ChunkRows:
     return ChunkRows(_stamped(lambda: rules.from_arrow(stamps, _STAMPS)), rest, extras)
 
 
-def lines_of(body: bytes) -> Iterator[bytes]:
-    """The lines of a body, one after another: a list of them may take ten times the body's room."""
-    start = 0
-    while start < len(body):
-        end = body.find(b"\n", start)
-        end = len(body) if end < 0 else end
-        yield body[start:end]
-        start = end + 1
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a body, one after another, as often as they are asked for: a list may take ten times the room."""
+
+    body: bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        start = 0
+        while start < len(self.body):
+            end = self.body.find(b"\n", start)
+            end = len(self.body) if end < 0 else end
+            yield self.body[start:end]
+            start = end + 1
 
 
 def from_lines(body: bytes) -> ChunkRows:
     """The rows of a body that is JSON lines."""
-    objects = rules.read_objects(line for line in lines_of(body) if line.strip())
+    objects = rules.read_objects(line for line in Lines(body) if line.strip())
     stamps = [{short: row.pop(name, None) for name, short in _NAMES.items()} for row in objects]
     checked = _stamped(lambda: rules.from_dicts(stamps, _STAMPS))
     return ChunkRows(checked, [_with_extra(row, row.pop(EXTRA, None)) for row in objects])

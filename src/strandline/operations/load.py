@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
@@ -26,7 +26,7 @@ from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Txn
 from strandline.ledger.loads import Load, Part
 from strandline.ledger.query_marks import last_batch
-from strandline.ledger.tables import read_shown
+from strandline.ledger.tables import has_schema, read_shown
 from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.rows import MAX_REPORTED
@@ -41,6 +41,7 @@ from strandline.operations.steps import run
 SMALL_BYTES = 64 << 20
 BITE_BYTES = 1 << 30
 BITE_PARTS = 64
+SCHEMA_RETRIES = 5
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,24 @@ def identity(table_id: str, branch: str, inputs: Sequence[Input], mode: str = "a
 
 
 def load(ctx: Context, request: LoadRequest) -> Loaded:
-    """Load it, or say that it is loaded already."""
-    with ctx.ledger.read() as conn:
-        state = read_shown(conn, request.branch, [request.table])[0]
-    state.table.require_log("files can't be loaded into it")
-    # Two processes that run the same load would do each other's work, and undo it when one of them fails.
-    with holding(ctx, lease_of_load(scope_name(state), request.key)):
-        if request.again:
-            _forget(ctx, state, request)
-        return _earlier(ctx, state, request) or _load(ctx, state, request)
+    """Load it, or say that it is loaded already; again by the new schema if that changed while files were read."""
+    for attempts_left in reversed(range(SCHEMA_RETRIES)):
+        with ctx.ledger.read() as conn:
+            state = read_shown(conn, request.branch, [request.table])[0]
+        state.table.require_log("files can't be loaded into it")
+        # Two processes that run the same load would do each other's work, and undo it when one of them fails.
+        with holding(ctx, lease_of_load(scope_name(state), request.key)):
+            if request.again:
+                _forget(ctx, state, request)
+                request = replace(request, again=False)
+            try:
+                return _earlier(ctx, state, request) or _load(ctx, state, request)
+            except (Conflict, InvalidRows):
+                with ctx.ledger.read() as conn:
+                    is_same = has_schema(conn, state.head)
+                if is_same or not attempts_left:
+                    raise
+    raise AssertionError("the last attempt of a load returns or raises")
 
 
 def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:

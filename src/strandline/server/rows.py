@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Header
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from strandline.errors import Conflict, Unsupported
+from strandline.errors import Unsupported
 from strandline.lake import Lake
 from strandline.model.arrow_stream import read_stream
-from strandline.model.chunk_rows import lines_of
+from strandline.model.chunk_rows import Lines
 from strandline.model.rows import read_array
 from strandline.model.tables import Ack
 from strandline.server.bodies import content_type
@@ -68,12 +68,7 @@ def _way(media: str) -> Callable[[Lake, str, bytes, str, str | None], Ack]:
 
 
 def _lines(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
-    try:
-        return lake.append_json_lines(table, lines_of(body), actor=actor, idempotency_key=key)
-    except Conflict as error:
-        if error.detail["kind"] != "schema_moved":
-            raise
-        return lake.append_json_lines(table, lines_of(body), actor=actor, idempotency_key=key)
+    return lake.append_json_lines(table, Lines(body), actor=actor, idempotency_key=key)
 
 
 def _array(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
