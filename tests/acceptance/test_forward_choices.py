@@ -26,7 +26,7 @@ from tests.delivery import (
     watermark,
     wiped,
 )
-from tests.kit import environment, make_table, messages, part_ids, strand, strand_json, wait_until
+from tests.kit import environment, make_table, message, messages, part_ids, strand, strand_json, wait_until
 from tests.proxy import PASS, Proxy, drop_answer
 
 
@@ -288,3 +288,17 @@ def test_a_worker_flushes_and_ticks_and_ends_when_it_is_told_to(source: Lake, re
     assert json.loads(out)["stopped"]
     assert time.monotonic() - began < 30
     assert_once(part_ids(source), receiver.rows())
+
+
+def test_f81_a_row_that_the_receiver_can_not_place_becomes_a_dead_letter(lake: Lake, receiver: Receiver) -> None:
+    """Its value is too long for a partition there: that row alone stays behind, and the stream goes on."""
+    with Lake(receiver.root) as there:
+        make_table(there, "parts", partition_by=["body"])
+    make_table(lake, "parts")
+    lake.append("parts", [*messages(0, 2), {**message(2), "body": "x" * 2001}, *messages(3, 5)])
+    forward(lake, receiver)
+    (done,) = lake.tick("central")
+    assert (done.outcome, done.rows, done.dead_letters) == ("delivered", 4, 1)
+    (letter,) = strand_json(lake, "sink", "dead", "central")
+    assert "p2" in letter["row"] and letter["answer"]["field"] == "body"
+    assert_once(["p0", "p1", "p3", "p4"], receiver.rows("select part_id from parts"))

@@ -22,6 +22,7 @@ from strandline.engines.storage import open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
 from strandline.model import rows as rules
 from strandline.model.schema import Schema
+from strandline.model.tables import TableState
 from strandline.model.types import Primitive
 from strandline.model.values import shown
 
@@ -196,20 +197,34 @@ class Skipped:
         self.lines = 0
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What rows of a table have to look like at the door."""
+
+    schema: Schema
+    extra: bool = False
+    partition_by: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, state: TableState) -> Asked:
+        """What a table asks for as it is now."""
+        return cls(state.schema, state.table.extra, state.table.partition_by)
+
+
 def read_chunk(
-    chunk: Chunk, schema: Schema, *, extra: bool, table: str, skipped: Skipped
+    chunk: Chunk, asked: Asked, *, table: str, skipped: Skipped
 ) -> Iterator[tuple[int, pa.RecordBatch | InvalidRows]]:
     """A chunk as validated batches, each with the number of lines or rows read for it.
 
     Rows that don't fit come out as the error, so that the reader can go on and list more of them.
     """
     start = 0
-    for size, piece in _pieces(chunk, schema, table, skipped):
+    for size, piece in _pieces(chunk, asked.schema, table, skipped):
         take: Any = rules.from_arrow if isinstance(piece, pa.RecordBatch) else rules.from_dicts
         if piece and isinstance(piece, list) and isinstance(piece[0], bytes):
             take = rules.from_json_lines
         try:
-            yield size, take(piece, schema, extra=extra, start=start)
+            yield size, take(piece, asked.schema, extra=asked.extra, start=start, partition_by=asked.partition_by)
         except InvalidRows as error:
             yield size, error
         start += size
@@ -233,14 +248,6 @@ def read_objects(one: Input) -> tuple[list[int], list[dict[str, Any]]]:
         raise rules.renumbered(error, numbers) from None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What rows of a table have to look like at the door."""
-
-    schema: Schema
-    extra: bool = False
-
-
 def read_placed(
     chunk: Chunk, tables: Mapping[str, Asked], table: str | None, skipped: Skipped
 ) -> Iterator[tuple[str, Sequence[int], pa.RecordBatch | InvalidRows]]:
@@ -251,7 +258,7 @@ def read_placed(
     start = 0
     if chunk.input.format != "jsonl":
         asked = tables[_required(chunk.input, table)]
-        for size, batch in read_chunk(chunk, asked.schema, extra=asked.extra, table=table or "", skipped=skipped):
+        for size, batch in read_chunk(chunk, asked, table=table or "", skipped=skipped):
             yield table or "", range(start, start + size), batch
             start += size
         skipped.lines += start
@@ -287,7 +294,7 @@ def _placed(
 
 def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], asked: Asked) -> pa.RecordBatch | InvalidRows:
     try:
-        batch: pa.RecordBatch = take(rows, asked.schema, extra=asked.extra)
+        batch: pa.RecordBatch = take(rows, asked.schema, extra=asked.extra, partition_by=asked.partition_by)
     except InvalidRows as error:
         return rules.renumbered(error, numbers)
     return batch
@@ -409,14 +416,12 @@ def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[
         reader = csv.DictReader(text, strict=True)
         if reader.fieldnames is None:
             return
-        rows: list[dict[str, Any]] = []
+        rows: list[Any] = []
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    raise BadRequest(
-                        f"{one.uri}: line {reader.line_num} has another number of fields than the header",
-                        hint="Check its quotes and commas.",
-                    )
+                    rows.append(_Misfit(tuple(row.values())))  # refused by its index, like any other bad row
+                    continue
                 rows.append({name: _csv_value(schema, name, value) for name, value in row.items() if value != ""})
                 if len(rows) >= ROWS_AT_ONCE:
                     yield len(rows), rows
@@ -425,6 +430,16 @@ def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[
             raise BadRequest(f"{one.uri}: line {reader.line_num}: {error}", hint="Is it CSV?") from error
         if rows:
             yield len(rows), rows
+
+
+@dataclass(frozen=True)
+class _Misfit:
+    """A line of CSV with another number of fields than the header."""
+
+    fields: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"the line {','.join(map(str, self.fields))}"
 
 
 def _csv_value(schema: Schema, name: str, text: str) -> Any:

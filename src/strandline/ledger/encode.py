@@ -112,7 +112,9 @@ def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
 def encode_lines(lines: Iterable[bytes], state: TableState, intake: Intake) -> Encoded:
     """The same for JSON lines, a bounded number of them at a time."""
     validated = (
-        rules.from_json_lines(chunk, state.schema, extra=state.table.extra, start=start)
+        rules.from_json_lines(
+            chunk, state.schema, extra=state.table.extra, start=start, partition_by=state.table.partition_by
+        )
         for start, chunk in _line_chunks(lines)
     )
     return _encode_all(validated, state, intake)
@@ -183,7 +185,8 @@ def _validated(piece: Any, state: TableState, start: int) -> pa.RecordBatch:
     take: Callable[..., pa.RecordBatch] = (
         rules.from_arrow if isinstance(piece, pa.RecordBatch | pa.Table) else rules.from_dicts
     )
-    return take(piece, state.schema, extra=state.table.extra, start=start)
+    table = state.table
+    return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by)
 
 
 def encode_batch(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:

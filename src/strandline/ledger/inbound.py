@@ -81,7 +81,15 @@ def _encoded(
     state: TableState, rows: ChunkRows, gateway: str, above: int, replayed: frozenset[int], intake: Intake
 ) -> tuple[NewBatch, ...]:
     table = state.table
-    batch = validated(rows, state.schema, extra=table.extra, gateway=gateway, above=above, without=replayed)
+    batch = validated(
+        rows,
+        state.schema,
+        extra=table.extra,
+        gateway=gateway,
+        above=above,
+        without=replayed,
+        partition_by=table.partition_by,
+    )
     return tuple(encode_batch(intake.take(batch), table))
 
 

@@ -7,7 +7,7 @@ word that its rows are fine is not enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def from_lines(body: bytes) -> ChunkRows:
     objects = rules.read_objects(line for line in Lines(body) if line.strip())
     stamps = [{short: row.pop(name, None) for name, short in _NAMES.items()} for row in objects]
     checked = _stamped(lambda: rules.from_dicts(stamps, _STAMPS))
-    return ChunkRows(checked, [_with_extra(row, row.pop(EXTRA, None)) for row in objects])
+    return ChunkRows(checked, [_with_extra(row, row.pop(EXTRA, None), index) for index, row in enumerate(objects)])
 
 
 def _stamped(take: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
@@ -103,7 +103,7 @@ def _stamped(take: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         raise BadRequest(f"a chunk's own columns ({', '.join(_NAMES)}) are wrong: {error.message}") from None
 
 
-def _with_extra(row: dict[str, Any], extra: Any) -> dict[str, Any]:
+def _with_extra(row: dict[str, Any], extra: Any, index: int) -> dict[str, Any]:
     """A row with its unknown fields where they were when it was first appended: they may be columns here."""
     if extra is None:
         return row
@@ -112,7 +112,7 @@ def _with_extra(row: dict[str, Any], extra: Any) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         fields = None
     if not isinstance(fields, dict):
-        raise BadRequest(f"a chunk's {EXTRA} is not a JSON object")
+        raise rules.refused_row(index, EXTRA, extra, "is not a JSON object")
     return {**fields, **row}
 
 
@@ -139,12 +139,19 @@ def check(chunk: Chunk, rows: ChunkRows) -> None:
 
 
 def validated(
-    rows: ChunkRows, schema: Schema, *, extra: bool, gateway: str, above: int, without: Iterable[int] = ()
+    rows: ChunkRows,
+    schema: Schema,
+    *,
+    extra: bool,
+    gateway: str,
+    above: int,
+    without: Iterable[int] = (),
+    partition_by: Sequence[str] = (),
 ) -> pa.RecordBatch:
     """The rows above a seq as the ledger stores them; InvalidRows names bad ones by their index in the chunk."""
     seqs = rows.stamps.column("seq")
     start = int(pc.sum(pc.less_equal(seqs, above)).as_py() or 0)
-    batch = _users(rows, schema, extra, start)
+    batch = _users(rows, schema, extra, start, partition_by)
     stamps = rows.stamps.slice(start)
     origin = {
         GATEWAY: pa.repeat(pa.scalar(gateway, pa.string()), batch.num_rows),
@@ -163,12 +170,15 @@ def validated(
     return whole.filter(pc.invert(pc.is_in(stamps.column("seq"), value_set=skipped))) if len(skipped) else whole
 
 
-def _users(rows: ChunkRows, schema: Schema, extra: bool, start: int) -> pa.RecordBatch:
+def _users(rows: ChunkRows, schema: Schema, extra: bool, start: int, partition_by: Sequence[str]) -> pa.RecordBatch:
     if isinstance(rows.data, list):
-        return rules.from_dicts(rows.data[start:], schema, extra=extra, start=start)
+        return rules.from_dicts(rows.data[start:], schema, extra=extra, start=start, partition_by=partition_by)
     some = rows.data.slice(start)
     if rows.extras is None:
-        return rules.from_arrow(some, schema, extra=extra, start=start)
+        return rules.from_arrow(some, schema, extra=extra, start=start, partition_by=partition_by)
     objects = rules.read_objects(to_json_lines(some, schema), start=start)
-    merged = [_with_extra(row, text) for row, text in zip(objects, rows.extras[start:], strict=True)]
-    return rules.from_dicts(merged, schema, extra=extra, start=start)
+    merged = [
+        _with_extra(row, text, index)
+        for index, (row, text) in enumerate(zip(objects, rows.extras[start:], strict=True), start)
+    ]
+    return rules.from_dicts(merged, schema, extra=extra, start=start, partition_by=partition_by)

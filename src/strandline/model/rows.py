@@ -23,7 +23,8 @@ from strandline.errors import BadRequest, InvalidRows, nearest
 from strandline.model.arrow import arrow_type, is_text, stored_schema
 from strandline.model.casts import lossless, plain
 from strandline.model.columns import Quick, never, quick_for
-from strandline.model.partitions import check_partition_columns, partition_text, partitions
+from strandline.model.partitions import MAX_BYTES as MAX_PARTITION_BYTES
+from strandline.model.partitions import check_partition_columns, partition_text, partitions, too_long
 from strandline.model.schema import SYSTEM_COLUMNS, Schema
 from strandline.model.types import Column, List, Map, Primitive, Struct, Type
 from strandline.model.values import Refused, Rule, rule_for, shown, take_json
@@ -31,7 +32,8 @@ from strandline.model.wire import decode, decode_columns, encode, jsonable, to_j
 
 __all__ = [
     "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
-    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "renumbered",
+    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "refused_row",
+    "renumbered",
     "to_json_lines",
 ]  # fmt: skip
 
@@ -73,8 +75,9 @@ class _Plan:
 class _Findings:
     """What is wrong, found column by column, told row by row. Values are shown only if they are told."""
 
-    def __init__(self, indices: Sequence[int]) -> None:
+    def __init__(self, indices: Sequence[int], partition_by: Sequence[str] = ()) -> None:
         self.indices = indices
+        self.partition_by = partition_by
         self.found: list[tuple[int, str, Refused]] = []
 
     def add(self, position: int, field: str, refused: Refused) -> None:
@@ -82,17 +85,27 @@ class _Findings:
 
     def check(self) -> None:
         """Raise InvalidRows if anything was found."""
-        if not self.found:
-            return
+        if self.found:
+            raise self.error()
+
+    def error(self) -> InvalidRows:
+        """What was found, of several rows at once."""
         self.found.sort(key=lambda finding: finding[0])
         bad = [BadRow(i, field, shown(r.value), r.reason) for i, field, r in self.found[:MAX_REPORTED]]
         more = f" (and {len(self.found) - 1} more)" if len(self.found) > 1 else ""
-        raise InvalidRows(
+        return InvalidRows(
             bad[0].text() + more,
             hint="Nothing was stored. Fix the rows listed in the detail and send all of them again.",
             rows=[asdict(row) for row in bad],
             bad=len(self.found),
         )
+
+
+def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRows:
+    """The error about one row that somebody else than the rules here has judged."""
+    findings = _Findings([index])
+    findings.add(0, field, Refused(value, reason))
+    return findings.error()
 
 
 def renumbered(error: InvalidRows, numbers: Sequence[int]) -> InvalidRows:
@@ -105,16 +118,28 @@ def renumbered(error: InvalidRows, numbers: Sequence[int]) -> InvalidRows:
 
 
 def from_dicts(
-    rows: Sequence[Mapping[str, Any]], schema: Schema, *, extra: bool = False, start: int = 0
+    rows: Sequence[Mapping[str, Any]],
+    schema: Schema,
+    *,
+    extra: bool = False,
+    start: int = 0,
+    partition_by: Sequence[str] = (),
 ) -> pa.RecordBatch:
     """A batch from Python mappings; with `extra`, unknown fields are kept as JSON in `_extra`."""
-    findings = _Findings(range(start, start + len(rows)))
+    findings = _Findings(range(start, start + len(rows)), partition_by)
     return _batch(rows, schema, extra, findings)
 
 
-def from_json_lines(lines: Iterable[bytes], schema: Schema, *, extra: bool = False, start: int = 0) -> pa.RecordBatch:
+def from_json_lines(
+    lines: Iterable[bytes],
+    schema: Schema,
+    *,
+    extra: bool = False,
+    start: int = 0,
+    partition_by: Sequence[str] = (),
+) -> pa.RecordBatch:
     """A batch from lines of one JSON object each; blank lines are skipped."""
-    rows, findings = _read_lines(lines, start)
+    rows, findings = _read_lines(lines, start, partition_by)
     return _batch(rows, schema, extra, findings)
 
 
@@ -137,11 +162,11 @@ def read_array(text: bytes) -> list[Any]:
     return values
 
 
-def _read_lines(lines: Iterable[bytes], start: int) -> tuple[list[Any], _Findings]:
+def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] = ()) -> tuple[list[Any], _Findings]:
     """What the lines hold, and what is wrong with those that are not JSON."""
     rows: list[Any] = []
     indices: list[int] = []
-    findings = _Findings(indices)
+    findings = _Findings(indices, partition_by)
     unread: list[tuple[int, Refused]] = []
     for index, line in enumerate(lines, start):
         try:
@@ -157,10 +182,15 @@ def _read_lines(lines: Iterable[bytes], start: int) -> tuple[list[Any], _Finding
 
 
 def from_arrow(
-    data: pa.RecordBatch | pa.Table, schema: Schema, *, extra: bool = False, start: int = 0
+    data: pa.RecordBatch | pa.Table,
+    schema: Schema,
+    *,
+    extra: bool = False,
+    start: int = 0,
+    partition_by: Sequence[str] = (),
 ) -> pa.RecordBatch:
     """A batch from Arrow: cast as a whole where nothing is lost, else judged value by value as dicts are."""
-    findings = _Findings(range(start, start + data.num_rows))
+    findings = _Findings(range(start, start + data.num_rows), partition_by)
     given = _arrow_columns(data)
     arrays = [_from_array(plan, given, findings) for plan in _plans(schema)]
     unknown = {name: _each(source.array, jsonable) for name, source in given.items() if name not in schema.names}
@@ -233,10 +263,23 @@ def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:
 def _finished(
     arrays: list[pa.Array | None], texts: list[str | None], schema: Schema, extra: bool, findings: _Findings
 ) -> pa.RecordBatch:
+    _judge_partitions(arrays, schema, findings)
     findings.check()
     if extra:
         arrays = [*arrays, pa.array(texts, pa.string())]
     return pa.RecordBatch.from_arrays(arrays, schema=stored_schema(schema, extra))
+
+
+def _judge_partitions(arrays: list[pa.Array | None], schema: Schema, findings: _Findings) -> None:
+    """A partition whose text is too long for the ledger's indexes is a fault of the rows that are in it."""
+    if not findings.partition_by:
+        return
+    columns = [arrays[schema.names.index(name)] for name in findings.partition_by]
+    whole = [column for column in columns if column is not None]
+    if len(whole) == len(columns):
+        for position, value, size in too_long(whole):
+            reason = f"is in a partition whose text has {size} bytes, and may have {MAX_PARTITION_BYTES}"
+            findings.add(position, ", ".join(findings.partition_by), Refused(value, reason))
 
 
 def _from_values(plan: _Plan, values: list[Any], findings: _Findings) -> pa.Array | None:
@@ -312,11 +355,39 @@ def _is_unicode(array: pa.Array, name: str) -> bool:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        # Only of plain text is it certain that everything else was checked before, and can be looked at.
-        if is_text(array.type) and "UTF8" in str(error):
+        if "UTF8" in str(error) and _is_sound(array):
             return False
         raise BadRequest(f"column {name!r} is not valid Arrow data: {error}") from None
     return True
+
+
+def _is_sound(array: pa.Array) -> bool:
+    """Whether everything but its text is valid. Behind text that is not UTF-8, inside others, nothing was checked."""
+    if is_text(array.type):
+        return True
+    try:
+        array.view(_as_bytes(array.type)).validate(full=True)
+    except (pa.ArrowInvalid, NotImplementedError):
+        return False
+    return True
+
+
+def _as_bytes(type_: pa.DataType) -> pa.DataType:
+    """The same type with bytes for text, which lies in memory as it does."""
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return pa.binary() if pa.types.is_string(type_) else pa.large_binary()
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        make = pa.list_ if pa.types.is_list(type_) else pa.large_list
+        return make(_field_as_bytes(type_.value_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_field_as_bytes(type_.field(place)) for place in range(type_.num_fields)])
+    if pa.types.is_map(type_):
+        return pa.map_(_field_as_bytes(type_.key_field), _field_as_bytes(type_.item_field))
+    return type_
+
+
+def _field_as_bytes(field: pa.Field) -> pa.Field:
+    return field.with_type(_as_bytes(field.type))
 
 
 def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.engines.files import Input, Skipped, cut, read_chunk, unchanged
+from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk, unchanged
 from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
@@ -197,9 +197,7 @@ def _small(
     skipped = Skipped()
     for chunks in cut(inputs):
         for chunk in chunks:
-            for _, batch in read_chunk(
-                chunk, state.schema, extra=state.table.extra, table=state.table.name, skipped=skipped
-            ):
+            for _, batch in read_chunk(chunk, Asked.of(state), table=state.table.name, skipped=skipped):
                 if isinstance(batch, InvalidRows):
                     raise in_file(batch, chunk.input.uri)
                 batches.extend(encoded := encode_batch(intake.take(batch), state.table))
@@ -267,8 +265,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
     done = convert(
         ctx.iceberg().session,
         work,
-        state.schema,
-        extra=state.table.extra,
+        Asked.of(state),
         table=state.table.name,
         folder=ctx.staging.uri(pending.load_id),
     )

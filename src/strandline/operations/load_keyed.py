@@ -201,14 +201,14 @@ def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableSt
         for name, (lines, objects) in _by_table(load, one, rows).items():
             state = require_keyed(load.state_of(name))
             try:
-                yield state, rules.from_dicts(objects, state.schema, extra=state.table.extra), lines
+                table = state.table
+                batch = rules.from_dicts(objects, state.schema, extra=table.extra, partition_by=table.partition_by)
+                yield state, batch, lines
             except InvalidRows as error:
                 raise rules.renumbered(error, lines) from None
         return
     state, start = load.state_of(load.table), 0
-    for size, batch in read_chunk(
-        Chunk(one), state.schema, extra=state.table.extra, table=load.table, skipped=Skipped()
-    ):
+    for size, batch in read_chunk(Chunk(one), Asked.of(state), table=load.table, skipped=Skipped()):
         if isinstance(batch, InvalidRows):
             raise batch
         yield state, batch, range(start, start + size)
@@ -295,7 +295,7 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     done = convert_keyed(
         ctx.iceberg().session,
         [[next(numbers) for _ in some] for some in work],
-        {name: Asked(state.schema, state.table.extra) for name, state in states.items()},
+        {name: Asked.of(state) for name, state in states.items()},
         table=load.only,
         folder=ctx.staging.uri(pending.load_id),
     )

@@ -34,6 +34,7 @@ from strandline.errors import (
     TooLarge,
     TransientError,
     Unsupported,
+    nearest,
 )
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append
@@ -373,7 +374,9 @@ def require_keyed(state: TableState) -> TableState:
 
 def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change]:
     """All rows of one table at once: validation costs little per row, and much per call."""
-    rows = _valid([place for place, _ in puts], [put.row for _, put in puts], state.schema, extra=state.table.extra)
+    table = state.table
+    places, given = [place for place, _ in puts], [put.row for _, put in puts]
+    rows = _valid(places, given, state.schema, extra=table.extra, partition_by=table.partition_by)
     return changes_of(state, rows, [(place, put.strict) for place, put in puts])
 
 
@@ -401,6 +404,9 @@ def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] |
                     f"statement {place} would change {name!r}, which is part of the key of {table.name!r}",
                     hint="Delete the row, and put another one.",
                 )
+            if name not in state.schema.names:
+                reason = f"no such column. {nearest(str(name), state.schema.names)}"
+                raise rules.refused_row(place, str(name), fields[name], reason)
         some = Schema(tuple(state.schema.column(name) for name in fields)) if fields else None
         patched = _valid([place], [fields], some) if some is not None else None
         given = row_at(patched, 0, list(fields)) if patched is not None else {}
@@ -408,11 +414,16 @@ def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] |
 
 
 def _valid(
-    places: Sequence[int], rows: Sequence[Mapping[str, Any]], schema: Schema, *, extra: bool = False
+    places: Sequence[int],
+    rows: Sequence[Mapping[str, Any]],
+    schema: Schema,
+    *,
+    extra: bool = False,
+    partition_by: Sequence[str] = (),
 ) -> pa.RecordBatch:
     """The rows as a batch; what is wrong with one is told by its statement's place."""
     try:
-        return rules.from_dicts(rows, schema, extra=extra)
+        return rules.from_dicts(rows, schema, extra=extra, partition_by=partition_by)
     except InvalidRows as error:
         raise rules.renumbered(error, places) from None
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.files import Chunk, Skipped, read_chunk, shape_of
+from strandline.engines.files import Asked, Chunk, Skipped, read_chunk, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
@@ -46,24 +46,24 @@ class Converted:
 
 
 def convert(
-    session: SparkSession, work: Sequence[Sequence[Chunk]], schema: Schema, *, extra: bool, table: str, folder: str
+    session: SparkSession, work: Sequence[Sequence[Chunk]], asked: Asked, *, table: str, folder: str
 ) -> list[Converted]:
     """Convert all of it on Spark's workers, in the order of `work`."""
     addresses = {folder, *(chunk.input.uri for chunks in work for chunk in chunks)}
     stores = {bucket_of(uri): store_of(uri) for uri in addresses if uri.startswith(S3)}
-    task = partial(convert_one, schema=schema, extra=extra, table=table, folder=folder, stores=stores)
+    task = partial(convert_one, asked=asked, table=table, folder=folder, stores=stores)
     return list(session.sparkContext.parallelize(list(work), len(work)).map(task).collect())
 
 
 def convert_one(
-    chunks: Sequence[Chunk], *, schema: Schema, extra: bool, table: str, folder: str, stores: Mapping[str, Store]
+    chunks: Sequence[Chunk], *, asked: Asked, table: str, folder: str, stores: Mapping[str, Store]
 ) -> Converted:
     """One task: read, judge and write these chunks."""
     for bucket, store in stores.items():
         know(f"{S3}{bucket}", store)
-    keep = is_as_it_is(chunks, schema, extra)
+    keep = is_as_it_is(chunks, asked.schema, asked.extra)
     path = chunks[0].input.uri if keep else f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    output = Output(None if keep else path, stored_schema(schema, extra))
+    output = Output(None if keep else path, stored_schema(asked.schema, asked.extra))
     skipped = Skipped()
     lines: list[tuple[str, int]] = []
     bad: list[tuple[str, int, dict[str, Any]]] = []
@@ -71,7 +71,7 @@ def convert_one(
     try:
         for chunk in chunks:
             read = 0
-            for size, batch in read_chunk(chunk, schema, extra=extra, table=table, skipped=skipped):
+            for size, batch in read_chunk(chunk, asked, table=table, skipped=skipped):
                 read += size
                 if isinstance(batch, InvalidRows):
                     bad_count += batch.detail["bad"]
