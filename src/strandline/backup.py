@@ -73,7 +73,7 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False,
     partial = to.parent / f".{to.name}.partial-{backup_id}"
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        _remove_dead(to)
+        _remove_dead(to, one_host=lake.ledger.has_one_host)
         partial.mkdir()
     except PermissionError as error:
         raise Environment(f"no permission to write {error.filename}", hint="Pick a folder you may write to.") from error
@@ -140,11 +140,11 @@ def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
         thread.join()
 
 
-def _remove_dead(to: Path) -> None:
+def _remove_dead(to: Path, *, one_host: bool) -> None:
     """What killed backups to the same place left."""
     for left in to.parent.glob(f".{to.name}.partial-*"):
         owner = left / OWNER
-        if not owner.is_file() or certainly_dead(owner.read_text()):
+        if not owner.is_file() or certainly_dead(owner.read_text(), one_host=one_host):
             shutil.rmtree(left, ignore_errors=True)
 
 

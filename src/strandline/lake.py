@@ -541,7 +541,7 @@ class Lake(Versioned):
                 staging=Staging(self.config.warehouse),
                 fence=Fence.of(self.ledger, self.config),
                 iceberg=self.iceberg,
-                watch=Watch(self.config.lease.ttl_s),
+                watch=Watch(self.config.lease.ttl_s, one_host=self.ledger.has_one_host),
                 ttl_s=self.config.lease.ttl_s,
                 wait_s=self.config.lease.wait_s,
                 grace_s=self.config.maintenance.grace_s,

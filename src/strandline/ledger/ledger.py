@@ -223,6 +223,11 @@ class Ledger:
             raise Damaged("the ledger has lost its counter", hint="Restore the lake from a backup.")
         return int(found)
 
+    @property
+    def has_one_host(self) -> bool:
+        """Whether processes of one host alone can have this ledger open: those that share a file's memory."""
+        return self.database.is_sqlite
+
     def lake_id(self) -> str:
         """The lake's own id, made once."""
         with self.read() as conn:

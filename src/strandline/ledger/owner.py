@@ -4,6 +4,10 @@ A process is known by its host's boot, its process namespace, its id and its sta
 reboot, in another container, or when the kernel reuses it. One process may open a lake several times (in tests, or one
 after another), so each open has an id of its own, and closing it is what dying is to a process. Of a process on another
 host nothing can be known from here: only its beat tells.
+
+Names of hosts prove nothing (two virtual machines called `localhost` are two hosts), machine ids neither: they are
+cloned with templates, and empty in containers. An id of a boot is random. So a process of another boot may be one of
+another host, and is certainly dead only where there is one host: a ledger in SQLite belongs to one.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ class Owner:
 
     @property
     def place(self) -> str:
-        """Whose files and processes it sees: its host, and the namespace in it."""
-        return f"{self.host}:{self.namespace}"
+        """Whose files and processes it sees: its host, as long as that is up, and the namespace in it."""
+        return f"{self.host}:{self.boot}:{self.namespace}"
 
     def text(self) -> str:
         """The form that is stored in the ledger."""
@@ -47,6 +51,9 @@ class Owner:
         except (ValueError, TypeError):
             return None
 
+
+UNKNOWN = "unknown"
+"""The boot of a host that does not tell."""
 
 _live: set[str] = set()
 _lock = threading.Lock()
@@ -66,13 +73,19 @@ def unregister(owner: Owner) -> None:
         _live.discard(owner.instance)
 
 
-def certainly_dead(text: str) -> bool:
-    """True only when the owner can't be running any more; doubt is False."""
+def certainly_dead(text: str, *, one_host: bool) -> bool:
+    """True only when the owner can't be running any more; doubt is False.
+
+    `one_host` says that processes of one host alone write where the owner was found. Then another boot of a host of its
+    name is an earlier one.
+    """
     owner = Owner.parse(text)
-    if owner is None or owner.host != os.uname().nodename or owner.namespace != _namespace():
+    if owner is None or UNKNOWN in (owner.boot, _boot()):
         return False
     if owner.boot != _boot():
-        return True
+        return one_host and owner.host == os.uname().nodename
+    if owner.namespace != _namespace():
+        return False
     if owner.pid == os.getpid() and owner.started == _started(os.getpid()):
         return owner.instance not in _live
     started = _started(owner.pid)
@@ -84,7 +97,7 @@ def _boot() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
     if path.exists():
         return path.read_text().strip()
-    return _run("sysctl", "-n", "kern.bootsessionuuid") or "unknown"
+    return _run("sysctl", "-n", "kern.bootsessionuuid") or UNKNOWN
 
 
 @lru_cache(maxsize=1)

@@ -30,8 +30,9 @@ class _Seen:
 class Watch:
     """What one process has seen of other processes' leases."""
 
-    def __init__(self, ttl_s: float) -> None:
+    def __init__(self, ttl_s: float, *, one_host: bool = False) -> None:
         self._ttl_s = ttl_s
+        self._one_host = one_host
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
 
@@ -48,7 +49,7 @@ class Watch:
 
     def is_dead(self, lease: Lease) -> bool:
         """Whether the holder is dead, by all that was seen up to and including this look."""
-        if lease.owner is None or certainly_dead(lease.owner):
+        if lease.owner is None or certainly_dead(lease.owner, one_host=self._one_host):
             return True
         now_s = time.monotonic()
         with self._lock:

@@ -59,7 +59,7 @@ def figures(ledger: Ledger) -> Iterator[Figure]:
     with ledger.read() as conn:
         yield from _tables(conn)
         yield from _sinks(conn)
-        yield from _work(conn)
+        yield from _work(conn, one_host=ledger.has_one_host)
 
 
 def _tables(conn: Connection) -> Iterator[Figure]:
@@ -120,9 +120,9 @@ def _of_table(sink: dict[str, Any], table: str) -> Iterator[Figure]:
     yield "strand_sink_dead_letters", "Rows refused.", label, sum(stream["dead_letters"] for stream in streams)
 
 
-def _work(conn: Connection) -> Iterator[Figure]:
+def _work(conn: Connection, *, one_host: bool) -> Iterator[Figure]:
     jobs = read_jobs(conn).values()
-    workers = [one for one in read_workers(conn) if not certainly_dead(one.owner)]
+    workers = [one for one in read_workers(conn) if not certainly_dead(one.owner, one_host=one_host)]
     asked = Counter(one.state for one in open_requests(conn))
     yield "strand_workers", "Workers that have not ended.", {}, len(workers)
     yield "strand_workers_with_spark", "Those of them whose Spark is up.", {}, sum(one.spark for one in workers)

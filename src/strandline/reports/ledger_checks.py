@@ -60,7 +60,8 @@ def leases(look: Look) -> Iterator[Finding]:
     """Leases that a process left which is gone. The next one to need them takes them over."""
     with look.lake.ledger.read() as conn:
         held = checks.held_leases(conn)
-    dead = [lease for lease in held if lease.owner is not None and certainly_dead(lease.owner)]
+    one_host = look.lake.ledger.has_one_host
+    dead = [lease for lease in held if lease.owner is not None and certainly_dead(lease.owner, one_host=one_host)]
     if dead:
         yield Finding(
             kind="lease_left",
@@ -192,6 +193,7 @@ def under_way(look: Look) -> Iterator[Finding]:
         intents = read_intents(conn)
         loads = list_loads(conn)
     names = {state.table.table_id: state.table.name for state in look.states()}
+    one_host = look.lake.ledger.has_one_host
     for intent in intents:
         if isinstance(intent, UnreadableIntent):
             about = ", ".join(names.get(table_id, table_id) for table_id in intent.table_ids)
@@ -212,7 +214,8 @@ def under_way(look: Look) -> Iterator[Finding]:
                 fix=RESTORE,
                 since=text_of(intent.created_at_us),
             )
-        elif is_dead(intent) and not intent.is_refs_alone:  # what a merge leaves is told where the refs are looked at
+        elif is_dead(intent, one_host=one_host) and not intent.is_refs_alone:
+            # What a merge leaves is told where the refs are looked at.
             yield Finding(
                 kind="operation_left",
                 about=intent.op_id,
@@ -234,9 +237,9 @@ def under_way(look: Look) -> Iterator[Finding]:
         )
 
 
-def is_dead(intent: Intent | UnreadableIntent) -> bool:
+def is_dead(intent: Intent | UnreadableIntent, *, one_host: bool) -> bool:
     """Whether the owner of an operation is certainly gone."""
-    return intent.owner == "" or certainly_dead(intent.owner)
+    return intent.owner == "" or certainly_dead(intent.owner, one_host=one_host)
 
 
 def set_aside(look: Look) -> Iterator[Finding]:

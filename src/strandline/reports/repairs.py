@@ -72,7 +72,7 @@ def _leases(look: Look) -> Iterator[str]:
     with look.lake.ledger.read() as conn:
         held = checks.held_leases(conn)
     for lease in held:
-        if lease.owner is not None and certainly_dead(lease.owner):
+        if lease.owner is not None and certainly_dead(lease.owner, one_host=look.lake.ledger.has_one_host):
             with look.lake.ledger.write() as txn:
                 ledger_leases.free(txn, lease)
             yield f"lease {lease.name} freed: its process is gone"

@@ -42,6 +42,7 @@ def status(lake: Lake) -> dict[str, Any]:
         following = sinks(conn)
         workers, asked, jobs = read_workers(conn), list_requests(conn), read_jobs(conn)
     now_us = time.time_ns() // 1000
+    one_host = lake.ledger.has_one_host
     return {
         "lake": str(lake.root),
         "lake_id": lake.ledger.lake_id(),
@@ -53,11 +54,11 @@ def status(lake: Lake) -> dict[str, Any]:
         "branches": [_branch(one, tails, refuse, now_us) for one in branches],
         "tags": [{"tag": tag.name, "commit": tag.commit} for tag in tags],
         "sinks": following,
-        "operations": [_operation(one, names, now_us) for one in intents if isinstance(one, Intent)],
+        "operations": [_operation(one, names, now_us, one_host=one_host) for one in intents if isinstance(one, Intent)],
         "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
         "loads": [_load(load, now_us) for load in loads],
         "quarantined": [quarantined_entry(batch) for batch in quarantined],
-        "workers": [_worker(worker) for worker in workers],
+        "workers": [_worker(worker, one_host=one_host) for worker in workers],
         "requests": [_request(request, now_us) for request in asked],
         "failing_jobs": [job_entry(job) for job in jobs.values() if job.failures],
         "last_recoveries": [audit_entry(row, names) for row in recoveries],
@@ -104,9 +105,9 @@ def job_entry(job: JobRecord) -> dict[str, Any]:
     }
 
 
-def _worker(worker: WorkerRecord) -> dict[str, Any]:
+def _worker(worker: WorkerRecord, *, one_host: bool) -> dict[str, Any]:
     owner = Owner.parse(worker.owner)
-    gone = certainly_dead(worker.owner)
+    gone = certainly_dead(worker.owner, one_host=one_host)
     return {
         "worker": worker.worker_id,
         "host": owner.host if owner else None,
@@ -177,7 +178,7 @@ def _table(described: dict[str, Any], tail: Any, now_us: int) -> dict[str, Any]:
     return {**described, "oldest_tail_age_s": _age_s(tail[0].at_us, now_us) if tail else None}
 
 
-def _operation(intent: Intent, names: dict[str, str], now_us: int) -> dict[str, Any]:
+def _operation(intent: Intent, names: dict[str, str], now_us: int, *, one_host: bool) -> dict[str, Any]:
     return {
         "op": intent.op_id,
         "kind": intent.kind,
@@ -187,7 +188,7 @@ def _operation(intent: Intent, names: dict[str, str], now_us: int) -> dict[str, 
         "actor": intent.actor,
         "since": text_of(intent.created_at_us),
         "age_s": _age_s(intent.created_at_us, now_us),
-        "process": "gone" if is_dead(intent) else "alive or unknown",
+        "process": "gone" if is_dead(intent, one_host=one_host) else "alive or unknown",
     }
 
 
