@@ -157,7 +157,7 @@ class LakeConfig:
 
     @property
     def catalog_database(self) -> str:
-        """The Iceberg catalog as SQLAlchemy addresses it; like `ledger`, it may hold a password."""
+        """The Iceberg catalog as `ledger` names a database: the path as it is; on Postgres it may hold a password."""
         return self.ledger if self.catalog_path is None else f"{_SQLITE}{self.catalog_path}"
 
     @property
@@ -169,7 +169,10 @@ class LakeConfig:
         """
         path = self.ledger_path
         if path is not None:
-            return f"jdbc:sqlite:{self.catalog_path}?journal_mode=WAL&busy_timeout=30000"
+            file = str(self.catalog_path)
+            # The driver takes what follows a question mark for options, unless it is encoded in a `file:` address.
+            address = f"file:{quote(file)}" if "?" in file else file
+            return f"jdbc:sqlite:{address}?journal_mode=WAL&busy_timeout=30000"
         parts = urlsplit(self.ledger)
         address = f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         # The two drivers share only some names of settings, and the Java one takes an unknown one without a word.
@@ -534,10 +537,7 @@ def ledger_url(root: Path, url: str) -> str:
             f"can't use {scheme + '://…' if found else url!r} as a ledger",
             hint=f"Write {DEFAULT_LEDGER} (relative to {FILE_NAME}), sqlite:////absolute/path, or postgresql://…",
         )
-    path = os.path.normpath(root / rest[1:])
-    if "?" in path:  # SQLAlchemy and JDBC both take what follows for options, and would open another file
-        raise BadRequest(f"the ledger's path holds a question mark: {path}", hint="Choose a folder without one.")
-    return f"{_SQLITE}{path}"
+    return f"{_SQLITE}{os.path.normpath(root / rest[1:])}"
 
 
 def warehouse_uri(root: Path, warehouse: str) -> str:

@@ -13,6 +13,8 @@ from strandline.errors import BadRequest
 from strandline.lake import Lake
 from strandline.ledger import schema
 from strandline.ledger.batches import list_quarantined, quarantine
+from strandline.ledger.tables import create_table
+from strandline.model.schema import parse_mapping
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.delivery import Receiver, forward, refuse_part
@@ -55,6 +57,17 @@ def test_a_purge_covers_the_log_and_the_tail_and_is_recorded(lake: Lake) -> None
     again = lake.purge("messages", ODD)
     assert again.operations == () and len(tombstones(lake)) == 1, "again, there is nothing to do"
     assert_recovered(lake)
+
+
+def test_f83_a_purge_is_recorded_beside_a_table_of_a_user_that_has_its_name(lake: Lake) -> None:
+    """The user's table stays as it is, and sinks get the tombstone from another one."""
+    create_table(lake.ledger, "strand_purges", parse_mapping({"id": "string"}), branch="main", actor="tester")
+    lake.append("strand_purges", [{"id": "mine"}])
+    with_rows(lake)
+    lake.purge("messages", ODD)
+    assert part_ids(lake) == EVEN
+    assert lake.view().sql("select id from strand_purges").rows() == [("mine",)]
+    assert lake.view().sql("select table_name, rows from strand_purges_2").rows() == [("messages", 10)]
 
 
 @pytest.mark.parametrize("dedupe", ["table", "partition"])

@@ -20,6 +20,7 @@ from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, NotFoun
 from strandline.lake import Lake
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
 from strandline.ledger.tables import read_states
+from strandline.operations.purge_beside import ensure_tombstones
 from strandline.operations.schema_apply import make_plan
 from strandline.reports.doctor import examine
 from tests.backup.test_restore import restored
@@ -193,7 +194,7 @@ def test_a_log_table_is_dropped_on_main_for_all_branches(lake: Lake) -> None:
 
 def test_the_table_of_purges_is_not_dropped(lake: Lake) -> None:
     """Sinks are told there what was purged."""
-    lake.create_table("strand_purges", {"purge_id": "string"})
+    ensure_tombstones(lake.context, "tester")
     with pytest.raises(BadRequest, match="purged"):
         drop(lake, "strand_purges")
 

@@ -163,8 +163,9 @@ def purge(
 ) -> None:
     """Remove the rows that a condition names, wherever they are, for good.
 
-    That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges, which
-    sinks deliver too; the row keys count as seen, so that a backfill does not bring the rows back.
+    That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges (or
+    strand_purges_2, where a table of yours has that name), which sinks deliver too; the row keys count as seen, so
+    that a backfill does not bring the rows back.
 
     Of a keyed table a row goes with all its versions, on every branch and tag, if the condition names any of them. It
     is read by the schema that the table has on --branch.

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 
@@ -53,7 +52,7 @@ class Database:
         self.url = url
         self.read_only = read_only
         self._pid = os.getpid()
-        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.is_sqlite = sqlite_path(url) is not None
         self._reads, self._writes = _engines(url, read_only, create)
         # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
         # lock.
@@ -313,14 +312,24 @@ def _give_back(conn: Connection) -> None:
 
 
 def _engines(url: str, read_only: bool, create: bool) -> tuple[Engine, Engine]:
-    if make_url(url).get_backend_name() == "sqlite":
-        engine = _sqlite(url, read_only, create)
+    path = sqlite_path(url)
+    if path is not None:
+        engine = _sqlite(path, read_only, create)
         return engine, engine
     return postgres.engine(url, writing=False), postgres.engine(url, writing=True)
 
 
-def _sqlite(url: str, read_only: bool, create: bool) -> Engine:
-    path = Path(make_url(url).database or "")
+def sqlite_path(url: str) -> Path | None:
+    """The file of a SQLite address, or None where it is none.
+
+    What follows the slashes is the path as it is. SQLAlchemy would decode it: a lake in the folder `a%20b` would open
+    the ledger of another one in `a b`.
+    """
+    scheme, found, path = url.partition(":///")
+    return Path(path) if found and scheme.partition("+")[0] == "sqlite" else None
+
+
+def _sqlite(path: Path, read_only: bool, create: bool) -> Engine:
     if not create and not path.exists():
         raise NotFound(f"the ledger {path} does not exist", hint="`strand init DIR` makes a lake.")
 
@@ -407,7 +416,7 @@ def _translate(error: DBAPIError, url: str) -> StrandError | None:
 
 
 def _room_bytes(url: str) -> int:
-    folder = Path(make_url(url).database or ".").parent
+    folder = (sqlite_path(url) or Path()).parent
     try:
         stat = os.statvfs(folder)
     except OSError:

@@ -7,6 +7,7 @@ the unit it belongs to must go on leaving its row out.
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,20 +20,25 @@ from strandline.ledger.dead_letters import DISCARDED
 from strandline.ledger.encode import checksum, encode_batch
 from strandline.ledger.ledger import MAIN, Txn
 from strandline.ledger.purged_keys import count_as_seen
-from strandline.ledger.tables import read_head, read_states
-from strandline.model.migration import PURGES
+from strandline.ledger.tables import list_tables, read_head, read_states
+from strandline.model.migration import PURGES, keeps_purges
 from strandline.model.rows import from_dicts
+from strandline.model.tables import TableState
 
-TOMBSTONES = PURGES
-TOMBSTONE_COLUMNS = {
-    "purge_id": "string",
-    "table_name": "string",
-    "table_id": "string",
-    "predicate": "string",
-    "rows": "long",
-    "upto_seq": "long",
-}
 CHUNK = 500
+
+
+def find_tombstones(conn: Connection) -> TableState | None:
+    """The table in which purges are recorded, if there is one: a user's own may have the name that it would have."""
+    ours = filter(keeps_purges, read_states(conn, MAIN, tails=False))
+    return min(ours, key=lambda state: (len(state.table.name), state.table.name), default=None)
+
+
+def free_name(conn: Connection) -> str:
+    """A name for the table of purges that no table has, also none that was dropped."""
+    taken = {table.name.lower() for table in list_tables(conn)}
+    names = (PURGES if number == 1 else f"{PURGES}_{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in taken)
 
 
 def read_letters(conn: Connection, table_id: str) -> list[tuple[str, int, bytes]]:
@@ -64,7 +70,8 @@ def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
         )
     for batch in purge["quarantined"]:
         _shrink(txn, purge["branch_id"], purge["table_id"], batch)
-    (state,) = read_states(txn.conn, MAIN, [TOMBSTONES])
+    state = find_tombstones(txn.conn)
+    assert state is not None, "the table of purges is made before the first of them begins"
     tombstone = {"purge_id": op_id, **purge["tombstone"]}
     batches = encode_batch(from_dicts([tombstone], state.schema), state.table)
     (answer,) = store(txn, [Append.of(state, purge["actor"], batches)])

@@ -23,7 +23,19 @@ from strandline.model.wanted import FIXED, WantedColumn, WantedTable
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
 
 REMOVE = "remove table"
+RESERVED = "strand_"
+"""What the names of tables that we make for ourselves begin with."""
+
 PURGES = "strand_purges"
+PURGE_COLUMNS = {
+    "purge_id": "string",
+    "table_name": "string",
+    "table_id": "string",
+    "predicate": "string",
+    "rows": "long",
+    "upto_seq": "long",
+}
+PURGE_KEY = ("purge_id",)
 """The table that says what was purged; sinks deliver it."""
 
 AGAIN = -1
@@ -172,7 +184,7 @@ def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[lis
     if wanted.drop:
         why = "it is shown no more here; other branches, tags and what was before still show it"
         step = Step(REMOVE, name, None, "loses data", why)
-        if name == PURGES:
+        if keeps_purges(state):
             step = replace(step, verdict="refused", why="it tells sinks what was purged")
         gone = Schema(state.schema.columns, dropped=True, began=state.schema.began)
         return _on_main(state, [step], on_main), TablePlan(name, state, gone, wanted)
@@ -182,6 +194,19 @@ def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[lis
     change.constrain()
     planned = TablePlan(name, state, change.schema(), wanted, tuple(change.required), change.judged())
     return _on_main(state, change.steps, on_main), planned
+
+
+def keeps_purges(state: TableState) -> bool:
+    """Whether a table is the one in which purges are recorded. One of that name may be a user's, and ours have another.
+
+    Somebody may have given ours more columns; a row can be recorded if those may be null.
+    """
+    table, schema = state.table, state.schema
+    if table.key or schema.dropped or table.row_key != PURGE_KEY or not table.name.lower().startswith(PURGES):
+        return False
+    texts = {column.name: type_text(column.type) for column in schema.columns if column.name in PURGE_COLUMNS}
+    required = {column.name for column in schema.columns if not column.nullable}
+    return texts == PURGE_COLUMNS and required <= PURGE_COLUMNS.keys()
 
 
 def _unless_referred_to(step: Step, current: Mapping[str, TableState], planned: Sequence[TablePlan]) -> Step:

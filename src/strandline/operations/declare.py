@@ -8,6 +8,7 @@ from dataclasses import asdict
 from strandline.errors import BadRequest, Conflict
 from strandline.ledger.tables import check_name
 from strandline.model.keys import check_key
+from strandline.model.migration import RESERVED
 from strandline.model.partitions import check_partition_columns
 from strandline.model.row_rules import Target, check_constraints
 from strandline.model.rows import MAX_REPORTED
@@ -30,6 +31,11 @@ def check_new(
 ) -> None:
     """BadRequest unless there can be such a table; `target_of` finds what its references name."""
     check_name(name)
+    if name.lower().startswith(RESERVED):
+        raise BadRequest(
+            f"{name!r} can't be a table's name: those that begin with {RESERVED!r} are Strandline's own",
+            hint="Pick another name. A table that has such a name already goes on as it is.",
+        )
     for column in row_key:
         schema.column(column)
     check_partition_columns(schema, partition_by)

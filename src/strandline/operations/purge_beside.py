@@ -15,6 +15,7 @@ from strandline.ledger.files import count_snapshots
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables import create_table, read_states
 from strandline.model.maintenance import Budget
+from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY
 from strandline.model.schema import parse_mapping
 from strandline.model.tables import Table
 from strandline.model.wire import decode, encode
@@ -70,21 +71,26 @@ def find_quarantined(
 
 def ensure_tombstones(ctx: Context, actor: str) -> None:
     """Make the table of tombstones, unless it is there."""
-    try:
-        create_table(
-            ctx.ledger,
-            purges.TOMBSTONES,
-            parse_mapping(purges.TOMBSTONE_COLUMNS),
-            branch=MAIN,
-            actor=actor,
-            row_key=["purge_id"],
-            partition_by=(),
-            dedupe="table",
-            extra=False,
-        )
-    except Conflict as error:
-        if error.detail["kind"] != "table_exists":
-            raise
+    while True:
+        with ctx.ledger.read() as conn:
+            if purges.find_tombstones(conn) is not None:
+                return
+            name = purges.free_name(conn)
+        try:
+            create_table(
+                ctx.ledger,
+                name,
+                parse_mapping(PURGE_COLUMNS),
+                branch=MAIN,
+                actor=actor,
+                row_key=PURGE_KEY,
+                partition_by=(),
+                dedupe="table",
+                extra=False,
+            )
+        except Conflict as error:
+            if error.detail["kind"] != "table_exists":
+                raise
 
 
 def purge_history(ctx: Context, table: Table, branches: Sequence[str], actor: str) -> list[str]:
