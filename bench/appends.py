@@ -14,6 +14,7 @@ from bench import rows
 from bench.measure import Line, Reach, Scale, in_turns, timed
 from strandline.lake import Lake
 from strandline.ledger.encode import encode_rows
+from strandline.ledger.intake import Intake
 
 TABLE = "messages"
 THREADS = 8
@@ -141,8 +142,9 @@ def in_threads(scale: Scale, lake: Lake) -> Line:
 
 
 def _payload(lake: Lake, given: Any) -> bytes:
-    (encoded,) = encode_rows(given, lake.view().state(TABLE))
-    return encoded.payload
+    state = lake.view().state(TABLE)
+    (batch,) = encode_rows(given, state, Intake(lake.ledger, state.table)).batches
+    return batch.payload
 
 
 def _p99_ms(seconds: Sequence[float]) -> float:

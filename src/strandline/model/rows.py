@@ -367,7 +367,7 @@ def _is_sound(array: pa.Array) -> bool:
         return True
     try:
         array.view(_as_bytes(array.type)).validate(full=True)
-    except (pa.ArrowInvalid, NotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True
 
