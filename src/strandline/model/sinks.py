@@ -8,7 +8,7 @@ repeats the same unit and nothing else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -64,6 +64,52 @@ class Mark:
 
     epoch: int
     seq: int
+
+
+@dataclass(frozen=True)
+class SentChunk:
+    """The last chunk (or unit) of a stream that had rows: its range, and what tells its rows from any others.
+
+    Both sides keep it. A ledger that was put back by hand gives old seqs to new rows; then the two differ.
+    """
+
+    since: int
+    until: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The replayed dead letters that a destination has stored of a stream: how many, and a hash of their seqs."""
+
+    count: int
+    hash: str
+
+    @classmethod
+    def of(cls, seqs: Iterable[int]) -> Replayed:
+        """Of these seqs."""
+        ordered = sorted(set(seqs))
+        return cls(len(ordered), hashlib.sha256("".join(f"{seq}\n" for seq in ordered).encode()).hexdigest())
+
+    def text(self) -> str:
+        """As it is kept."""
+        return f"{self.count}:{self.hash}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a stream is by its destination's own account.
+
+    Without a `mark` it has nothing of the stream. A mark that is `exact` moves with every unit, so one that is behind
+    ours has lost rows; one that is read off a listing of objects may just seem to be behind, because units without rows
+    left nothing there. `lake` is the receiver's lake id, where the destination is a lake and says so.
+    """
+
+    mark: Mark | None
+    chunk: SentChunk | None = None
+    replayed: Replayed | None = None
+    lake: str | None = None
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,3 +186,5 @@ class Shipped:
     files_opened: int = 0
     dead: int = 0
     key: str | None = None
+    chunk: SentChunk | None = None
+    """The last chunk with rows, as the destination keeps it with its mark; None when none had rows."""

@@ -24,7 +24,7 @@ from strandline.engines.objects import Place
 from strandline.errors import BadRequest, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.model import object_names as names
-from strandline.model.sinks import Mark, Shipped, Stream
+from strandline.model.sinks import Mark, Shipped, Standing, Stream
 from strandline.sinks.destination import Unit, refusal
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Owner:
 class Blob:
     """A folder or a bucket that units are written to. A unit without rows leaves nothing there."""
 
-    exact = False
+    reads_back = False
 
     def __init__(
         self,
@@ -78,6 +78,10 @@ class Blob:
         """Whose place it is, and whether it can be listed. A local folder is made by the first unit."""
         self._owner()
         objects.listing(self._place, "")
+
+    def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
+        """What a listing says: units without rows leave nothing there."""
+        return Standing(self.find_mark(stream, table, partition_by), exact=False)
 
     def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
         """The end of the last object of the highest epoch. In a prefix taken over from another lake, a new epoch."""

@@ -7,14 +7,19 @@ second shipment of the same unit changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strandline.engines.duck.ranges import Range
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.engines.duck.ranges import Range, read_range
 from strandline.errors import Conflict
 from strandline.ledger.dead_letters import Refused
+from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
-from strandline.model.sinks import Delivery, Mark, Shipped, Stream
+from strandline.model.sinks import Delivery, Mark, Shipped, Standing, Stream
+from strandline.model.types import SEQ
 
 
 class Later(Exception):
@@ -34,7 +39,7 @@ class Park(Exception):
 
 
 class Resume(Exception):
-    """The destination has another mark than we thought: go on from there; None is from the sink's beginning."""
+    """The destination has another mark than it said when it was asked: ask again, and decide anew."""
 
     def __init__(self, mark: Mark | None) -> None:
         super().__init__(f"the destination's mark is {mark}")
@@ -49,7 +54,9 @@ def _bury_nothing(rows: Sequence[Refused]) -> None:
 class Unit:
     """One delivery and how its rows are read; `dead` are its dead letters, and `bury` makes more of them.
 
-    Those of a keyed table, whose `key` this is, are versions of its rows.
+    Those of a keyed table, whose `key` this is, are versions of its rows. Up to `confirmed` the destination has said
+    that it has the unit. Of the rows up to `lacking_upto` only those are shipped that the destination lacks. Some of
+    those up to `hole_upto` were removed here, and a person said to go on without them.
     """
 
     delivery: Delivery
@@ -59,17 +66,40 @@ class Unit:
     dead: frozenset[int] = frozenset()
     bury: Callable[[Sequence[Refused]], None] = _bury_nothing
     key: tuple[str, ...] = ()
+    confirmed: int = 0
+    lacking_upto: int = 0
+    hole_upto: int = 0
 
     @property
     def sent_key(self) -> tuple[str, ...]:
         """The columns of the key that the sink does not leave out."""
         return tuple(name for name in self.key if name in self.rows.schema.names)
 
+    def digest_in(self, since: int, until: int) -> str:
+        """The digest of the unit's rows in a range, without its dead letters: what a chunk of them says of itself."""
+        wanted = replace(self.rows, since=max(since, self.rows.since), until=min(until, self.rows.until))
+        return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(wanted))
+
+
+def without_dead(rows: pa.RecordBatch, dead: frozenset[int]) -> pa.RecordBatch:
+    """The rows that are no dead letters."""
+    if not dead:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows.column(SEQ), value_set=pa.array(sorted(dead), pa.int64()))))
+
 
 class Destination(Protocol):
-    """A place that rows are delivered to. It is `exact` when its mark moves with every unit, also one without rows."""
+    """A place that rows are delivered to.
 
-    exact: bool
+    The tick asks it where it is (`standing`) before each unit, and a pure function (`resuming.py`) decides whether the
+    unit goes on, a new epoch begins at the destination's mark, or a person is needed. So a destination only answers;
+    it compares nothing itself, but for what another process may change between the answer and the shipment.
+
+    It `reads_back` when it can tell which rows it has (see `Unit.lacking_upto`); where it can't, sending a range again
+    may repeat rows, and needs a person's word.
+    """
+
+    reads_back: bool
 
     def probe(self) -> None:
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
@@ -77,14 +107,15 @@ class Destination(Protocol):
     def look(self) -> None:
         """The same, as far as it can be told without writing anything there."""
 
-    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
-        """How far it has come by its own account; None when it has nothing of this stream. Asked when we don't know.
-
-        A mark in a later epoch than ours means that delivery goes on in that epoch.
-        """
+    def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
+        """How far it has come by its own account; raises Later, Park or a StrandError when it can't be told."""
 
     def ship(self, unit: Unit) -> Shipped:
-        """Deliver the unit, once however often this is called; else raise Later, Park, Resume or a StrandError."""
+        """Deliver the unit, once however often this is called; else raise Later, Park, Resume or a StrandError.
+
+        `Shipped.chunk` is what the destination keeps with its mark: a range and `digest_in` of its rows. A unit whose `since` lies above the mark leaves a
+        gap, in every epoch: Resume.
+        """
 
     def close(self) -> None:
         """Let go of connections."""
