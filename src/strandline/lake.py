@@ -228,12 +228,12 @@ class Lake(Versioned):
 
     def receive(self, table: str, chunk: Chunk, rows: ChunkRows, *, gateway: str, branch: str = MAIN) -> Received:
         """Store a chunk that another lake forwards: each of its rows once, however often it is sent."""
-        from strandline.ledger.inbound import receive
+        from strandline.views.held import receive
 
         def work(state_of: StateOf) -> Received:
             state = state_of(table)
             state.table.require_log("takes no forwarded rows", "Rows and versions of rows are received in log tables.")
-            return receive(self.ledger, state, chunk, rows, gateway)
+            return receive(self.ledger, self.view, state, chunk, rows, gateway)
 
         return self._retried(work, branch)
 

@@ -98,6 +98,11 @@ def server(lake: Lake) -> Iterator[Running]:
         yield one
 
 
+def counts(answer: httpx.Response) -> dict[str, Any]:
+    """What an answer says of rows and marks, without who says it."""
+    return {name: value for name, value in answer.json().items() if name in ("stored", "mark", "epoch")}
+
+
 def error(answer: httpx.Response) -> dict[str, Any]:
     """The error of an answer, which has the shape of all errors."""
     document = answer.json()

@@ -97,13 +97,13 @@ def test_units_are_appended_and_the_mark_moves_with_them(
     copy.probe()
     first = unit_of(filled, settings, until=11)
     stream = first.delivery.stream
-    assert copy.find_mark(stream, "messages", ()) is None
+    assert copy.standing(stream, "messages", ()).mark is None
     shipped = copy.ship(first)
     assert (shipped.rows, shipped.withheld, shipped.files_opened, shipped.key) == (10, 0, 1, TABLE)
     assert shipped.size_bytes > 0
-    assert copy.find_mark(stream, "messages", ()) == Mark(1, 11)
+    assert copy.standing(stream, "messages", ()).mark == Mark(1, 11)
     copy.ship(unit_of(filled, settings, since=11, until=31))
-    assert open_copy().find_mark(stream, "messages", ()) == Mark(1, 31)
+    assert open_copy().standing(stream, "messages", ()).mark == Mark(1, 31)
     assert part_ids(copy) == expected()
     assert read(copy).columns == ["part_id", "source", "n", "body", "_seq", "_at", "_actor"]
     assert refs(copy) == {"main"}
@@ -136,7 +136,7 @@ def test_an_empty_unit_moves_the_mark_alone(
     none = unit_of(filled, settings, since=11, until=21, where="false")
     shipped = copy.ship(none)
     assert (shipped.rows, shipped.withheld, shipped.key) == (0, 10, None)
-    assert copy.find_mark(none.delivery.stream, "messages", ()) == Mark(1, 21)
+    assert copy.standing(none.delivery.stream, "messages", ()).mark == Mark(1, 21)
     assert snapshots(copy) == before and refs(copy) == {"main"}
     assert copy.ship(none).withheld == 10
 
@@ -161,7 +161,7 @@ def test_a_late_writer_of_an_empty_unit_does_not_move_the_mark_back(
         late, "_check_owner", _once(lambda: other.ship(unit_of(filled, settings, since=11, until=31)), after=1)
     )
     late.ship(none)
-    assert other.find_mark(none.delivery.stream, "messages", ()) == Mark(1, 31)
+    assert other.standing(none.delivery.stream, "messages", ()).mark == Mark(1, 31)
     assert part_ids(other) == expected()
 
 
@@ -228,7 +228,7 @@ def test_two_processes_that_ship_one_unit_at_once_append_it_once(
     monkeypatch.setattr(iceberg, "fail", lambda name: overtake() if name == point else None)
     late.ship(unit)
     assert part_ids(late) == expected()
-    assert late.find_mark(unit.delivery.stream, "messages", ()) == Mark(1, 31)
+    assert late.standing(unit.delivery.stream, "messages", ()).mark == Mark(1, 31)
     other.ship(unit)
     assert part_ids(other) == expected()
 
@@ -277,7 +277,7 @@ def test_a_new_epoch_appends_again_and_an_old_one_is_refused(
     with pytest.raises(Conflict) as refused:
         copy.ship(old)
     assert refused.value.detail["kind"] == "epoch"
-    assert copy.find_mark(old.delivery.stream, "messages", ()) == Mark(2, 31)
+    assert copy.standing(old.delivery.stream, "messages", ()).mark == Mark(2, 31)
 
 
 def test_the_target_is_evolved_with_the_source(
@@ -326,10 +326,10 @@ def test_a_table_belongs_to_one_sink(
             other.ship(unit)
         assert refused.value.detail["kind"] == "owner" and "--take-over" in refused.value.hint
         with pytest.raises(Conflict):
-            other.find_mark(unit.delivery.stream, "messages", ())
+            other.standing(unit.delivery.stream, "messages", ())
     open_copy(sink_id="new", take_over=True).probe()
     new = open_copy(sink_id="new")
-    assert new.find_mark(unit.delivery.stream, "messages", ()) == Mark(1, 11)
+    assert new.standing(unit.delivery.stream, "messages", ()).mark == Mark(1, 11)
     new.ship(unit_of(filled, settings, since=11, until=31))
     with pytest.raises(Conflict):
         old.ship(unit)
@@ -362,7 +362,7 @@ def test_streams_of_one_table_keep_marks_of_their_own(
         copy.ship(unit)
     assert part_ids(copy) == expected(len(values))
     for unit in units:
-        assert copy.find_mark(unit.delivery.stream, "messages", ("source",)) == Mark(1, unit.delivery.until)
+        assert copy.standing(unit.delivery.stream, "messages", ("source",)).mark == Mark(1, unit.delivery.until)
         copy.ship(unit)
     assert part_ids(copy) == expected(len(values))
     assert [field.name() for field in java(copy).spec().fields()] == ["source"]

@@ -46,7 +46,10 @@ DECISIONS: list[tuple[str, Chunk, InboundMark | None, Any]] = [
     ("a gap", chunk(11, 20), mark(10), ("gap", 10)),
     ("a gap that opens", chunk(11, 20, opens=True), mark(10), ("gap", 10)),
     ("a higher epoch, from below", chunk(3, 8, epoch=2), mark(10), 3),
-    ("a higher epoch, from above", chunk(50, 60, epoch=2), mark(10), 50),
+    ("a higher epoch, at the mark", chunk(10, 60, epoch=2), mark(10), 10),
+    ("a higher epoch, from above", chunk(50, 60, epoch=2), mark(10), ("gap", 10)),
+    ("past a hole", chunk(50, 60, epoch=2, hole=50), mark(10), 50),
+    ("past less than the hole", chunk(50, 60, epoch=2, hole=49), mark(10), ("gap", 10)),
     ("a higher epoch, over the mark", chunk(5, 20, epoch=3), mark(10), 5),
     ("a lower epoch, the next range", chunk(10, 20), mark(10, epoch=2), ("epoch_old", 10)),
     ("a lower epoch, below the mark", chunk(0, 5), mark(10, epoch=2), ("epoch_old", 10)),
@@ -109,9 +112,11 @@ def test_a_chunk_survives_its_headers(partition: str) -> None:
     headers = one.headers()
     assert all(value.isascii() and value.isprintable() for value in headers.values())
     assert inbound.parse(headers) == one
+    more = Chunk(one.source, 3, 5, 9, 4, "ab", digest="rows1:ab", generation="g1", receiver="l2", hole=7, lacking=8)
+    assert inbound.parse(more.headers()) == more
     plain = Chunk(one.source, 3, 5, 9, 4, "ab")
     assert inbound.parse(plain.headers()) == plain
-    assert not {inbound.OPEN, inbound.DEAD, inbound.KEY} & plain.headers().keys()
+    assert len(plain.headers()) == 8, "what is not said is left out: an older receiver or sender knows nothing of it"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,11 @@ def test_a_chunk_survives_its_headers(partition: str) -> None:
         (inbound.BATCH_ID, None),
         (inbound.OPEN, "perhaps"),
         (inbound.DEAD, "0"),
+        (inbound.DIGEST, "a b"),
+        (inbound.GENERATION, ""),
+        (inbound.RECEIVER, "x" * 200),
+        (inbound.HOLE, "-1"),
+        (inbound.LACKING, "x"),
     ],
 )
 def test_a_header_that_is_wrong_is_refused(header: str, value: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import output
+from strandline.cli import output, parked
 from strandline.cli.params import Actor, Here, listed, who
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
@@ -36,7 +36,8 @@ def register(app: typer.Typer) -> None:
     group.command("remove")(remove)
     group.command("tick")(tick)
     group.command("preview")(preview)
-    group.command("retry")(retry)
+    group.command("retry")(parked.retry)
+    group.command("continue")(parked.continue_)
     group.command("rewind")(rewind)
     group.command("dead")(dead)
     app.add_typer(group, name="sink")
@@ -332,6 +333,7 @@ def _ticked(one: Ticked) -> dict[str, Any]:
         "dead_letters": one.dead_letters,
         "outcome": one.outcome,
         "error": one.error,
+        "note": one.note,
     }
 
 
@@ -362,6 +364,8 @@ def _print_ticked(done: list[Ticked]) -> None:
         if one.error:
             where = f" {one.table}/{one.partition}" if one.table else ""
             output.say(f"{one.sink}{where} {one.outcome}: {output.cell(one.error)}")
+        if one.note:
+            output.say(f"{one.sink} {one.table}/{one.partition}: {output.cell(one.note)}")
 
 
 def _exit(done: list[Ticked]) -> None:
@@ -398,23 +402,6 @@ def preview(context: typer.Context, name: Name) -> None:
                 output.say(output.cell(output.json_bytes(row).decode()))
 
     session.emit(found, human)
-
-
-def retry(context: typer.Context, name: Name) -> None:
-    """Let parked deliveries be tried again, with all their attempts, from the next tick on.
-
-    \b
-    Example: strand sink retry central && strand sink tick central
-    """
-    from strandline.ledger.deliveries import unpark
-    from strandline.ledger.sinks import find_sink
-
-    session = session_of(context)
-    with session.open() as lake, lake.ledger.write() as txn:
-        freed = unpark(txn, find_sink(txn.conn, name).sink_id)
-    session.emit(
-        {"sink": name, "retried": freed}, lambda: output.say(f"{freed} parked deliveries will be tried again.")
-    )
 
 
 def rewind(

@@ -5,7 +5,7 @@ A row becomes a dead letter in the ledger first, and only then is its range sent
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from strandline.model.ids import new_id
 from strandline.model.sinks import DeadLetter, Delivery, Stream
 
 OPEN, REPLAYED, DISCARDED, CLOSED = "open", "replayed", "discarded", "closed"
-"""`closed` is one whose range was sent again by a rewind."""
+"""`closed` is one whose range was sent again: by a rewind, or because the destination went back."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,13 @@ def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
     return frozenset(int(seq) for seq in found.scalars())
 
 
+def replayed_seqs(conn: Connection, sink_id: str, stream: Stream) -> frozenset[int]:
+    """The dead letters of a stream that were replayed."""
+    letter = db.dead_letters.c
+    query = select(letter.seq).where(*_of(sink_id, stream), letter.state == REPLAYED)
+    return frozenset(int(seq) for seq in conn.execute(query).scalars())
+
+
 def list_letters(conn: Connection, sink_id: str, *, state: str | None = OPEN) -> list[DeadLetter]:
     """The dead letters of a sink, oldest first."""
     query = (
@@ -122,18 +129,41 @@ def settle_letter(txn: Txn, letter_id: str, state: str) -> None:
         raise NotFound(f"there is no dead letter {letter_id}", hint="`strand sink dead NAME` lists those there are.")
 
 
-def close_letters(txn: Txn, sink_id: str, stream: Stream, *, after: int, state: str = OPEN) -> int:
-    """Close the dead letters above a seq that are in a state: their rows are sent again, by a rewind (the open ones),
+def close_letters(txn: Txn, sink_id: str, stream: Stream, *, after: int, lost: bool = False) -> int:
+    """Close the dead letters above a seq, because their rows are sent again with the rest of their range.
 
-    or because the destination has lost what it had (the replayed ones).
+    Those that were replayed are closed too when the destination has `lost` what it had: a rewind leaves them, because
+    the destination still counts them.
     """
     letter = db.dead_letters.c
+    states = (OPEN, REPLAYED) if lost else (OPEN,)
     closed = txn.conn.execute(
         update(db.dead_letters)
-        .where(*_of(sink_id, stream), letter.state == state, letter.seq > after)
+        .where(*_of(sink_id, stream), letter.state.in_(states), letter.seq > after)
         .values(state=CLOSED)
     )
     return int(closed.rowcount)
+
+
+def agree_on_replayed(txn: Txn, sink_id: str, stream: Stream, stored: Collection[int]) -> tuple[int, int]:
+    """Let the letters say what the destination says: those that it has not stored are open again, those that it has
+
+    are replayed. How many of each.
+    """
+    letter = db.dead_letters.c
+    rows = txn.conn.execute(
+        select(letter.letter_id, letter.seq, letter.state).where(
+            *_of(sink_id, stream), letter.state.in_((OPEN, REPLAYED))
+        )
+    ).all()
+    there = set(stored)
+    lost = [row.letter_id for row in rows if row.state == REPLAYED and row.seq not in there]
+    known = [row.letter_id for row in rows if row.state == OPEN and row.seq in there]
+    for ids, state in ((lost, OPEN), (known, REPLAYED)):
+        for start in range(0, len(ids), 500):
+            some = ids[start : start + 500]
+            txn.conn.execute(update(db.dead_letters).where(letter.letter_id.in_(some)).values(state=state))
+    return len(lost), len(known)
 
 
 def _of(sink_id: str, stream: Stream) -> list[Any]:

@@ -21,7 +21,7 @@ from strandline.ledger.holds import pin
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import new_id
-from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState, Tally
+from strandline.model.sinks import Delivery, Mark, Noted, SentChunk, Shipped, Sink, Stream, StreamState, Tally
 
 UNKNOWN = 0
 """The epoch of a stream whose destination could not be asked yet; real ones begin at 1.
@@ -79,29 +79,77 @@ def tables_with_tails(conn: Connection, sink: Sink) -> list[str]:
     return [str(name) for name in conn.execute(query).scalars()]
 
 
-def noted_mark(conn: Connection, sink_id: str, stream: Stream) -> Mark | None:
+def read_noted(conn: Connection, sink_id: str, stream: Stream) -> Noted | None:
     """A watermark as it is written down, also one that does not count yet; None where there is none."""
     mark = db.watermarks.c
-    row = conn.execute(select(mark.epoch, mark.seq).where(*_where(mark, sink_id, stream))).one_or_none()
-    return None if row is None else Mark(*row)
-
-
-def set_mark(txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark) -> None:
-    """Say how far a stream has come by another's account, or by a person's; what was open there is cancelled."""
-    hold.check(txn)
-    txn.conn.execute(delete(db.deliveries).where(*_where(db.deliveries.c, sink_id, stream)))
-    moved = txn.conn.execute(
-        update(db.watermarks)
-        .where(*_where(db.watermarks.c, sink_id, stream))
-        .values(epoch=mark.epoch, seq=mark.seq, last_error=None)
+    row = conn.execute(select(db.watermarks).where(*_where(mark, sink_id, stream))).one_or_none()
+    if row is None:
+        return None
+    chunk = SentChunk(row.chunk_since, row.chunk_until, row.chunk_digest) if row.chunk_digest is not None else None
+    return Noted(
+        mark=Mark(row.epoch, row.seq),
+        acked_epoch=row.acked_epoch or 0,
+        rewound_epoch=row.rewound_epoch or 0,
+        chunk=chunk,
+        lacking_upto=row.lacking_upto or 0,
+        hole_upto=row.hole_upto or 0,
+        replayed=row.replayed,
     )
-    if moved.rowcount == 0:
-        _insert_mark(txn, sink_id, stream, mark)
+
+
+def begin_at(
+    txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, *, chunk: SentChunk | None, acked_epoch: int
+) -> None:
+    """A stream goes on behind a mark that follows from its destination's; what was open there is cancelled."""
+    kept = {"acked_epoch": acked_epoch or None, "lacking_upto": None, **_chunk_values(chunk)}
+    _set_mark(txn, hold, sink_id, stream, mark, kept)
+
+
+def open_epoch(
+    txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, *, lacking_upto: int = 0, hole_upto: int = 0
+) -> None:
+    """A person lets a stream go on behind a mark, in an epoch of its own; what was open there is cancelled."""
+    told: dict[str, Any] = {"rewound_epoch": mark.epoch, "lacking_upto": lacking_upto or None}
+    _set_mark(txn, hold, sink_id, stream, mark, told | ({"hole_upto": hole_upto} if hole_upto else {}))
 
 
 def forget_mark(txn: Txn, hold: Hold, sink: Sink, stream: Stream) -> None:
-    """Let the next tick ask the destination where it is; what was open in the stream is cancelled."""
-    set_mark(txn, hold, sink.sink_id, stream, Mark(UNKNOWN, sink.start_seq))
+    """Let the next tick ask the destination where it is; what was open in the stream is cancelled.
+
+    The highest epoch that was used stays known: it is not used again.
+    """
+    noted = read_noted(txn.conn, sink.sink_id, stream)
+    used = max(noted.acked_epoch, noted.mark.epoch) if noted is not None else 0
+    kept = {"acked_epoch": used or None, "lacking_upto": None, "replayed": None, **_chunk_values(None)}
+    _set_mark(txn, hold, sink.sink_id, stream, Mark(UNKNOWN, sink.start_seq), kept)
+
+
+def note_replayed(txn: Txn, hold: Hold, sink_id: str, stream: Stream, replayed: str) -> None:
+    """The two sides agree on the replayed letters: those that the destination counts so."""
+    hold.check(txn)
+    where = _where(db.watermarks.c, sink_id, stream)
+    txn.conn.execute(update(db.watermarks).where(*where).values(replayed=replayed))
+
+
+def forget_replayed(txn: Txn, sink_id: str, stream: Stream) -> None:
+    """A letter was replayed: what the two sides last agreed on no longer holds."""
+    txn.conn.execute(update(db.watermarks).where(*_where(db.watermarks.c, sink_id, stream)).values(replayed=None))
+
+
+def _set_mark(txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, kept: Mapping[str, Any]) -> None:
+    hold.check(txn)
+    txn.conn.execute(delete(db.deliveries).where(*_where(db.deliveries.c, sink_id, stream)))
+    where = _where(db.watermarks.c, sink_id, stream)
+    values = {"epoch": mark.epoch, "seq": mark.seq, "last_error": None, **kept}
+    if txn.conn.execute(update(db.watermarks).where(*where).values(**values)).rowcount == 0:
+        _insert_mark(txn, sink_id, stream, mark)
+        txn.conn.execute(update(db.watermarks).where(*where).values(**values))
+
+
+def _chunk_values(chunk: SentChunk | None) -> dict[str, Any]:
+    if chunk is None:
+        return {"chunk_since": None, "chunk_until": None, "chunk_digest": None}
+    return {"chunk_since": chunk.since, "chunk_until": chunk.until, "chunk_digest": chunk.digest}
 
 
 def _insert_mark(txn: Txn, sink_id: str, stream: Stream, mark: Mark) -> None:
@@ -196,6 +244,8 @@ def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -
             units=mark.units + 1,
             delivered_at_us=txn.at_us,
             last_error=None,
+            acked_epoch=delivery.epoch,
+            **(_chunk_values(shipped.chunk) if shipped.chunk is not None else {}),
         )
     )
     assert moved.rowcount == 1, f"delivery {delivery.delivery_id} does not begin where its watermark is"
@@ -232,16 +282,13 @@ def note_error(txn: Txn, sink: Sink, stream: Stream, error: str) -> None:
         txn.conn.execute(update(db.watermarks).where(*where).values(**said))
 
 
-def unpark(txn: Txn, sink_id: str) -> int:
-    """Let every parked delivery of a sink be tried again, with all its attempts; returns how many there were."""
-    freed = txn.conn.execute(
-        update(db.deliveries)
-        .where(db.deliveries.c.sink_id == sink_id, db.deliveries.c.parked.is_not(None))
-        .values(parked=None, attempts=0, not_before_us=0)
-    )
-    txn.conn.execute(
-        update(db.deliveries).where(db.deliveries.c.sink_id == sink_id).values(attempts=0, not_before_us=0)
-    )
+def unpark(txn: Txn, sink_id: str, stream: Stream | None = None) -> int:
+    """Let parked deliveries of a sink, or of one stream, be tried again, with all their attempts; how many."""
+    open_ = db.deliveries.c
+    where = [open_.sink_id == sink_id] if stream is None else _where(open_, sink_id, stream)
+    parked = update(db.deliveries).where(*where, open_.parked.is_not(None))
+    freed = txn.conn.execute(parked.values(parked=None, attempts=0, not_before_us=0))
+    txn.conn.execute(update(db.deliveries).where(*where).values(attempts=0, not_before_us=0))
     return int(freed.rowcount)
 
 

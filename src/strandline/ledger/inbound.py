@@ -8,12 +8,13 @@ and if it has moved, all of it is done anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, insert, select, update
+import pyarrow as pa
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, false, insert, or_, select, update
 
 from strandline.errors import Busy, StrandError
 from strandline.failpoints import fail
@@ -23,33 +24,56 @@ from strandline.ledger.encode import encode_batch
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.model.chunk_rows import ChunkRows, validated
-from strandline.model.inbound import Chunk, InboundMark, Received, Source, check_keeps_versions, decide
+from strandline.model.inbound import (
+    Chunk,
+    InboundMark,
+    Received,
+    Source,
+    check_keeps_versions,
+    check_receiver,
+    decide,
+)
+from strandline.model.row_digest import row_digests
+from strandline.model.sinks import SentChunk
 from strandline.model.tables import TableState
 
 ATTEMPTS = 10
 
+Held = Callable[[int, int], pa.Table]
+"""The rows of a gateway that its table has in a range of the sender's seqs, with where they come from."""
+
 
 def read_mark(conn: Connection, source: Source) -> InboundMark | None:
     """How far a source has come here; None if nothing of it was accepted yet."""
-    mark = db.inbound_marks.c
-    row = conn.execute(
-        select(mark.epoch, mark.seq, mark.gateway, mark.local_table_id).where(*_is(db.inbound_marks, source))
-    ).one_or_none()
-    return None if row is None else InboundMark(*row)
+    row = conn.execute(select(db.inbound_marks).where(*_is(db.inbound_marks, source))).one_or_none()
+    if row is None:
+        return None
+    chunk = SentChunk(row.chunk_since, row.chunk_until, row.chunk_digest) if row.chunk_digest is not None else None
+    return InboundMark(row.epoch, row.seq, row.gateway, row.local_table_id, chunk, row.generation)
 
 
-def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, gateway: str) -> Received:
+def replayed_letters(conn: Connection, source: Source, *, after: int = 0, limit: int | None = None) -> list[int]:
+    """The dead letters of a source that were replayed and stored here, by seq."""
+    dead = db.inbound_dead.c
+    query = select(dead.seq).where(*_is(db.inbound_dead, source), dead.seq > after).order_by(dead.seq).limit(limit)
+    return [int(seq) for seq in conn.execute(query).scalars()]
+
+
+def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, gateway: str, held: Held) -> Received:
     """Store what a chunk has above its source's mark, and move the mark; what lies below is acked alone."""
+    check_receiver(chunk, ledger.lake_id())
     for _ in range(ATTEMPTS):
         with ledger.read() as conn:
-            mark, replayed = read_mark(conn, chunk.source), _replayed(conn, chunk)
+            mark = read_mark(conn, chunk.source)
+            replayed = _replayed(conn, chunk, mark)
         verdict = decide(chunk, mark, gateway, state.table.table_id)
         if verdict.above is None or chunk.dead in replayed:
             assert mark is not None, "a chunk is below a mark that does not exist"
-            return Received(0, mark.seq, mark.epoch)
+            return Received(0, mark.seq, mark.epoch, mark.chunk)
         check_keeps_versions(chunk, state.table, state.schema)
         intake = Intake(ledger, state.table)
-        batches = _encoded(state, rows, gateway, verdict.above, replayed, intake)
+        already = _already(chunk, verdict.above, held)
+        batches = _encoded(state, rows, gateway, verdict.above, replayed, intake, already)
         answer = ledger.run(
             partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)
         )
@@ -69,7 +93,8 @@ def _take(
     gateway: str,
 ) -> Received | None:
     """Store and move; None when the mark is no longer what the batches were made for."""
-    if seen != (read_mark(txn.conn, chunk.source), _replayed(txn.conn, chunk)):
+    mark = read_mark(txn.conn, chunk.source)
+    if seen != (mark, _replayed(txn.conn, chunk, mark)):
         return None
     stored = _store(txn, state, batches, gateway)
     answer = _move(txn, chunk, seen[0], stored, gateway, state.table.table_id)
@@ -77,8 +102,25 @@ def _take(
     return answer
 
 
+def _already(chunk: Chunk, above: int, held: Held) -> pa.Table | None:
+    """The rows that are here of those that a chunk may repeat: a replayed one, or some of a range that is compared.
+
+    A stream that both sides were restored in may have a row that one of them still counts as refused.
+    """
+    if chunk.dead is not None:
+        return held(chunk.dead - 1, chunk.dead)
+    upto = min(chunk.lacking or 0, chunk.until)
+    return held(above, upto) if upto > above and chunk.rows else None
+
+
 def _encoded(
-    state: TableState, rows: ChunkRows, gateway: str, above: int, replayed: frozenset[int], intake: Intake
+    state: TableState,
+    rows: ChunkRows,
+    gateway: str,
+    above: int,
+    replayed: frozenset[int],
+    intake: Intake,
+    already: pa.Table | None,
 ) -> tuple[NewBatch, ...]:
     table = state.table
     batch = validated(
@@ -90,7 +132,20 @@ def _encoded(
         without=replayed,
         partition_by=table.partition_by,
     )
-    return tuple(encode_batch(intake.take(batch), table))
+    return tuple(encode_batch(intake.take(batch if already is None else _lacking(batch, already)), table))
+
+
+def _lacking(batch: pa.RecordBatch, already: pa.Table) -> pa.RecordBatch:
+    """The rows that are not among those, by what they hold and where they come from, in this table's own types."""
+    shown = already.select([name for name in batch.schema.names if name in already.schema.names])
+    there = {
+        digest for piece in shown.cast(_like(batch.schema, shown.schema)).to_batches() for digest in row_digests(piece)
+    }
+    return batch.filter(pa.array([digest not in there for digest in row_digests(batch)], pa.bool_()))
+
+
+def _like(schema: pa.Schema, shown: pa.Schema) -> pa.Schema:
+    return pa.schema([schema.field(name).with_nullable(True) for name in shown.names])
 
 
 def _store(txn: Txn, state: TableState, batches: Sequence[NewBatch], gateway: str) -> int:
@@ -117,26 +172,55 @@ def _move(txn: Txn, chunk: Chunk, mark: InboundMark | None, stored: int, gateway
         )
         counted = {"rows": marks.c.rows + stored, "at_us": txn.at_us}
         txn.conn.execute(update(marks).where(*_is(marks, chunk.source)).values(**counted))
-        return Received(stored, mark.seq, mark.epoch)
-    values: dict[str, Any] = {"epoch": chunk.epoch, "seq": chunk.until, "at_us": txn.at_us}
+        return Received(stored, mark.seq, mark.epoch, mark.chunk)
+    sent = None if mark is None else mark.chunk
+    if chunk.rows:  # a sender of an older version says no digest: then nothing is known of the last rows
+        sent = None if chunk.digest is None else SentChunk(chunk.since, chunk.until, chunk.digest)
+    values: dict[str, Any] = {
+        "epoch": chunk.epoch,
+        "seq": chunk.until,
+        "at_us": txn.at_us,
+        "generation": chunk.generation,
+        "chunk_since": None if sent is None else sent.since,
+        "chunk_until": None if sent is None else sent.until,
+        "chunk_digest": None if sent is None else sent.digest,
+    }
+    if mark is not None and chunk.epoch > mark.epoch:
+        _note_epoch(txn, chunk, mark)
     if mark is None:
         values |= {**_key(chunk.source), "gateway": gateway, "local_table_id": table_id, "rows": stored}
         txn.conn.execute(insert(marks).values(**values))
     else:
         assert (mark.epoch, mark.seq) < (chunk.epoch, chunk.until), "a mark would move back"
         txn.conn.execute(update(marks).where(*_is(marks, chunk.source)).values(**values, rows=marks.c.rows + stored))
-    return Received(stored, chunk.until, chunk.epoch)
+    return Received(stored, chunk.until, chunk.epoch, sent)
 
 
-def _replayed(conn: Connection, chunk: Chunk) -> frozenset[int]:
+def _note_epoch(txn: Txn, chunk: Chunk, mark: InboundMark) -> None:
+    """A new epoch begins: note the hole that it leaves, and take letters along that were replayed above the mark.
+
+    These were stored before their range was; its rows come in the new epoch now, and would be stored again.
+    """
+    dead, key = db.inbound_dead.c, _key(chunk.source)
+    ahead = dead.epoch == mark.epoch, dead.seq > mark.seq
+    txn.conn.execute(
+        update(db.inbound_dead).where(*_is(db.inbound_dead, chunk.source), *ahead).values(epoch=chunk.epoch)
+    )
+    if chunk.hole is not None and chunk.hole > chunk.since:
+        values = {"epoch": chunk.epoch, "since": min(mark.seq, chunk.since), "until": chunk.hole, "at_us": txn.at_us}
+        txn.conn.execute(insert(db.inbound_holes).values(**key, **values))
+
+
+def _replayed(conn: Connection, chunk: Chunk, mark: InboundMark | None) -> frozenset[int]:
     """Dead letters in the chunk's range that were stored already.
 
-    A new epoch begins anew, for a chunk: it sends again on purpose. A replay of the same letter never does.
+    A new epoch begins anew, for a chunk: it sends again on purpose what the mark has passed. A replay never does.
     """
     dead = db.inbound_dead.c
     query = select(dead.seq).where(*_is(db.inbound_dead, chunk.source), dead.seq > chunk.since, dead.seq <= chunk.until)
     if chunk.dead is None:
-        query = query.where(dead.epoch == chunk.epoch)
+        ahead = false() if mark is None else and_(dead.epoch == mark.epoch, dead.seq > mark.seq)
+        query = query.where(or_(dead.epoch == chunk.epoch, ahead))
     return frozenset(conn.execute(query).scalars())
 
 

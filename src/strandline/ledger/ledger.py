@@ -233,6 +233,12 @@ class Ledger:
         with self.read() as conn:
             return str(conn.execute(select(schema.counter.c.lake_id)).scalar_one())
 
+    def generation(self) -> str | None:
+        """Which life of the lake this ledger is: made at init, restore and clone."""
+        with self.read() as conn:
+            generation: str | None = conn.execute(select(schema.counter.c.generation)).scalar_one()
+        return generation
+
     @staticmethod
     def last_seq(conn: Connection) -> int:
         """The last seq that was given to anything."""

@@ -39,8 +39,10 @@ sinks = Table(
 )
 
 # How far a sink has come in a stream, and what it has delivered there. `acked_epoch` is the highest epoch of which the
-# destination has acked anything. The `chunk_` columns are the last chunk that had rows: its range, and the digest of
-# its canonical rows. Up to `lacking_upto` only rows are sent that the destination lacks.
+# destination has acked anything, `rewound_epoch` the last that a person opened. The `chunk_` columns are the last chunk
+# that had rows: its range, and the digest of its canonical rows. Up to `lacking_upto` only rows are sent that the
+# destination lacks; of those up to `hole_upto` some are gone, and a person said to go on. `replayed` is the count and
+# hash of the replayed letters that the destination had when the two sides last agreed on them.
 watermarks = Table(
     "watermarks",
     metadata,
@@ -63,6 +65,9 @@ watermarks = Table(
     Column("chunk_until", BigInteger),
     Column("chunk_digest", Text),
     Column("lacking_upto", BigInteger),
+    Column("rewound_epoch", Integer),
+    Column("hole_upto", BigInteger),
+    Column("replayed", Text),
     PrimaryKeyConstraint("sink_id", "branch_id", "table_id", "partition"),
 )
 

@@ -90,6 +90,12 @@ def remove_sink(txn: Txn, sink_id: str) -> None:
         txn.conn.execute(delete(table).where(table.c.sink_id == sink_id))
 
 
+def pin_receiver(txn: Txn, sink_id: str, lake_id: str | None) -> None:
+    """Remember which lake a sink delivers to, at the first contact; None forgets it, by a person's word."""
+    pinned = update(db.sinks).where(db.sinks.c.sink_id == sink_id).values(receiver=lake_id)
+    txn.conn.execute(pinned if lake_id is None else pinned.where(db.sinks.c.receiver.is_(None)))
+
+
 def note_tick(txn: Txn, sink_id: str) -> None:
     """Remember when a sink was ticked, so that a schedule survives a restart."""
     txn.conn.execute(update(db.sinks).where(db.sinks.c.sink_id == sink_id).values(ticked_at_us=txn.at_us))
@@ -128,6 +134,7 @@ def _sink(row: Row[Any]) -> Sink:
         created_at_us=values["created_at_us"],
         hold_until_us=values["hold_until_us"],
         ticked_at_us=values["ticked_at_us"],
+        receiver=values["receiver"],
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from strandline.errors import BadRequest, Conflict, Forbidden
 from strandline.model.schema import Schema
-from strandline.model.sinks import Stream
+from strandline.model.sinks import SentChunk, Stream
 from strandline.model.tables import Table
 
 MAX_SEQ = 2**63 - 1
@@ -23,8 +23,11 @@ MAX_SEQ = 2**63 - 1
 LAKE, SINK, STREAM, EPOCH = "Strand-Lake", "Strand-Sink", "Strand-Stream", "Strand-Epoch"
 SINCE, UNTIL, ROWS, BATCH_ID = "Strand-Since", "Strand-Until", "Strand-Rows", "Strand-Batch-Id"
 OPEN, DEAD, KEY = "Strand-Open", "Strand-Dead", "Strand-Key"
+DIGEST, GENERATION, RECEIVER = "Strand-Digest", "Strand-Generation", "Strand-Receiver"
+HOLE, LACKING = "Strand-Hole", "Strand-Lacking"
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_DIGEST = re.compile(r"[A-Za-z0-9:._-]{1,200}")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _COLUMNS = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}(,[A-Za-z][A-Za-z0-9_]{0,127})*")
 
@@ -44,6 +47,10 @@ class Chunk:
 
     `opens` marks one at its sink's starting point; `dead` is the seq of a dead letter that is sent again. With a `key`
     the rows are versions of a keyed table's rows: one that says that its row is gone has these columns alone.
+
+    `digest` is that of its rows and `generation` the sender's, kept here with the mark; `receiver` is the lake that it
+    is meant for. Some rows up to `hole` are gone at the sender, and a person there said to go on without them; of rows
+    up to `lacking` only those are stored that are not here.
     """
 
     source: Source
@@ -55,6 +62,11 @@ class Chunk:
     opens: bool = False
     dead: int | None = None
     key: tuple[str, ...] = ()
+    digest: str | None = None
+    generation: str | None = None
+    receiver: str | None = None
+    hole: int | None = None
+    lacking: int | None = None
 
     def __post_init__(self) -> None:
         if self.since > self.until:
@@ -88,7 +100,9 @@ class Chunk:
             told[DEAD] = str(self.dead)
         if self.key:
             told[KEY] = ",".join(self.key)
-        return told
+        texts = {DIGEST: self.digest, GENERATION: self.generation, RECEIVER: self.receiver}
+        numbers = {HOLE: self.hole, LACKING: self.lacking}
+        return told | {name: str(value) for name, value in {**texts, **numbers}.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,8 @@ class InboundMark:
     seq: int
     gateway: str
     table_id: str
+    chunk: SentChunk | None = None
+    generation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,7 @@ class Received:
     mark: int
     epoch: int
     too_old: int = 0
+    chunk: SentChunk | None = None
 
 
 def batch_id(sink_id: str, stream: str, epoch: int, since: int, until: int, body: bytes) -> str:
@@ -143,6 +160,11 @@ def parse(headers: Mapping[str, str]) -> Chunk:
         opens=opens in ("1", "true"),
         dead=_number(headers, DEAD) if DEAD in headers else None,
         key=_columns(headers.get(KEY)),
+        digest=_word(headers, DIGEST, _DIGEST),
+        generation=_word(headers, GENERATION, _ID),
+        receiver=_word(headers, RECEIVER, _ID),
+        hole=_number(headers, HOLE) if HOLE in headers else None,
+        lacking=_number(headers, LACKING) if LACKING in headers else None,
     )
 
 
@@ -171,6 +193,13 @@ def _number(headers: Mapping[str, str], name: str) -> int:
     if not _NUMBER.fullmatch(value) or int(value) > MAX_SEQ:
         raise BadRequest(f"{name} is {value[:80]!r}", hint="It is a whole number from 0 to 2^63-1.")
     return int(value)
+
+
+def _word(headers: Mapping[str, str], name: str, pattern: re.Pattern[str]) -> str | None:
+    value = headers.get(name)
+    if value is not None and not pattern.fullmatch(value):
+        raise BadRequest(f"{name} is {value[:80]!r}", hint="docs/protocol.md says what it may be; or leave it out.")
+    return value
 
 
 def _columns(text: str | None) -> tuple[str, ...]:
@@ -231,14 +260,7 @@ def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) 
             return Verdict(above=chunk.since)
         raise _gap(chunk, None)
     check_owner(mark, gateway)
-    if mark.table_id != table_id:
-        raise Conflict(
-            "this stream goes to another table here",
-            kind="table_moved",
-            hint="Send it to the table that it went to before, or make a new sink.",
-            expected=mark.table_id,
-            actual=table_id,
-        )
+    check_table(mark, table_id)
     if chunk.dead is not None:
         return Verdict(above=chunk.dead - 1)
     if chunk.epoch < mark.epoch:
@@ -251,13 +273,39 @@ def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) 
             mark=mark.seq,
             epoch=mark.epoch,
         )
+    # Also in a new epoch: a mark means that everything up to it is here, whatever its epoch.
+    if chunk.since > mark.seq and (chunk.hole is None or chunk.hole < chunk.since):
+        raise _gap(chunk, mark)
     if chunk.epoch > mark.epoch:
         return Verdict(above=chunk.since)
     if chunk.until <= mark.seq:
         return Verdict(above=None)
-    if chunk.since > mark.seq:
-        raise _gap(chunk, mark)
     return Verdict(above=mark.seq)
+
+
+def check_receiver(chunk: Chunk, lake_id: str) -> None:
+    """A chunk that is meant for another lake is not for this one, whoever answers at its address."""
+    if chunk.receiver is not None and chunk.receiver != lake_id:
+        raise Conflict(
+            f"this is the lake {lake_id}, and the chunk is for {chunk.receiver}",
+            kind="receiver",
+            hint="Another server answers at this address, or the receiver was made anew.",
+            expected=lake_id,
+            actual=chunk.receiver,
+            lake=lake_id,
+        )
+
+
+def check_table(mark: InboundMark, table_id: str) -> None:
+    """A stream goes to one table for good: one that was dropped and made anew is another."""
+    if mark.table_id != table_id:
+        raise Conflict(
+            "this stream goes to another table here",
+            kind="table_moved",
+            hint="Send it to the table that it went to before, or make a new sink.",
+            expected=mark.table_id,
+            actual=table_id,
+        )
 
 
 def check_owner(mark: InboundMark, gateway: str) -> None:

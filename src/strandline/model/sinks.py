@@ -56,6 +56,8 @@ class Sink:
     created_at_us: int
     hold_until_us: int | None
     ticked_at_us: int | None
+    receiver: str | None = None
+    """The lake id that its destination had at the first contact, where that is a lake."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,21 @@ class Standing:
 
     Without a `mark` it has nothing of the stream. A mark that is `exact` moves with every unit, so one that is behind
     ours has lost rows; one that is read off a listing of objects may just seem to be behind, because units without rows
-    left nothing there. `lake` is the receiver's lake id, where the destination is a lake and says so.
+    left nothing there. A destination that `is_lake` says its lake id in `lake`, unless it is of an older version. One
+    that `reads_back` can tell which rows it has; where it can't, sending a range again may repeat some.
     """
 
     mark: Mark | None
     chunk: SentChunk | None = None
     replayed: Replayed | None = None
     lake: str | None = None
+    is_lake: bool = False
     exact: bool = True
+    reads_back: bool = False
+    sender: str | None = None
+    """The generation of the sender that the mark comes from, where that is kept."""
+    missing: str | None = None
+    """What it says when it has no table of that name."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,19 @@ class Tally:
     dead: int = 0
     size_bytes: int = 0
     units: int = 0
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A stream's watermark as the ledger has it, also one that does not count yet, with all that is kept beside it."""
+
+    mark: Mark
+    acked_epoch: int = 0
+    rewound_epoch: int = 0
+    chunk: SentChunk | None = None
+    lacking_upto: int = 0
+    hole_upto: int = 0
+    replayed: str | None = None
 
 
 @dataclass(frozen=True)

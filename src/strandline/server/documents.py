@@ -69,13 +69,14 @@ def chunk_headers() -> list[dict[str, Any]]:
     """The headers of a chunk."""
     texts = (inbound.LAKE, inbound.SINK, inbound.STREAM, inbound.BATCH_ID)
     numbers = (inbound.EPOCH, inbound.SINCE, inbound.UNTIL, inbound.ROWS)
-    optional = (inbound.OPEN, inbound.DEAD, inbound.KEY)
+    words = (inbound.OPEN, inbound.KEY, inbound.DIGEST, inbound.GENERATION, inbound.RECEIVER)
+    optional = (*words, inbound.DEAD, inbound.HOLE, inbound.LACKING)
     return [
         {
             "name": name,
             "in": "header",
             "required": name not in optional,
-            "schema": {"type": "string" if name in (*texts, inbound.OPEN, inbound.KEY) else "integer"},
+            "schema": {"type": "string" if name in (*texts, *words) else "integer"},
         }
         for name in (*texts, *numbers, *optional)
     ]

@@ -10,33 +10,66 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from strandline.errors import Forbidden, NotFound, Unsupported
-from strandline.ledger.inbound import read_mark
+from strandline.ledger.inbound import read_mark, replayed_letters
+from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import find_table
 from strandline.model import chunk_rows, inbound
 from strandline.model.inbound import InboundMark, Received
+from strandline.model.sinks import Replayed
 from strandline.server.bodies import content_type
 from strandline.server.documents import ARROW, NDJSON, answers, body_of, chunk_headers, who
 from strandline.server.service import Service, service_of
 
 router = APIRouter()
 
+PAGE_ROWS = 5000
+
 _DECODE = {ARROW: chunk_rows.from_arrow, NDJSON: chunk_rows.from_lines}
 
 
+class LastChunk(BaseModel):
+    """The last chunk of a stream that had rows: its range, and the digest that its sender gave it."""
+
+    since: int
+    until: int
+    digest: str
+
+
+class Letters(BaseModel):
+    """The replayed dead letters that are here of a stream: how many, and the SHA-256 of their seqs."""
+
+    count: int
+    hash: str
+
+
 class Taken(BaseModel):
-    """What became of a chunk: rows stored by it, rows past the retention here, and how far its stream has come."""
+    """What became of a chunk: rows stored by it, rows past the retention here, its stream's mark, and who took it."""
 
     stored: int
     mark: int
     epoch: int
     too_old: int
+    chunk: LastChunk | None
+    lake: str
 
 
 class Mark(BaseModel):
-    """How far a stream has come."""
+    """How far a stream has come, by what its sender can tell whether it is the same stream, and who says so."""
 
     mark: int
     epoch: int
+    chunk: LastChunk | None
+    replayed: Letters
+    sender_generation: str | None
+    lake: str
+    generation: str | None
+
+
+class Page(BaseModel):
+    """Some seqs, ascending; `more` when there are others behind them."""
+
+    seqs: list[int]
+    more: bool
 
 
 @router.post(
@@ -65,13 +98,13 @@ async def receive(gateway: str, table: str, request: Request, actor: Annotated[s
 
     received = await service.take(request, actor, store)
     service.metrics.inbound.labels(actor, table.lower()).inc(received.stored)
-    return asdict(received)
+    return {**asdict(received), "lake": await service.look(service.lake.ledger.lake_id)}
 
 
 @router.get(
     "/v1/inbound/{gateway}/{table}",
     response_model=Mark,
-    responses=answers(400, 401, 403, 404, 503),
+    responses=answers(400, 401, 403, 404, 409, 503),
     summary="Ask how far a stream has come",
 )
 async def mark(
@@ -83,26 +116,73 @@ async def mark(
     sink: Annotated[str, Query(description="The sender's sink id.")],
     stream: Annotated[str, Query(description="The stream, as in Strand-Stream.")],
 ) -> Any:
-    """The mark of a stream; 404 when nothing of it was accepted yet."""
+    """The mark of a stream; 404 with this lake's id when nothing of it was accepted yet."""
     _check_gateway(gateway, actor)
     service = service_of(request)
     source = inbound.source(lake, sink, stream)
-    found = await service.look(lambda: _read(service, source, table))
-    inbound.check_owner(found, actor)
-    return {"mark": found.seq, "epoch": found.epoch}
+    return await service.look(lambda: _mark(service, source, table, actor))
 
 
-def _read(service: Service, source: inbound.Source, table: str) -> InboundMark:
-    with service.lake.ledger.read() as conn:
-        local = find_table(conn, table)
-        found = read_mark(conn, source)
-    if found is None or found.table_id != local.table_id:
+def _mark(service: Service, source: inbound.Source, table: str, gateway: str) -> dict[str, Any]:
+    ledger = service.lake.ledger
+    known, generation = ledger.lake_id(), ledger.generation()
+    with ledger.read() as conn:
+        mark = _read(conn, source, table, gateway, known)
+        letters = Replayed.of(replayed_letters(conn, source))
+    return {
+        "mark": mark.seq,
+        "epoch": mark.epoch,
+        "chunk": None if mark.chunk is None else asdict(mark.chunk),
+        "replayed": asdict(letters),
+        "sender_generation": mark.generation,
+        "lake": known,
+        "generation": generation,
+    }
+
+
+def _read(conn: Connection, source: inbound.Source, table: str, gateway: str, lake_id: str) -> InboundMark:
+    local = find_table(conn, table)
+    mark = read_mark(conn, source)
+    if mark is None:
         raise NotFound(
             "nothing of this stream is here yet",
             hint="Begin at the sink's starting point, with Strand-Open.",
             mark=None,
+            lake=lake_id,
         )
-    return found
+    inbound.check_owner(mark, gateway)
+    inbound.check_table(mark, local.table_id)
+    return mark
+
+
+@router.get(
+    "/v1/inbound/{gateway}/{table}/replayed",
+    response_model=Page,
+    responses=answers(400, 401, 403, 404, 409, 503),
+    summary="List the replayed dead letters of a stream",
+)
+async def replayed(
+    gateway: str,
+    table: str,
+    request: Request,
+    actor: Annotated[str, Depends(who)],
+    lake: Annotated[str, Query(description="The sender's lake id.")],
+    sink: Annotated[str, Query(description="The sender's sink id.")],
+    stream: Annotated[str, Query(description="The stream, as in Strand-Stream.")],
+    after: Annotated[int, Query(description="Seqs above this one.", ge=0, le=inbound.MAX_SEQ)] = 0,
+) -> Any:
+    """The seqs of the replayed dead letters that are stored here, a page at a time."""
+    _check_gateway(gateway, actor)
+    service = service_of(request)
+    source = inbound.source(lake, sink, stream)
+
+    def read() -> list[int]:
+        with service.lake.ledger.read() as conn:
+            _read(conn, source, table, actor, "")
+            return replayed_letters(conn, source, after=after, limit=PAGE_ROWS + 1)
+
+    seqs = await service.look(read)
+    return {"seqs": seqs[:PAGE_ROWS], "more": len(seqs) > PAGE_ROWS}
 
 
 def _check_gateway(gateway: str, actor: str) -> None:

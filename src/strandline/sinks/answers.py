@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from strandline.model.sinks import Mark
+from strandline.model.sinks import Mark, Replayed, SentChunk, Standing
 
 RETRY_AFTER_MAX_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Acked:
-    """Stored now, or before."""
+    """Stored now, or before; `chunk` is what the receiver keeps of the last chunk with rows, if it says."""
+
+    chunk: SentChunk | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
     told = error.get("detail")
     detail: Mapping[str, Any] = told if isinstance(told, dict) else {}
     if 200 <= status < 300:
-        return Acked()
+        return Acked(chunk_of(body))
     if status == 401:
         return Renew(said)
     if status == 409 and detail.get("kind") == "gap":
@@ -113,6 +115,55 @@ def mark_of(body: Any) -> Mark | None:
         return None
     epoch = body.get("epoch")
     return Mark(epoch if isinstance(epoch, int) else 1, body["mark"])
+
+
+def standing_of(body: Any) -> Standing | None:
+    """Where a stream is by a receiver's document; None when it carries no mark. One of an older version says less."""
+    mark = mark_of(body)
+    if mark is None:
+        return None
+    lake, letters = body.get("lake"), body.get("replayed")
+    sender = body.get("sender_generation")
+    return Standing(
+        mark,
+        chunk=chunk_of(body),
+        replayed=_replayed_of(letters),
+        lake=lake if isinstance(lake, str) else None,
+        is_lake=True,
+        reads_back=isinstance(lake, str),
+        sender=sender if isinstance(sender, str) else None,
+    )
+
+
+def no_mark_of(body: Any) -> Standing | None:
+    """The same for a 404: only a receiver's own document says that nothing of the stream is there."""
+    error = body.get("error") if isinstance(body, dict) else None
+    detail = error.get("detail") if isinstance(error, dict) else None
+    if not isinstance(error, dict) or error.get("code") != "not_found" or not isinstance(detail, dict):
+        return None
+    if "mark" not in detail:
+        missing = f"404 not_found: {error.get('message', '')}" if "table" in detail else None
+        return None if missing is None else Standing(None, is_lake=True, missing=missing)
+    lake = detail.get("lake")
+    return Standing(None, lake=lake if isinstance(lake, str) else None, is_lake=True, reads_back=isinstance(lake, str))
+
+
+def chunk_of(body: Any) -> SentChunk | None:
+    """The last chunk with rows that an answer carries; None when it carries none."""
+    chunk = body.get("chunk") if isinstance(body, dict) else None
+    if not isinstance(chunk, dict):
+        return None
+    since, until, digest = chunk.get("since"), chunk.get("until"), chunk.get("digest")
+    if not (isinstance(since, int) and isinstance(until, int) and isinstance(digest, str)):
+        return None
+    return SentChunk(since, until, digest)
+
+
+def _replayed_of(letters: Any) -> Replayed | None:
+    if not isinstance(letters, dict):
+        return None
+    count, text = letters.get("count"), letters.get("hash")
+    return Replayed(count, text) if isinstance(count, int) and isinstance(text, str) else None
 
 
 def retry_after_s(text: str | None) -> float | None:

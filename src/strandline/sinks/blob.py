@@ -47,8 +47,6 @@ class Owner:
 class Blob:
     """A folder or a bucket that units are written to. A unit without rows leaves nothing there."""
 
-    reads_back = False
-
     def __init__(
         self,
         settings: Mapping[str, Any],

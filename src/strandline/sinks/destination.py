@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,12 +94,7 @@ class Destination(Protocol):
     The tick asks it where it is (`standing`) before each unit, and a pure function (`resuming.py`) decides whether the
     unit goes on, a new epoch begins at the destination's mark, or a person is needed. So a destination only answers;
     it compares nothing itself, but for what another process may change between the answer and the shipment.
-
-    It `reads_back` when it can tell which rows it has (see `Unit.lacking_upto`); where it can't, sending a range again
-    may repeat rows, and needs a person's word.
     """
-
-    reads_back: bool
 
     def probe(self) -> None:
         """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
@@ -113,12 +108,20 @@ class Destination(Protocol):
     def ship(self, unit: Unit) -> Shipped:
         """Deliver the unit, once however often this is called; else raise Later, Park, Resume or a StrandError.
 
-        `Shipped.chunk` is what the destination keeps with its mark: a range and `digest_in` of its rows. A unit whose `since` lies above the mark leaves a
-        gap, in every epoch: Resume.
+        `Shipped.chunk` is what the destination keeps with its mark: a range and `digest_in` of its rows. A unit whose
+        `since` lies above the mark leaves a gap, in every epoch: Resume.
         """
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class CountsReplayed(Protocol):
+    """A destination that keeps which dead letters were replayed to it; its standing counts them."""
+
+    def replayed(self, stream: Stream, table: str) -> frozenset[int]:
+        """The seqs of those that it has stored."""
 
 
 def refusal(where: str, owner: tuple[str, str], ours: tuple[str, str]) -> Conflict:

@@ -24,8 +24,9 @@ from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
 from strandline.ledger.dead_letters import Refused
 from strandline.model import inbound
+from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
-from strandline.model.sinks import DeadLetter, Mark, Shipped, Stream
+from strandline.model.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
 from strandline.model.wire import decode, encode
 from strandline.sinks import answers
@@ -57,15 +58,27 @@ class _Body:
     chunk: Chunk
     data: bytes
     batch_id: str
+    digest: str
 
 
 class Forward:
     """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: they say where, and as whom."""
 
-    exact = True
-
-    def __init__(self, settings: Mapping[str, Any], *, lake_id: str, sink_id: str, start_seq: int, root: Path) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        lake_id: str,
+        sink_id: str,
+        start_seq: int,
+        root: Path,
+        receiver: str | None = None,
+        generation: str | None = None,
+    ) -> None:
+        """`receiver` is the lake id that the sink has pinned; `generation` is this lake's own."""
         self._settings = settings
+        self._receiver = receiver
+        self._generation = generation
         self._lake_id = lake_id
         self._sink_id = sink_id
         self._start_seq = start_seq
@@ -98,36 +111,63 @@ class Forward:
                 f"the token is not one for the gateway {self._gateway!r}",
                 hint="The receiver makes it with `strand token create GATEWAY`; set gateway=… to the same name.",
             )
-        if answer.status not in (200, 404):
+        if answer.status != 200 and (answer.status != 404 or answers.no_mark_of(answer.body) is None):
             raise Environment(f"{self._settings['url']} answers {answer.status}", hint="Is it a strand server?")
 
     def look(self) -> None:
         """The same question: it writes nothing."""
         self.probe()
 
-    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Mark | None:
-        """Where the receiver is in a stream."""
-        answer = self._ask(stream, table)
-        if answer.status == 401 and self._renewed():
-            answer = self._ask(stream, table)
+    def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Standing:
+        """Where the receiver is in a stream. Only its own document counts: any other page says nothing about it."""
+        answer = self._ask_twice(stream, table)
         if answer.status == 404:
-            return None
+            standing = answers.no_mark_of(answer.body)
+        else:
+            self._refuse(answer)
+            standing = answers.standing_of(answer.body)
+        if standing is None:
+            raise Later(f"{self._settings['url']} answers {answer.status} without a mark: is it the receiver?")
+        if self._receiver is None:
+            self._receiver = standing.lake  # chunks say from now on whom they are for
+        return standing
+
+    def replayed(self, stream: Stream, table: str) -> frozenset[int]:
+        """The dead letters of a stream that the receiver has stored by a replay."""
+        seqs: list[int] = []
+        more = True
+        while more:
+            answer = self._ask_twice(stream, f"{table}/replayed", after=seqs[-1] if seqs else 0)
+            self._refuse(answer)
+            page = answer.body if isinstance(answer.body, dict) else {}
+            listed = page.get("seqs")
+            if not isinstance(listed, list) or not all(isinstance(seq, int) for seq in listed):
+                raise Later(f"{self._settings['url']} answers {answer.status} without a list of replayed letters")
+            seqs += listed
+            more = bool(page.get("more")) and bool(listed)
+        return frozenset(seqs)
+
+    def _refuse(self, answer: _Answer) -> None:
+        """Raise what an answer to a question means that is not 200."""
         verdict = answers.judge(answer.status, answer.headers, answer.body)
         if isinstance(verdict, answers.Acked):
-            mark = answers.mark_of(answer.body)
-            if mark is None:
-                raise Later(f"{self._settings['url']} answers {answer.status} without a mark")
-            return mark
+            return
         if isinstance(verdict, answers.Wait):
             raise Later(verdict.said, told_s=verdict.told_s)
-        if isinstance(verdict, answers.Unknown):
-            raise Later(verdict.said)
+        ours = isinstance(answer.body, dict) and isinstance(answer.body.get("error"), dict)
+        if isinstance(verdict, answers.Unknown) or not ours:
+            raise Later(getattr(verdict, "said", str(verdict)))
         raise Park(getattr(verdict, "said", str(verdict)))
 
-    def _ask(self, stream: Stream, table: str) -> _Answer:
-        source = {"lake": self._lake_id, "sink": self._sink_id, "stream": stream.text()}
+    def _ask_twice(self, stream: Stream, path: str, **more: Any) -> _Answer:
+        """Ask; a token that is not accepted is read again once."""
+        answer = self._ask(stream, path, **more)
+        return self._ask(stream, path, **more) if answer.status == 401 and self._renewed() else answer
+
+    def _ask(self, stream: Stream, path: str, **more: Any) -> _Answer:
+        source = {"lake": self._lake_id, "sink": self._sink_id, "stream": stream.text(), **more}
         try:
-            return self._request("GET", table, params=source)
+            return self._request("GET", path, params=source)
         except httpx.HTTPError as error:
             raise Later(f"{self._settings['url']} can't be reached: {_said(error)}") from error
 
@@ -137,8 +177,7 @@ class Forward:
         """Send every chunk of the unit that the receiver has not confirmed."""
         sending = _Sending(self, unit)
         key = unit.delivery.delivery_id
-        if key not in self._acked:
-            self._acked[key] = self._where_it_is(unit)
+        self._acked.setdefault(key, max(unit.confirmed, unit.delivery.since))
         try:
             for body in prefetched(sending.bodies()):
                 sending.send(body)
@@ -155,26 +194,8 @@ class Forward:
             size_bytes=sending.sent_bytes,
             files_opened=unit.rows.files,
             dead=sending.buried,
+            chunk=sending.last,
         )
-
-    def _where_it_is(self, unit: Unit) -> int:
-        """The seq behind which the receiver wants this delivery; Resume when it is not where we thought."""
-        delivery = unit.delivery
-        found = self.find_mark(delivery.stream, delivery.table)
-        if found is None:
-            if delivery.since != self._start_seq:
-                raise Resume(None)
-            return delivery.since
-        if found.epoch < delivery.epoch:
-            return delivery.since
-        if found.epoch > delivery.epoch or found.seq < delivery.since:
-            raise Resume(found)
-        if found.seq > delivery.until:
-            raise Park(
-                f"the receiver has seqs up to {found.seq}, and this delivery ends at {delivery.until}: "
-                "this lake was restored from an older copy, and its rows would be taken for old ones"
-            )
-        return found.seq
 
     def acked(self, unit: Unit) -> int:
         """How far the receiver has confirmed a delivery."""
@@ -188,14 +209,24 @@ class Forward:
         """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
         delivery = unit.delivery
         opens = body.chunk.since == self._start_seq
-        told = self._told(body, delivery.stream, delivery.epoch, opens=opens, key=unit.sent_key)
+        told = self._told(
+            body,
+            delivery.stream,
+            delivery.epoch,
+            opens=opens,
+            key=unit.sent_key,
+            digest=body.digest if body.chunk.rows.num_rows else None,
+            hole=unit.hole_upto if unit.hole_upto > body.chunk.since else None,
+            lacking=unit.lacking_upto if unit.lacking_upto > body.chunk.since else None,
+        )
         return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data, told)
 
     def _told(self, body: _Body, stream: Stream, epoch: int, **more: Any) -> inbound.Chunk:
         """What a chunk says about itself."""
         chunk = body.chunk
         source = inbound.Source(self._lake_id, self._sink_id, stream)
-        return inbound.Chunk(source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, **more)
+        who: dict[str, Any] = {"generation": self._generation, "receiver": self._receiver}
+        return inbound.Chunk(source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, **who, **more)
 
     def _post(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
         verdict = self._post_once(table, headers, data, told)
@@ -244,7 +275,7 @@ class Forward:
         """A chunk as bytes, with the id that says what they are."""
         raw = uncompressed(_as_sent(chunk.rows), settings["format"], schema)
         made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
-        return _Body(chunk, compress(raw, settings["compression"]), made)
+        return _Body(chunk, compress(raw, settings["compression"]), made, digest_of([chunk.rows]))
 
     # -- who we are ----------------------------------------------------------------------------------------------------
 
@@ -282,6 +313,8 @@ class _Sending:
         self.buried = 0
         self.sent_bytes = 0
         self.progressed = False
+        self.last: SentChunk | None = None
+        """The last chunk with rows, as the receiver keeps it."""
 
     def bodies(self) -> Iterator[_Body]:
         """The unit's chunks, encoded, from where the receiver is."""
@@ -309,9 +342,13 @@ class _Sending:
         self.sent_bytes += len(body.data)
         chunk = body.chunk
         match verdict:
-            case answers.Acked():
+            case answers.Acked(kept):
                 self._forward.note_acked(self._unit, chunk)
                 self.progressed = True
+                if kept is not None:
+                    self.last = kept
+                elif chunk.rows.num_rows:
+                    self.last = SentChunk(chunk.since, chunk.until, body.digest)
             case answers.Gap(mark):
                 raise Resume(mark)
             case answers.Wait(said, told_s):
@@ -355,10 +392,12 @@ class _Sending:
         """Make dead letters of these rows, then send the same range without them."""
         if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
             raise Park(f"{said}. More than {MAX_DEAD} rows of this unit were refused.")
-        found = self._forward.find_mark(self._unit.delivery.stream, self._unit.delivery.table)
-        if found is not None and found.epoch == self._unit.delivery.epoch and found.seq >= chunk.until:
+        standing = self._forward.standing(self._unit.delivery.stream, self._unit.delivery.table)
+        mark = standing.mark
+        if mark is not None and mark.epoch == self._unit.delivery.epoch and mark.seq >= chunk.until:
             # It was stored, and only the answer was lost: a dead letter of it would be stored a second time.
             self._forward.note_acked(self._unit, chunk)
+            self.last = standing.chunk
             return
         seqs = chunk.seqs()
         self._unit.bury(

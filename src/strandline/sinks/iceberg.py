@@ -16,18 +16,21 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
 
 from strandline.engines import objects
+from strandline.engines.duck.ranges import read_range
 from strandline.engines.objects import Place
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
-from strandline.model.sinks import Delivery, Mark, Shipped, Stream
+from strandline.model.row_digest import row_digests
+from strandline.model.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.types import SEQ
 from strandline.sinks.destination import Resume, Unit, refusal
 
 if TYPE_CHECKING:
@@ -44,8 +47,6 @@ _OPTION = "catalog."
 
 class IcebergCopy:
     """A namespace in another catalog, with a table for each that the sink follows."""
-
-    exact = True
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class IcebergCopy:
         self._staging = Place(staging, store_of(staging))
         self._start_seq = start_seq
         self._take_over = take_over
+        self._reads_back = SEQ not in (settings.get("drop_columns") or ())
         self._lock = threading.Lock()
         self._copy: Copy | None = None
 
@@ -85,14 +87,16 @@ class IcebergCopy:
         """Whether the catalog answers; whose its tables are is asked when one is written."""
         self._target().properties(f"{self._namespace}.strandline_probe")
 
-    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
+    def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
         """The highest mark that the target table has of this stream."""
         properties = self._target().properties(f"{self._namespace}.{table}")
         if properties is None:
-            return None
+            return Standing(None)
         self._check_owner(table, properties)
         found = highest(properties, self._prefix(stream))
-        return None if found is None else found.mark
+        if found is None:
+            return Standing(None, reads_back=self._reads_back)
+        return Standing(found.mark, chunk=found.chunk, reads_back=self._reads_back)
 
     def ship(self, unit: Unit) -> Shipped:
         """Append the unit's rows and move the mark, in one commit; nothing if the mark is there already."""
@@ -108,7 +112,8 @@ class IcebergCopy:
         folder = f"copy-{self._sink_id}-{stream_key(delivery.stream)}"
         objects.remove_folder(self._staging, folder)
         try:
-            return self._ship(target, table, replace(unit, rows=rows), f"{folder}/{uuid4().hex}.parquet")
+            before = None if found is None else found.chunk
+            return self._ship(target, table, replace(unit, rows=rows), f"{folder}/{uuid4().hex}.parquet", before)
         finally:
             objects.remove_folder(self._staging, folder)
 
@@ -116,24 +121,27 @@ class IcebergCopy:
         """Go back to where the copy is, when it is behind us: it was restored from an older one, or made anew."""
         if found is None and delivery.since > self._start_seq:
             raise Resume(None)
-        if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq < delivery.since:
+        if found is not None and found.mark.seq < delivery.since:  # in every epoch: a mark means all rows up to it
             raise Resume(found.mark)
 
     def close(self) -> None:
         """Nothing is kept open but Spark, which is not ours."""
 
-    def _ship(self, target: Copy, table: str, unit: Unit, path: str) -> Shipped:
+    def _ship(self, target: Copy, table: str, unit: Unit, path: str, before: SentChunk | None) -> Shipped:
         from strandline.engines.spark.export import Export, export
 
         wanted = Export(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
         done = export(self._spark(), wanted)
+        rows, there = unit.rows, self._there_already(target, table, unit)
+        chunk = SentChunk(rows.since, rows.until, unit.digest_in(rows.since, rows.until)) if done.rows else before
+        fresh = done.rows - len(there)
         for attempt in range(ATTEMPTS):
             staged = None
             try:
-                if done.rows:
-                    staged = self._stage(target, table, unit, self._staging.shown(path), done.rows)
-                size_bytes = 0 if staged is None else staged.size_bytes
-                shipped = Shipped(done.rows, done.withheld, size_bytes, unit.rows.files, key=table if staged else None)
+                if fresh:
+                    staged = self._stage(target, table, unit, self._staging.shown(path), fresh, there)
+                size_bytes, key = (0, None) if staged is None else (staged.size_bytes, table)
+                shipped = Shipped(fresh, done.withheld, size_bytes, rows.files, key=key, chunk=chunk)
                 fail("copy.before_commit")
                 moved = self._commit(target, table, unit, staged, shipped)
             except _AlreadyThere as there:
@@ -163,7 +171,24 @@ class IcebergCopy:
             target.evolve(table, schema)
         return found
 
-    def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int) -> Staged:
+    def _there_already(self, target: Copy, table: str, unit: Unit) -> list[int]:
+        """The seqs of the rows that the copy has, where only those are to be sent that it lacks."""
+        since, upto = unit.rows.since, min(unit.lacking_upto, unit.rows.until)
+        if upto <= since:
+            return []
+        there = {
+            (seq, digest)
+            for batch in target.rows_between(table, since, upto).to_batches()
+            for seq, digest in zip(batch.column(SEQ).to_pylist(), row_digests(batch), strict=True)
+        }
+        return [
+            seq
+            for piece in read_range(replace(unit.rows, until=upto))
+            for seq, digest in zip(piece.rows.column(SEQ).to_pylist(), row_digests(piece.rows), strict=True)
+            if (seq, digest) in there
+        ]
+
+    def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int, without: list[int]) -> Staged:
         """Append the rows on a branch that nobody else knows: a late writer of the same unit has another."""
         delivery = unit.delivery
         mine = f"op_{stream_key(delivery.stream)}_"
@@ -172,7 +197,7 @@ class IcebergCopy:
         fail("copy.before_append")
         base = target.branch(table, branch)
         try:
-            staged = target.append(table, path, unit.rows.schema, branch, base, delivery.delivery_id)
+            staged = target.append(table, path, unit.rows.schema, branch, base, delivery.delivery_id, without)
         except StrandError:
             # Whoever took over removes the branch and the file of a late writer, and may have shipped the unit.
             found = highest(target.properties(table) or {}, self._prefix(delivery.stream))
@@ -197,10 +222,20 @@ class IcebergCopy:
                 raise _AlreadyThere(found)
             if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > unit.rows.since:
                 raise Busy(f"the mark of a stream of {table} moved into the unit that is being appended")
+            self._refuse_hole(found, delivery)
             remove.extend(key for key in properties if key.startswith(prefix))
 
-        value = {"stream": delivery.stream.text(), "since": delivery.since, "rows": shipped.rows,
-                 "withheld": shipped.withheld, "bytes": shipped.size_bytes}  # fmt: skip
+        value: dict[str, Any] = {
+            "stream": delivery.stream.text(),
+            "since": delivery.since,
+            "rows": shipped.rows,
+            "withheld": shipped.withheld,
+            "bytes": shipped.size_bytes,
+        }
+        if shipped.chunk is not None:
+            value["chunk"] = asdict(shipped.chunk)
+        if unit.hole_upto > delivery.since:
+            value["hole_upto"] = unit.hole_upto
         key = f"{prefix}{delivery.epoch}.{delivery.until}"
         return target.commit(table, staged, Change({key: orjson.dumps(value).decode()}, remove, guard))
 
@@ -241,6 +276,12 @@ class Found:
 
     mark: Mark
     told: Mapping[str, Any]
+
+    @property
+    def chunk(self) -> SentChunk | None:
+        """The last unit that had rows; one of an older version does not say."""
+        chunk = self.told.get("chunk")
+        return SentChunk(**chunk) if chunk is not None else None
 
 
 def highest(properties: Mapping[str, str], prefix: str) -> Found | None:
@@ -297,5 +338,5 @@ def _shipped_before(found: Found, unit: Unit, table: str) -> Shipped:
     """What is told of a unit that is there already; the counts are known for the last one."""
     if found.mark.seq != unit.delivery.until:
         return Shipped(0, key=table)
-    told = found.told
-    return Shipped(int(told["rows"]), int(told["withheld"]), int(told["bytes"]), key=table if told["rows"] else None)
+    told, key = found.told, table if found.told["rows"] else None
+    return Shipped(int(told["rows"]), int(told["withheld"]), int(told["bytes"]), key=key, chunk=found.chunk)

@@ -269,7 +269,13 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
             from strandline.sinks.forward import Forward
 
             return Forward(
-                settings, lake_id=around.lake_id, sink_id=sink.sink_id, start_seq=sink.start_seq, root=around.root
+                settings,
+                lake_id=around.lake_id,
+                sink_id=sink.sink_id,
+                start_seq=sink.start_seq,
+                root=around.root,
+                receiver=sink.receiver,
+                generation=around.ledger.generation(),
             )
         case "blob":
             from strandline.sinks.blob import Blob

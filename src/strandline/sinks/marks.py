@@ -1,46 +1,191 @@
-"""Where a stream begins that has no mark, or only one that a restore brought back from a backup.
+"""Where a stream is, and where it begins: what both sides know, and what is written down of it.
 
-Its destination is asked, because it knows what it has. A ledger that was restored is behind its destinations: they may
-have rows that were appended after the backup, under seqs that this ledger has never given out, so a mark above the
-backup's end says no more than that everything up to there has arrived. A new epoch begins, so that nothing of the lost
-time counts for or against what comes now.
+The destination is asked before anything is sent, because it knows what it has. A ledger that was restored is behind its
+destinations: they may have rows that were appended after the backup, under seqs that this ledger has never given out,
+so a mark above the backup's end says no more than that everything up to there has arrived. What follows from both
+sides' word is decided in `resuming`; here it is gathered and written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.errors import StrandError
+from strandline import logs
+from strandline.engines.duck.ranges import read_range
+from strandline.errors import HistoryGone, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
+from strandline.ledger.dead_letters import agree_on_replayed, close_letters, dead_seqs, replayed_seqs
 from strandline.ledger.leases import Hold
-from strandline.ledger.ledger import Txn
+from strandline.ledger.ledger import Connection, Txn
 from strandline.ledger.restores import JUMP, last_restore
-from strandline.ledger.sinks import sink_by_id
-from strandline.ledger.tables import find_table
+from strandline.ledger.sinks import pin_receiver, sink_by_id
+from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark, Sink, Stream, StreamState
+from strandline.model.sinks import Delivery, Mark, Noted, Replayed, Sink, Standing, Stream, StreamState
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
-from strandline.sinks.destination import Destination, Later, Park
+from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
+from strandline.sinks.reading import INBOUND, Plan, read_unit
+from strandline.sinks.resuming import Begin, Decision, Own, Recompute, Stuck, decide
+from strandline.sinks.settings import resolved
+
+log = logs.Logger("strandline.sinks")
 
 
-def restored_mark(own: Mark | None, found: Mark | None, *, start: int, backup_seq: int, exact: bool) -> Mark:
-    """Where a stream goes on after a restore: `own` is the backup's mark, `found` the destination's.
+@dataclass(frozen=True)
+class Whereabouts:
+    """A stream as both sides see it now, and what follows."""
 
-    A destination that is `exact` moves its mark with every unit. When that is behind ours in the same epoch, it has
-    lost rows, and gets them again; one that writes nothing for a unit without rows may just seem to be behind.
+    own: Own
+    standing: Standing
+    decision: Decision
+    noted: Noted | None
+
+
+def look_at(
+    ctx: Context, sink: Sink, destination: Destination, stream: Stream, name: str, delivery: Delivery | None
+) -> Whereabouts:
+    """Ask the destination where it is, and decide; nothing is written."""
+    with ctx.ledger.read() as conn:
+        table = find_table(conn, name)
+        noted = deliveries.read_noted(conn, sink.sink_id, stream)
+        own = _own(conn, ctx, sink_by_id(conn, sink.sink_id) or sink, stream, noted, delivery)
+    standing = destination.standing(stream, table.name, table.partition_by)
+    return Whereabouts(own, standing, decide(own, standing, _recompute(ctx, sink, stream, name, delivery)), noted)
+
+
+def _own(
+    conn: Connection, ctx: Context, sink: Sink, stream: Stream, noted: Noted | None, delivery: Delivery | None
+) -> Own:
+    restored = last_restore(conn)
+    turned = noted is not None and noted.mark.epoch < deliveries.UNKNOWN
+    never = noted is None and restored is not None and sink.created_at_us <= restored.at_us
+    known = noted is not None and noted.mark.epoch != deliveries.UNKNOWN
+    return Own(
+        start_seq=sink.start_seq,
+        last_seq=ctx.ledger.last_seq(conn),
+        mark=Mark(abs(noted.mark.epoch), noted.mark.seq) if noted is not None and known else None,
+        end=None if delivery is None else delivery.until,
+        acked_epoch=noted.acked_epoch if noted is not None else 0,
+        rewound_epoch=noted.rewound_epoch if noted is not None else 0,
+        chunk=noted.chunk if noted is not None else None,
+        removed_upto=deliveries.removed_upto(conn, stream),
+        hole_upto=noted.hole_upto if noted is not None else 0,
+        backup_seq=restored.backup_seq if restored is not None and (turned or never) else None,
+        receiver=sink.receiver,
+    )
+
+
+def _recompute(ctx: Context, sink: Sink, stream: Stream, name: str, delivery: Delivery | None) -> Recompute:
+    """Our rows in a range: those of the delivery's pinned snapshot, or, where none is open, of the log as it is."""
+
+    def digest(since: int, until: int) -> str | None:
+        try:
+            with ctx.ledger.read() as conn:
+                if delivery is not None:
+                    rows, state = read_unit(conn, delivery)
+                    unit = Unit(delivery, rows, state.schema, state.table.partition_by, dead_seqs(conn, delivery))
+                else:
+                    unit = _unit_of_log(conn, sink, stream, name, since, until)
+            return unit.digest_in(since, until)
+        except HistoryGone:
+            return None
+
+    return digest
+
+
+def _unit_of_log(conn: Connection, sink: Sink, stream: Stream, name: str, since: int, until: int) -> Unit:
+    """What a delivery of a range would be that is opened now."""
+    (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
+    plan = Plan(until, table.head.version, table.head.log_snapshot or 0, table.head.schema_version)
+    settings = {**resolved(sink.type, sink.settings), INBOUND: table.table.inbound}
+    opened = as_if(sink, stream, name, Mark(1, since), plan, settings)
+    rows, state = read_unit(conn, opened)
+    return Unit(opened, rows, state.schema, state.table.partition_by)
+
+
+def count_rows(ctx: Context, sink: Sink, stream: Stream, name: str, since: int, until: int) -> int:
+    """How many rows the log has in a range that the sink would send."""
+    with ctx.ledger.read() as conn:
+        unit = _unit_of_log(conn, sink, stream, name, since, until)
+    return sum(piece.rows.num_rows for piece in read_range(unit.rows))
+
+
+def as_if(
+    sink: Sink, stream: Stream, table: str, mark: Mark, plan: Plan, settings: dict[str, object], name: str = "preview"
+) -> Delivery:
+    """A delivery that is written down nowhere."""
+    return Delivery(
+        delivery_id=name,
+        sink_id=sink.sink_id,
+        stream=stream,
+        table=table,
+        epoch=mark.epoch,
+        since=mark.seq,
+        until=plan.until,
+        version=plan.version,
+        snapshot=plan.snapshot,
+        schema_version=plan.schema_version,
+        settings=settings,
+        opened_at_us=0,
+        attempts=0,
+        not_before_us=0,
+        last_error=None,
+        parked=None,
+    )
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def begin(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabouts, decision: Begin) -> None:
+    """Write down where a stream begins. Dead letters above it are closed, however it came about: they are sent again.
+
+    After a restore the counter jumps above what the destination has.
     """
-    if found is None:
-        keeps = own is not None and not exact
-        return Mark(own.epoch + 1 if own else 1, own.seq if own and keeps else start)
-    seq = min(found.seq, backup_seq)
-    epoch = found.epoch
-    if own is not None:
-        lost = exact and found.epoch == own.epoch and found.seq < own.seq
-        seq = found.seq if lost else max(own.seq, seq)
-        epoch = max(epoch, own.epoch)
-    return Mark(epoch + 1, max(seq, start))
+    theirs = seen.standing.mark
+    acked_epoch = max(seen.own.acked_epoch, 0 if theirs is None else theirs.epoch)
+
+    def work(txn: Txn) -> None:
+        if seen.own.backup_seq is not None and theirs is not None:
+            txn.raise_to(theirs.seq + JUMP)
+        deliveries.begin_at(
+            txn, hold, sink.sink_id, stream, decision.mark, chunk=decision.chunk, acked_epoch=acked_epoch
+        )
+        close_letters(txn, sink.sink_id, stream, after=decision.mark.seq, lost=True)
+        fail("mark.before_commit")
+
+    ctx.ledger.run(work)
+    fail("mark.after_commit")
+    log.warning("begins", sink=sink.name, stream=stream.text(), epoch=decision.mark.epoch, mark=decision.mark.seq)
+    if decision.note is not None:
+        log.warning("a rewind was lost", sink=sink.name, stream=stream.text(), note=decision.note)
+
+
+def settle(
+    ctx: Context, hold: Hold, sink: Sink, destination: Destination, stream: Stream, table: str, seen: Whereabouts
+) -> None:
+    """What the first contact leaves in the ledger, and replayed letters that the two sides don't agree on."""
+    lake = seen.standing.lake
+    if lake is not None and seen.own.receiver is None:
+        ctx.ledger.run(lambda txn: pin_receiver(txn, sink.sink_id, lake))
+    replayed = seen.standing.replayed
+    if replayed is None or (seen.noted is not None and seen.noted.replayed == replayed.text()):
+        return
+    with ctx.ledger.read() as conn:
+        if Replayed.of(replayed_seqs(conn, sink.sink_id, stream)) == replayed:
+            return
+    assert isinstance(destination, CountsReplayed), "a destination counts replayed letters and can't list them"
+    stored = destination.replayed(stream, table) if replayed.count else frozenset()
+
+    def work(txn: Txn) -> tuple[int, int]:
+        deliveries.note_replayed(txn, hold, sink.sink_id, stream, replayed.text())
+        return agree_on_replayed(txn, sink.sink_id, stream, stored)
+
+    reopened, known = ctx.ledger.run(work)
+    if reopened or known:
+        log.warning("letters", sink=sink.name, stream=stream.text(), reopened=reopened, replayed=known)
 
 
 def first_mark(ctx: Context, hold: Hold, sink: Sink, destination: Destination, stream: Stream, name: str) -> Mark:
@@ -48,42 +193,17 @@ def first_mark(ctx: Context, hold: Hold, sink: Sink, destination: Destination, s
 
     A sink is without its mark when it is new, or when its ledger was restored or repaired.
     """
-    with ctx.ledger.read() as conn:
-        table = find_table(conn, name)
-        own = deliveries.noted_mark(conn, sink.sink_id, stream)
-        restored = last_restore(conn)
-    found = destination.find_mark(stream, table.name, table.partition_by)
-    turned = own is not None and own.epoch < deliveries.UNKNOWN
-    never = own is None and restored is not None and sink.created_at_us <= restored.at_us
-
-    def work(txn: Txn) -> Mark:
-        if restored is not None and (turned or never):
-            known = Mark(-own.epoch, own.seq) if own is not None else None
-            mark = restored_mark(
-                known, found, start=sink.start_seq, backup_seq=restored.backup_seq, exact=destination.exact
-            )
-            if found is not None:
-                txn.raise_to(found.seq + JUMP)
-        else:
-            mark = _trusted(txn, found, sink.start_seq)
-        deliveries.set_mark(txn, hold, sink.sink_id, stream, mark)
-        fail("mark.before_commit")
-        return mark
-
-    mark = ctx.ledger.run(work)
-    fail("mark.after_commit")
-    return mark
+    seen = look_at(ctx, sink, destination, stream, name, None)
+    decision = seen.decision
+    if isinstance(decision, Stuck):
+        raise Park(decision.reason)
+    assert isinstance(decision, Begin), "a stream without a mark has nothing to go on with"
+    begin(ctx, hold, sink, stream, seen, decision)
+    settle(ctx, hold, sink, destination, stream, name, seen)
+    return decision.mark
 
 
-def _trusted(txn: Txn, found: Mark | None, start: int) -> Mark:
-    """The destination's mark as it is; one that this lake never came to is a sign that something is wrong."""
-    if found is not None and found.seq > txn.last_seq:
-        raise Park(
-            f"the destination has seqs up to {found.seq}, and this lake has only come to {txn.last_seq}: "
-            "it was put back from an older copy, and its next rows would be taken for old ones. "
-            "`strand backup` and `strand restore` see to that"
-        )
-    return Mark(1, start) if found is None else Mark(found.epoch, max(found.seq, start))
+# -- after a restore ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -101,8 +221,8 @@ def ask(ctx: Context, sink: Sink, destination: Destination) -> list[Asked]:
     """Ask about every stream whose mark a restore has turned round; who can't be asked now is asked by a tick."""
     with ctx.ledger.read() as conn:
         states = deliveries.read_streams(conn, sink)
-        noted = {state.stream: deliveries.noted_mark(conn, sink.sink_id, state.stream) for state in states}
-    turned = [state for state in states if (mark := noted[state.stream]) and mark.epoch < deliveries.UNKNOWN]
+        noted = {state.stream: deliveries.read_noted(conn, sink.sink_id, state.stream) for state in states}
+    turned = [state for state in states if (one := noted[state.stream]) and one.mark.epoch < deliveries.UNKNOWN]
     return [_ask_one(ctx, sink, destination, state) for state in turned]
 
 

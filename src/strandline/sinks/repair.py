@@ -12,12 +12,13 @@ from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables import branch_name, read_states
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Delivery, Mark, Sink, StreamState
+from strandline.model.sinks import Mark, Sink, StreamState
 from strandline.model.wire import jsonable
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.forward import Forward
+from strandline.sinks.marks import as_if
 from strandline.sinks.reading import INBOUND, plan_unit, read_unit
 from strandline.sinks.settings import resolved
 
@@ -62,9 +63,11 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
                 f"can't rewind to {to}",
                 hint=f"The sink began at {sink.start_seq}, and the stream's watermark is {mark.seq}.",
             )
-        deliveries.set_mark(txn, hold, sink.sink_id, state.stream, Mark(mark.epoch + 1, to))
+        noted = deliveries.read_noted(txn.conn, sink.sink_id, stream)
+        epoch = max(mark.epoch, noted.acked_epoch if noted is not None else 0) + 1
+        deliveries.open_epoch(txn, hold, sink.sink_id, state.stream, Mark(epoch, to))
         closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
-    return Rewound(state.stream.text(), mark.seq, to, mark.epoch + 1, closed)
+    return Rewound(state.stream.text(), mark.seq, to, epoch, closed)
 
 
 def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -81,6 +84,7 @@ def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -
             continue
         with ledger.write() as txn:
             dead_letters.settle_letter(txn, letter.letter_id, dead_letters.REPLAYED)
+            deliveries.forget_replayed(txn, sink.sink_id, letter.stream)
         done.append({"id": letter.letter_id, "seq": letter.seq, "outcome": "replayed", "error": None})
     return done
 
@@ -138,7 +142,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
             plan = plan_unit(conn, table, state, mark, settings)
             if plan is None:
                 return None
-            delivery = _as_if(sink, state, mark, plan, {**settings, INBOUND: table.table.inbound})
+            delivery = as_if(sink, stream, state.table, mark, plan, {**settings, INBOUND: table.table.inbound})
         wanted, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
     samples: list[dict[str, Any]] = []
@@ -159,27 +163,6 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
         "bytes": size_bytes,
         "samples": samples,
     }
-
-
-def _as_if(sink: Sink, state: StreamState, mark: Mark, plan: Any, settings: dict[str, Any]) -> Delivery:
-    return Delivery(
-        delivery_id="preview",
-        sink_id=sink.sink_id,
-        stream=state.stream,
-        table=state.table,
-        epoch=mark.epoch,
-        since=mark.seq,
-        until=plan.until,
-        version=plan.version,
-        snapshot=plan.snapshot,
-        schema_version=plan.schema_version,
-        settings=settings,
-        opened_at_us=0,
-        attempts=0,
-        not_before_us=0,
-        last_error=None,
-        parked=None,
-    )
 
 
 def _rows(batch: Any) -> list[dict[str, Any]]:

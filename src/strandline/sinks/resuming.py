@@ -1,35 +1,254 @@
-"""Where a stream goes on when its destination is not where we thought.
+"""Where a stream goes on, decided from what this lake knows of it and from what its destination says.
 
-It may be behind us: it was wiped, or restored from an older copy. Then the rows in between are sent again, if they are
-still there. Rows that retention has removed can't be; a person has to know, because the destination stays without them.
+Either side may have gone back: a destination that was restored from an older copy lacks rows, a ledger that was put
+back by hand gives old seqs to new rows, and a restore knows that it did. A mark (epoch, seq) always means that the
+destination has every row up to it, because a chunk that begins above the mark is refused in every epoch. So a lower
+mark is never a matter of opinion: the rows behind it are sent again, under an epoch that neither side has ever used.
+
+Where going on would lose or repeat rows in silence, the answer is that a person is needed, and how to go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.model.sinks import Delivery, Mark
+from strandline.model.sinks import Mark, SentChunk, Standing
+
+AHEAD, DIFFERS, HOLE, RECEIVER, TABLE = "ahead", "differs", "hole", "receiver", "table"
+"""Why a stream is stuck: the destination is ahead of this lake, has other rows, wants removed ones, is another one,
+
+or has lost its table.
+"""
+
+Recompute = Callable[[int, int], str | None]
+"""The digest of our rows in a range, None when it can't be told."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """What this lake knows of a stream. `mark` is None when it knows nothing; `end` is where its open delivery ends.
+
+    `acked_epoch` is the highest epoch of which the destination has acked anything, `rewound_epoch` the last that a
+    person opened; 0 is none. Retention has removed rows up to `removed_upto`, and a person has said to go on without
+    those up to `hole_upto`. `backup_seq` is the backup's counter where a restore brought the mark back, or came after
+    the sink was made and knows no mark. `receiver` is the lake id that the sink has pinned.
+    """
+
+    start_seq: int
+    last_seq: int
+    mark: Mark | None = None
+    end: int | None = None
+    acked_epoch: int = 0
+    rewound_epoch: int = 0
+    chunk: SentChunk | None = None
+    removed_upto: int = 0
+    hole_upto: int = 0
+    backup_seq: int | None = None
+    receiver: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that this lake has ever used here."""
+        return max(self.acked_epoch, 0 if self.mark is None else self.mark.epoch)
+
+    @property
+    def has_delivered(self) -> bool:
+        """Whether the destination should have something of the stream."""
+        mark = self.mark
+        return mark is not None and (mark.seq > self.start_seq or self.acked_epoch >= mark.epoch)
+
+    @property
+    def is_rewinding(self) -> bool:
+        """Whether the epoch is a person's, and the destination has acked nothing of it yet: it may begin anywhere."""
+        if self.mark is None or self.acked_epoch >= self.mark.epoch:
+            return False
+        # A ledger of format 1 did not note who began an epoch.
+        return self.rewound_epoch == self.mark.epoch or (self.acked_epoch == 0 and self.mark.epoch > 1)
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """The unit goes on: the destination has it up to `confirmed`; `chunk` is the last that it has with rows."""
+
+    confirmed: int
+    chunk: SentChunk | None = None
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A stream begins behind this mark; what was open there is cancelled, and dead letters above it are closed.
+
+    `note` is what a person should hear of it.
+    """
+
+    mark: Mark
+    chunk: SentChunk | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """It can't go on by itself, and why."""
+    """It can't go on by itself: why, and the command that goes on."""
 
+    kind: str
     reason: str
 
 
-def resume_at(found: Mark | None, delivery: Delivery, *, start_seq: int, removed_upto: int) -> Mark | Stuck:
-    """The mark to go on from; `found` is the destination's, None if it knows nothing of the stream.
+Decision = GoOn | Begin | Stuck
 
-    `removed_upto` is the highest seq of the stream that retention has removed from the log, 0 if it has removed none.
-    The lowest seq that is left would not do: seqs of a stream have gaps, and a gap is no loss.
-    """
-    mark = found or Mark(delivery.epoch, start_seq)
-    if mark.seq > delivery.until:
-        return Stuck(f"the destination's mark is {mark.seq}, and ours {delivery.since}: it is ahead of this lake")
-    if mark.seq < removed_upto:
+
+def decide(own: Own, standing: Standing, recompute: Recompute) -> Decision:
+    """What happens next in a stream whose destination has just been asked where it is."""
+    stranger = _stranger(own, standing)
+    if stranger is not None:
+        return stranger
+    if own.backup_seq is not None:
+        return _after_restore(own, standing, own.backup_seq)
+    if own.mark is None:
+        return _without_mark(own, standing, recompute)
+    return _with_mark(own, own.mark, standing, recompute)
+
+
+def _stranger(own: Own, standing: Standing) -> Stuck | None:
+    """Another lake than the one that the sink has delivered to, or one that can't be told from another."""
+    if own.receiver is not None and standing.lake is not None and own.receiver != standing.lake:
         return Stuck(
-            f"the destination wants rows behind seq {mark.seq}, and retention has removed those up to {removed_upto}: "
-            f"they can't be sent again. `strand sink rewind` to {removed_upto} goes on without them"
+            RECEIVER,
+            f"the receiver is the lake {standing.lake}, and this sink delivers to {own.receiver}: another server "
+            "answers at this address, or the receiver was made anew. `strand sink retry` goes on when the right one is "
+            "back; `strand sink retry --accept-receiver` takes this one, and sends from the sink's start",
         )
-    return mark
+    if standing.missing is not None and own.has_delivered:
+        return Stuck(TABLE, f"{standing.missing}. `strand sink retry` goes on when the table is back")
+    unproven = standing.is_lake and (standing.lake is None or own.receiver is None)
+    if standing.mark is None and own.has_delivered and unproven:
+        return Stuck(
+            RECEIVER,
+            "the receiver knows nothing of this stream, and can't be told from another server: it was made anew, or "
+            "it is the wrong one. `strand sink retry` goes on when the right one is back; `strand sink retry "
+            "--accept-receiver` takes this one, and sends from the sink's start",
+        )
+    return None
+
+
+def _after_restore(own: Own, standing: Standing, backup_seq: int) -> Decision:
+    """Rows that were appended after the backup are lost, and the destination may have them under their seqs."""
+    mark, theirs = own.mark, standing.mark
+    epoch = max(own.epoch, 0 if theirs is None else theirs.epoch) + 1
+    if theirs is None:
+        keeps = mark is not None and not standing.exact
+        return _back(own, Mark(epoch, mark.seq if mark and keeps else own.start_seq), None)
+    seq = max(min(theirs.seq, backup_seq), own.start_seq)
+    if mark is not None and not standing.exact:
+        seq = max(seq, mark.seq)
+    if mark is not None and own.is_rewinding and theirs.epoch < mark.epoch and mark.seq <= seq:
+        seq = mark.seq
+    return _back(own, Mark(epoch, seq), standing.chunk)
+
+
+def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decision:
+    """A new sink, or one whose mark was lost: the destination's word counts, if its rows are ours."""
+    theirs, chunk = standing.mark, standing.chunk
+    if theirs is None:
+        return Begin(Mark(own.epoch + 1, own.start_seq))
+    if theirs.seq > own.last_seq:
+        return _ahead(own, theirs)
+    is_whole = chunk is not None and chunk.since >= max(own.removed_upto, own.start_seq)
+    if chunk is not None and is_whole and _contradicts(chunk, recompute(chunk.since, chunk.until)):
+        return _differs(chunk)
+    epoch = theirs.epoch if own.epoch == 0 else max(theirs.epoch, own.epoch) + 1
+    return Begin(Mark(epoch, max(theirs.seq, own.start_seq)), chunk)
+
+
+def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -> Decision:
+    theirs = standing.mark
+    end = mark.seq if own.end is None else own.end
+    if theirs is None:
+        if mark.seq == own.start_seq or not standing.exact:
+            return GoOn(mark.seq)
+        return _back(own, Mark(own.epoch + 1, own.start_seq), None)
+    if theirs.epoch > mark.epoch or (theirs.epoch == mark.epoch and theirs.seq > end):
+        return _ahead(own, theirs)
+    if not standing.exact:
+        return GoOn(mark.seq)
+    if theirs.epoch == mark.epoch and theirs.seq >= mark.seq:
+        return _compared(own, mark, theirs, standing.chunk, recompute)
+    is_new = theirs.epoch < mark.epoch and own.acked_epoch < mark.epoch
+    if is_new and (mark.seq == theirs.seq or (own.is_rewinding and mark.seq < theirs.seq)):
+        return GoOn(mark.seq)
+    if theirs.seq > own.last_seq:
+        return _ahead(own, theirs)
+    lost = theirs.epoch < own.rewound_epoch <= own.acked_epoch
+    note = (
+        f"the destination went back to seq {theirs.seq} of epoch {theirs.epoch}, before the rewind that opened epoch "
+        f"{own.rewound_epoch}: what that sent again is not sent a third time"
+    )
+    return _back(own, Mark(own.epoch + 1, theirs.seq), standing.chunk, note if lost else None)
+
+
+def _compared(own: Own, mark: Mark, theirs: Mark, chunk: SentChunk | None, recompute: Recompute) -> Decision:
+    """Both have come equally far, or the destination further within the open delivery: do they mean the same rows?"""
+    if chunk is None:
+        return GoOn(theirs.seq)
+    if chunk.until <= mark.seq:
+        if own.chunk is not None and own.chunk != chunk:
+            return _differs(chunk)
+    elif chunk.since < mark.seq or _contradicts(chunk, recompute(chunk.since, chunk.until)):
+        return _differs(chunk)
+    return GoOn(theirs.seq, chunk)
+
+
+def _contradicts(chunk: SentChunk, digest: str | None) -> bool:
+    """A digest that was made in another way, by an older or newer version, proves nothing."""
+    return digest is not None and digest != chunk.digest and _kind(digest) == _kind(chunk.digest)
+
+
+def _kind(digest: str) -> str:
+    return digest.partition(":")[0]
+
+
+def _back(own: Own, mark: Mark, chunk: SentChunk | None, note: str | None = None) -> Begin | Stuck:
+    """Begin at a mark that may lie below our own, unless rows behind it are gone."""
+    behind = own.mark is not None and mark.seq < own.mark.seq
+    if behind and mark.seq < own.removed_upto and own.hole_upto < own.removed_upto:
+        return Stuck(
+            HOLE,
+            f"the destination wants rows behind seq {mark.seq}, and retention has removed some up to "
+            f"{own.removed_upto}: they can't be sent again. `strand sink continue --past-hole` sends those that are "
+            "left",
+        )
+    return Begin(mark, chunk, note)
+
+
+def _ahead(own: Own, theirs: Mark) -> Stuck:
+    ours = own.start_seq if own.mark is None else own.mark.seq
+    return Stuck(
+        AHEAD,
+        f"the destination has seqs up to {theirs.seq} in epoch {theirs.epoch}, and this lake delivered up to {ours}: "
+        "its ledger was put back from an older copy, and its rows would be taken for old ones. `strand sink continue` "
+        "sends those that the destination lacks",
+    )
+
+
+def _differs(chunk: SentChunk) -> Stuck:
+    return Stuck(
+        DIFFERS,
+        f"the destination has other rows in ({chunk.since}, {chunk.until}] than this lake: the ledger of one of them "
+        "was put back from an older copy, and rows would be taken for old ones. `strand sink continue` sends those "
+        "that the destination lacks",
+    )
+
+
+def continued(own: Own, standing: Standing, stuck: Stuck) -> Mark:
+    """Where a stream goes on by a person's word, under an epoch that neither side has used.
+
+    Past a hole it begins at the destination's mark, so that rows in the hole that are left are sent. Otherwise at our
+    own: the destination's mark says nothing about our rows.
+    """
+    theirs = standing.mark
+    epoch = max(own.epoch, 0 if theirs is None else theirs.epoch) + 1
+    if stuck.kind == HOLE:
+        seq = own.start_seq if theirs is None else theirs.seq
+        return Mark(epoch, seq if own.backup_seq is None else max(min(seq, own.backup_seq), own.start_seq))
+    return Mark(epoch, own.start_seq if own.mark is None else own.mark.seq)

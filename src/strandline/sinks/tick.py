@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline import logs
@@ -21,7 +21,7 @@ from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonE
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
 from strandline.ledger.branches import living_branch
-from strandline.ledger.dead_letters import REPLAYED, Refused, bury, close_letters, dead_seqs
+from strandline.ledger.dead_letters import Refused, bury, dead_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
 from strandline.ledger.sinks import note_tick, sink_by_id
@@ -33,9 +33,9 @@ from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
-from strandline.sinks.marks import first_mark
+from strandline.sinks.marks import begin, first_mark, look_at, settle
 from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
-from strandline.sinks.resuming import Stuck, resume_at
+from strandline.sinks.resuming import Begin, GoOn, Stuck
 from strandline.sinks.settings import BRANCH_GONE, resolved
 from strandline.spans import span
 
@@ -64,6 +64,7 @@ class Ticked:
     dead_letters: int = 0
     outcome: str = "delivered"
     error: str | None = None
+    note: str | None = None
 
     def add(self, delivery: Delivery, shipped: Shipped) -> None:
         """One unit more."""
@@ -86,6 +87,8 @@ class _Turn:
     due_s: float = 0.0
     waits: int = 0
     resumes: int = 0
+    agreed: tuple[str, GoOn] | None = None
+    """The delivery for which the destination was asked where it is, and what that gave."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ class Ticker:
         except LeaseLost as error:
             turn.ticked.outcome, turn.ticked.error = "lost", str(error)
         except Exception as error:  # before there was a delivery: the destination could not be asked
-            turn.ticked.outcome, turn.ticked.error = "failed", str(error)
+            outcome = "parked" if isinstance(error, Park) else "failed"
+            turn.ticked.outcome, turn.ticked.error = outcome, str(error)
             with self.ctx.ledger.write() as txn:
                 if sink_by_id(txn.conn, self.sink.sink_id) is not None:
                     deliveries.note_error(txn, self.sink, stream, str(error))
@@ -235,11 +239,15 @@ class Ticker:
             return self._wait(turn, min(pause_s, BACKOFF_MAX_S), delivery.last_error or "")
         self.ctx.report(f"{self.sink.name}: {delivery.table}", turn.ticked.rows, None)
         try:
+            agreed = self._agreed(hold, turn, delivery)
+            if not isinstance(agreed, GoOn):
+                return agreed
             about = {"delivery": delivery.delivery_id, "sink": self.sink.name, "table": delivery.table}
             with span("delivery", kind=self.sink.type, **about):
-                shipped = self.destination.ship(self._unit(hold, delivery))
+                shipped = self.destination.ship(self._unit(hold, delivery, agreed))
         except Resume as found:
-            return self._resume(hold, turn, delivery, found.mark)
+            turn.agreed = None
+            return self._again(hold, turn, delivery, str(found))
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
@@ -247,8 +255,10 @@ class Ticker:
         except Exception as error:
             return self._later(hold, turn, delivery, error)
 
+        arrived = replace(shipped, chunk=shipped.chunk or agreed.chunk)
+
         def close(txn: Txn) -> None:
-            deliveries.close_delivery(txn, hold, delivery, shipped)
+            deliveries.close_delivery(txn, hold, delivery, arrived)
             fail("deliver.before_close")
 
         self.ctx.ledger.run(close)
@@ -258,10 +268,42 @@ class Ticker:
         turn.ticked.outcome, turn.ticked.error = "delivered", None
         return True
 
-    def _unit(self, hold: Hold, delivery: Delivery) -> Unit:
+    def _agreed(self, hold: Hold, turn: _Turn, delivery: Delivery) -> GoOn | bool:
+        """Ask the destination where it is, once for a delivery; what to ship, or whether the stream can go on at all.
+
+        It may be behind us (restored from an older copy), ahead (our ledger was put back), or another one.
+        """
+        if turn.agreed is not None and turn.agreed[0] == delivery.delivery_id:
+            return turn.agreed[1]
+        stream = delivery.stream
+        seen = look_at(self.ctx, self.sink, self.destination, stream, delivery.table, delivery)
+        match seen.decision:
+            case Stuck() as stuck:
+                return self._park(hold, turn, delivery, stuck.reason)
+            case Begin() as beginning:
+                if not self._again(hold, turn, delivery, f"the destination's mark is {seen.standing.mark}"):
+                    return False
+                begin(self.ctx, hold, self.sink, stream, seen, beginning)
+                turn.ticked.note = beginning.note or turn.ticked.note
+                settle(self.ctx, hold, self.sink, self.destination, stream, delivery.table, seen)
+                return True
+            case GoOn() as going_on:
+                settle(self.ctx, hold, self.sink, self.destination, stream, delivery.table, seen)
+                turn.agreed = (delivery.delivery_id, going_on)
+                return going_on
+
+    def _again(self, hold: Hold, turn: _Turn, delivery: Delivery, why: str) -> bool:
+        """Look at the stream anew, unless its destination's mark keeps moving."""
+        turn.resumes += 1
+        if turn.resumes <= RESUMES:
+            return True
+        return self._park(hold, turn, delivery, f"{why}, and ours {delivery.since}: another sender moves it")
+
+    def _unit(self, hold: Hold, delivery: Delivery, agreed: GoOn) -> Unit:
         with self.ctx.ledger.read() as conn:
             rows, state = read_unit(conn, delivery)
             dead = dead_seqs(conn, delivery)
+            noted = deliveries.read_noted(conn, delivery.sink_id, delivery.stream)
 
         def write_down(refused: Sequence[Refused]) -> None:
             def into_ledger(txn: Txn) -> None:
@@ -272,7 +314,18 @@ class Ticker:
             fail("dead.after_commit")
 
         table = state.table
-        return Unit(delivery, rows, state.schema, table.partition_by, dead, write_down, table.key)
+        return Unit(
+            delivery,
+            rows,
+            state.schema,
+            table.partition_by,
+            dead,
+            write_down,
+            table.key,
+            confirmed=agreed.confirmed,
+            lacking_upto=noted.lacking_upto if noted is not None else 0,
+            hole_upto=noted.hole_upto if noted is not None else 0,
+        )
 
     # -- what went wrong -----------------------------------------------------------------------------------------------
 
@@ -318,26 +371,6 @@ class Ticker:
         log.warning("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
         turn.ticked.outcome, turn.ticked.error = "parked", reason
         return False
-
-    def _resume(self, hold: Hold, turn: _Turn, delivery: Delivery, mark: Mark | None) -> bool:
-        """Go on where the destination is. It may be behind us: it was wiped, or restored from an older copy."""
-        turn.resumes += 1
-        with self.ctx.ledger.read() as conn:
-            removed_upto = deliveries.removed_upto(conn, delivery.stream)
-        found = resume_at(mark, delivery, start_seq=self.sink.start_seq, removed_upto=removed_upto)
-        if isinstance(found, Stuck):
-            return self._park(hold, turn, delivery, found.reason)
-        if turn.resumes > RESUMES:
-            return self._park(hold, turn, delivery, f"the destination's mark is {found}, and ours {delivery.since}")
-        log.warning("resumed", delivery=delivery.delivery_id, sink=self.sink.name, mark=found.seq, epoch=found.epoch)
-
-        def follow(txn: Txn) -> None:
-            deliveries.set_mark(txn, hold, self.sink.sink_id, delivery.stream, found)
-            # What was replayed there is lost with the rest; now that its range is sent again, it is too.
-            close_letters(txn, self.sink.sink_id, delivery.stream, after=found.seq, state=REPLAYED)
-
-        self.ctx.ledger.run(follow)
-        return True
 
 
 def _held(sink: Sink) -> bool:

@@ -26,6 +26,7 @@ from strandline.engines.spark.session import lake_session
 from strandline.errors import BadRequest, Busy, Environment, StrandError
 from strandline.model.arrow import type_from_arrow
 from strandline.model.foreign import quoted, spark_ddl
+from strandline.model.types import SEQ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,10 +162,31 @@ class Copy:
                         raise
         raise Busy(f"{self._where}: the refs of {table} keep moving", reason="contention")
 
-    def append(self, table: str, path: str, schema: pa.Schema, branch: str, base: int | None, delivery: str) -> Staged:
-        """Append a Parquet file's rows to a private branch; they are on the disk when this returns."""
+    def rows_between(self, table: str, since: int, until: int) -> pa.Table:
+        """The rows that a table has with seqs in a range."""
+        with self._telling():
+            rows = self.session.table(self._full(table))
+            return rows.where(f"`{SEQ}` > {since} AND `{SEQ}` <= {until}").toArrow()
+
+    def append(
+        self,
+        table: str,
+        path: str,
+        schema: pa.Schema,
+        branch: str,
+        base: int | None,
+        delivery: str,
+        without: Sequence[int] = (),
+    ) -> Staged:
+        """Append a Parquet file's rows, but for those with these seqs, to a private branch.
+
+        They are on the disk when this returns.
+        """
         with self._telling():
             rows = self._shaped(table, path, schema)
+            if without:
+                known = self.session.createDataFrame([(seq,) for seq in without], f"`{SEQ}` long")
+                rows = rows.join(known.hint("broadcast"), SEQ, "left_anti").select(*rows.columns)
             (
                 rows.writeTo(f"{self._full(table)}.{quoted(f'branch_{branch}')}")
                 .option("snapshot-property.strand-delivery", delivery)

@@ -1,0 +1,150 @@
+"""What a person says to a stream that is stuck: take this receiver, go on past what is gone, send what is lacking.
+
+One side was put back from an older copy, or made anew, and going on in silence would lose or repeat rows. Each word
+here opens an epoch of its own, so that nothing of the time before counts for or against what comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strandline.errors import BadRequest, Conflict
+from strandline.failpoints import fail
+from strandline.ledger import deliveries
+from strandline.ledger.dead_letters import close_letters
+from strandline.ledger.leases import Hold
+from strandline.ledger.ledger import Txn
+from strandline.ledger.restores import JUMP
+from strandline.ledger.sinks import pin_receiver
+from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Mark, Sink, Stream, StreamState
+from strandline.operations.beats import holding
+from strandline.operations.context import Context
+from strandline.sinks.destination import Destination
+from strandline.sinks.marks import Whereabouts, count_rows, look_at
+from strandline.sinks.repair import find_stream
+from strandline.sinks.resuming import HOLE, RECEIVER, TABLE, Own, Stuck, continued
+
+
+def accept_receiver(ctx: Context, sink: Sink) -> int:
+    """Let a sink take the receiver that answers now for its own; how many streams will ask it where they are.
+
+    One that it knows nothing of begins at the sink's start. A mark that a restore brought back is asked about anyway.
+    """
+    if sink.type != "forward":
+        raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have a receiver.")
+    with ctx.ledger.read() as conn:
+        states = deliveries.read_streams(conn, sink)
+    for state in states:
+        with holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold, ctx.ledger.write() as txn:
+            noted = deliveries.read_noted(txn.conn, sink.sink_id, state.stream)
+            if noted is not None and noted.mark.epoch > deliveries.UNKNOWN:
+                deliveries.forget_mark(txn, hold, sink, state.stream)
+    with ctx.ledger.write() as txn:  # last: until then the receiver's id still keeps every stream from going on
+        pin_receiver(txn, sink.sink_id, None)
+    return len(states)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A stream that goes on by a person's word: why it was stuck, behind which seq it goes on, and what that means.
+
+    Of the `rows` up to `upto`, which is the destination's mark, only those are sent that it lacks if they are
+    `compared`; otherwise all of them, and some may arrive twice.
+    """
+
+    stream: str
+    table: str
+    partition: str
+    outcome: str
+    kind: str | None = None
+    epoch: int | None = None
+    since: int | None = None
+    upto: int | None = None
+    rows: int = 0
+    compared: bool = False
+
+
+def continue_streams(
+    ctx: Context, sink: Sink, place: Destination, text: str | None, *, past_hole: bool, yes: bool
+) -> list[Continued]:
+    """Let streams that are stuck go on: the one that is named, or all that are parked or could not begin."""
+    if text is not None:
+        states = [find_stream(ctx.ledger, sink, text)]
+    else:
+        with ctx.ledger.read() as conn:
+            states = [state for state in deliveries.read_streams(conn, sink) if _waits(state)]
+    return [_continue(ctx, sink, place, state, past_hole=past_hole, yes=yes) for state in states]
+
+
+def _waits(state: StreamState) -> bool:
+    return state.mark is None or (state.delivery is not None and state.delivery.parked is not None)
+
+
+def _continue(
+    ctx: Context, sink: Sink, place: Destination, state: StreamState, *, past_hole: bool, yes: bool
+) -> Continued:
+    stream = state.stream
+    done = Continued(stream.text(), state.table, stream.partition, "retried")
+    with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold:
+        with ctx.ledger.read() as conn:
+            now = deliveries.read_stream(conn, sink, stream)  # under the lease: a tick may have moved it meanwhile
+        seen = look_at(ctx, sink, place, stream, state.table, now.delivery if now is not None else None)
+        stuck = seen.decision
+        if not isinstance(stuck, Stuck):
+            ctx.ledger.run(lambda txn: deliveries.unpark(txn, sink.sink_id, stream))
+            return done
+        if stuck.kind in (RECEIVER, TABLE):
+            raise Conflict(
+                stuck.reason, kind=stuck.kind, hint="", expected=seen.own.receiver, actual=seen.standing.lake
+            )
+        mark = continued(seen.own, seen.standing, stuck)
+        theirs = mark.seq if seen.standing.mark is None else seen.standing.mark.seq
+        compared = seen.standing.reads_back and stuck.kind != HOLE
+        done = replace(done, outcome="continued", kind=stuck.kind, epoch=mark.epoch, since=mark.seq, upto=theirs)
+        if stuck.kind == HOLE:
+            _refuse_hole(seen.own, mark, past_hole)
+        else:
+            rows = count_rows(ctx, sink, stream, state.table, mark.seq, theirs)
+            done = replace(done, rows=rows, compared=compared)
+            _refuse_repeats(done, yes)
+        _open(ctx, hold, sink, stream, seen, mark, done)
+    return done
+
+
+def _refuse_hole(own: Own, mark: Mark, past_hole: bool) -> None:
+    if not past_hole:
+        raise Conflict(
+            f"retention has removed rows in ({mark.seq}, {own.removed_upto}] that the destination lacks",
+            kind="hole",
+            hint="Add --past-hole to go on without them; those that are left there are sent.",
+            expected=mark.seq,
+            actual=own.removed_upto,
+        )
+
+
+def _refuse_repeats(done: Continued, yes: bool) -> None:
+    if done.rows and not done.compared and not yes:
+        raise BadRequest(
+            f"the destination can't say which rows it has: {done.rows} rows of {done.table}/{done.partition} in "
+            f"({done.since}, {done.upto}] will be sent, and may arrive twice",
+            hint="Add --yes if that is what you want.",
+            rows=done.rows,
+        )
+
+
+def _open(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabouts, mark: Mark, done: Continued) -> None:
+    """Begin a person's epoch. New rows get seqs above what the destination has, so none is taken for an old one."""
+    is_hole, theirs = done.kind == HOLE, seen.standing.mark
+
+    def work(txn: Txn) -> None:
+        if theirs is not None:
+            txn.raise_to(theirs.seq + (JUMP if seen.own.backup_seq is not None else 0))
+        upto = done.upto if done.compared and done.upto is not None and done.upto > mark.seq else 0
+        hole = seen.own.removed_upto if is_hole else 0
+        deliveries.open_epoch(txn, hold, sink.sink_id, stream, mark, lacking_upto=upto, hole_upto=hole)
+        close_letters(txn, sink.sink_id, stream, after=mark.seq, lost=is_hole)
+        fail("mark.before_commit")
+
+    ctx.ledger.run(work)
+    fail("mark.after_commit")
