@@ -33,6 +33,7 @@ def test_a_replayed_letter_is_sent_again_to_a_receiver_that_was_wiped(
     with wiped(receiver) as fresh:
         strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
+        strand_json(source, "sink", "retry", "central", "--accept-receiver")
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
 

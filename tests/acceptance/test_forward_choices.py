@@ -127,12 +127,15 @@ def test_f64_a_sink_that_is_made_again_is_another_one(source: Lake, receiver: Re
 
 
 def test_f64_a_receiver_that_was_wiped_gets_everything_again(source: Lake, receiver: Receiver, tmp_path: Path) -> None:
-    """It has no mark any more: the sender is told, and begins at its start."""
+    """It is another lake now: the stream parks, and on a person's word begins at its start."""
     forward(source, receiver)
     source.tick("central")
     with wiped(receiver) as fresh:
         strand_json(source, "sink", "set", "central", "--set", f"token={fresh.token}")
         source.append("messages", messages(10, 12))
+        (done,) = source.tick("central")
+        assert (done.outcome, fresh.rows()) == ("parked", [])
+        strand_json(source, "sink", "retry", "central", "--accept-receiver")
         source.tick("central")
         assert_once([f"p{n}" for n in range(12)], fresh.rows())
 

@@ -11,9 +11,7 @@ from strandline import create
 from strandline.backup import backup, without_secrets
 from strandline.errors import RecoveryRequired, StrandError
 from strandline.lake import Lake
-from strandline.model.sinks import Mark
 from strandline.restore import restore
-from strandline.sinks.marks import restored_mark
 from tests.backup.conftest import Ledgers
 from tests.kit import call, make_table, messages, part_ids, read_only_fingerprint
 from tests.postgres import PASSWORD, Server
@@ -155,25 +153,6 @@ def test_a_config_loses_its_secrets_or_is_left_out(line: str, kept: str) -> None
     assert cleaned == (f"[lake]\n{kept}\n" if kept else "")
     assert bool(left_out) == (line != kept)
     assert "hush" not in cleaned
-
-
-@pytest.mark.parametrize(
-    ("own", "found", "exact", "expected"),
-    [
-        (Mark(1, 50), Mark(1, 80), True, Mark(2, 80)),  # it went on after the backup, within the backup's tail
-        (Mark(1, 50), Mark(1, 500), True, Mark(2, 100)),  # and far beyond it
-        (Mark(1, 50), Mark(3, 10**13), True, Mark(4, 100)),  # in an earlier restore
-        (Mark(2, 50), Mark(2, 30), True, Mark(3, 30)),  # it has lost rows itself
-        (Mark(2, 50), Mark(2, 30), False, Mark(3, 50)),  # or wrote nothing for a unit without rows
-        (Mark(2, 50), None, True, Mark(3, 5)),  # it was wiped
-        (Mark(2, 50), None, False, Mark(3, 50)),
-        (None, Mark(1, 500), True, Mark(2, 100)),  # the stream is younger than the backup
-        (None, None, True, Mark(1, 5)),
-    ],
-)
-def test_where_a_stream_goes_on(own: Mark | None, found: Mark | None, exact: bool, expected: Mark) -> None:
-    """watermark = max(own, min(mark, the backup's counter)), epoch = the highest seen + 1."""
-    assert restored_mark(own, found, start=5, backup_seq=100, exact=exact) == expected
 
 
 def test_a_backup_that_can_not_be_written_to_is_refused(
