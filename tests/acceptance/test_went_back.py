@@ -1,6 +1,6 @@
 """Either side of a sink goes back in time, by a restore or by hand: no row is lost, and none arrives twice.
 
-Receivers are real `strand serve`; they, and senders, are put back by copying their ledgers, as a VM's snapshot does.
+Receivers are real `strand serve`; they, and senders, are put back by copying their folders, as a VM's snapshot does.
 """
 
 from __future__ import annotations
@@ -38,18 +38,15 @@ def down(receiver: Receiver) -> Iterator[None]:
     receiver.start()
 
 
-def copy_ledger(root: Path, to: Path) -> None:
-    """What a snapshot of a disk has of a lake that does not run: its ledger and its catalog."""
-    to.mkdir(exist_ok=True)
-    for file in root.glob("*.db*"):
-        shutil.copy(file, to / file.name)
+def copy_of(root: Path, to: Path) -> None:
+    """What a snapshot of a disk has of a lake that does not run: all of it."""
+    shutil.copytree(root, to)
 
 
 def put_back(copy: Path, root: Path) -> None:
-    for file in root.glob("*.db*"):
-        file.unlink()
-    for file in copy.iterdir():
-        shutil.copy(file, root / file.name)
+    """The disk as it was then."""
+    shutil.rmtree(root)
+    shutil.copytree(copy, root)
 
 
 def mark_of(lake: Lake) -> tuple[int, int]:
@@ -65,7 +62,7 @@ def test_f68_a_receiver_restored_to_before_an_epoch_change_gets_everything_behin
     forward(source, receiver)
     source.tick("central")
     with down(receiver):
-        copy_ledger(receiver.root, tmp_path / "copy")
+        copy_of(receiver.root, tmp_path / "copy")
     strand_json(source, "sink", "rewind", "central", "--stream", "messages", "--to", "9", "--yes")
     source.append("messages", messages(10, 13))
     source.tick("central")
@@ -90,7 +87,7 @@ def test_f68_rows_that_retention_removed_are_passed_over_by_a_persons_word(
     forward(source, receiver)
     source.tick("central")
     with down(receiver):
-        copy_ledger(receiver.root, tmp_path / "copy")
+        copy_of(receiver.root, tmp_path / "copy")
     source.append("messages", messages(10, 13))
     source.tick("central")
     with source.ledger.write() as txn:
@@ -120,7 +117,7 @@ def test_f71_a_replayed_letter_that_the_receiver_lost_is_open_again(
     source.tick("central")
     proxy.rule = lambda _n, _seen: PASS
     with down(receiver):
-        copy_ledger(receiver.root, tmp_path / "copy")
+        copy_of(receiver.root, tmp_path / "copy")
     strand_json(source, "sink", "dead", "central", "--replay")
     with down(receiver):
         put_back(tmp_path / "copy", receiver.root)
@@ -145,7 +142,7 @@ def test_f72_a_ledger_put_back_by_hand_delivers_its_new_rows_and_repeats_none(
     source.flush("messages")  # not delivered when the copy is taken
     root = source.root
     source.close()
-    copy_ledger(root, tmp_path / "copy")
+    copy_of(root, tmp_path / "copy")
     with reopened(source) as lost:
         lost.append("messages", messages(20, 23))
         lost.tick("central")
@@ -170,7 +167,7 @@ def test_f72_what_was_appended_before_the_copy_and_delivered_after_it_is_no_othe
     forward(source, receiver)
     root = source.root
     source.close()
-    copy_ledger(root, tmp_path / "copy")
+    copy_of(root, tmp_path / "copy")
     with reopened(source) as first:
         first.tick("central")
     put_back(tmp_path / "copy", root)
@@ -191,7 +188,7 @@ def test_f72_a_ledger_put_back_to_before_its_first_delivery_is_noticed(
     forward(source, receiver)
     root = source.root
     source.close()
-    copy_ledger(root, tmp_path / "copy")
+    copy_of(root, tmp_path / "copy")
     with reopened(source) as lost:
         lost.append("messages", messages(20, 22))
         lost.tick("central")
@@ -285,7 +282,7 @@ def test_f75_both_sides_went_back_and_a_letter_is_stored_with_its_range_alone(
     forward(source, receiver, url=proxy.url)
     source.tick("central")
     with down(receiver):
-        copy_ledger(receiver.root, tmp_path / "copy")
+        copy_of(receiver.root, tmp_path / "copy")
     proxy.rule = refuse_part("p11")
     source.append("messages", messages(10, 13))
     source.tick("central")

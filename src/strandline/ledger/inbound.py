@@ -206,8 +206,9 @@ def _note_epoch(txn: Txn, chunk: Chunk, mark: InboundMark) -> None:
     txn.conn.execute(
         update(db.inbound_dead).where(*_is(db.inbound_dead, chunk.source), *ahead).values(epoch=chunk.epoch)
     )
-    if chunk.hole is not None and chunk.hole > chunk.since:
-        values = {"epoch": chunk.epoch, "since": min(mark.seq, chunk.since), "until": chunk.hole, "at_us": txn.at_us}
+    begins = min(mark.seq, chunk.since)
+    if chunk.hole is not None and chunk.hole > begins:
+        values = {"epoch": chunk.epoch, "since": begins, "until": chunk.hole, "at_us": txn.at_us}
         txn.conn.execute(insert(db.inbound_holes).values(**key, **values))
 
 

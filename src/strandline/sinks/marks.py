@@ -158,7 +158,8 @@ def begin(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
 
     ctx.ledger.run(work)
     fail("mark.after_commit")
-    log.warning("begins", sink=sink.name, stream=stream.text(), epoch=decision.mark.epoch, mark=decision.mark.seq)
+    tell = log.info if seen.own.mark is None else log.warning
+    tell("begins", sink=sink.name, stream=stream.text(), epoch=decision.mark.epoch, mark=decision.mark.seq)
     if decision.note is not None:
         log.warning("a rewind was lost", sink=sink.name, stream=stream.text(), note=decision.note)
 
