@@ -69,7 +69,7 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
         verdict = decide(chunk, mark, gateway, state.table.table_id)
         if verdict.above is None or chunk.dead in replayed:
             assert mark is not None, "a chunk is below a mark that does not exist"
-            return Received(0, mark.seq, mark.epoch, mark.chunk)
+            return Received(0, mark.seq, mark.epoch, chunk=mark.chunk)
         check_keeps_versions(chunk, state.table, state.schema)
         intake = Intake(ledger, state.table)
         already = _already(chunk, verdict.above, held)
@@ -172,7 +172,7 @@ def _move(txn: Txn, chunk: Chunk, mark: InboundMark | None, stored: int, gateway
         )
         counted = {"rows": marks.c.rows + stored, "at_us": txn.at_us}
         txn.conn.execute(update(marks).where(*_is(marks, chunk.source)).values(**counted))
-        return Received(stored, mark.seq, mark.epoch, mark.chunk)
+        return Received(stored, mark.seq, mark.epoch, chunk=mark.chunk)
     sent = None if mark is None else mark.chunk
     if chunk.rows:  # a sender of an older version says no digest: then nothing is known of the last rows
         sent = None if chunk.digest is None else SentChunk(chunk.since, chunk.until, chunk.digest)
@@ -193,7 +193,7 @@ def _move(txn: Txn, chunk: Chunk, mark: InboundMark | None, stored: int, gateway
     else:
         assert (mark.epoch, mark.seq) < (chunk.epoch, chunk.until), "a mark would move back"
         txn.conn.execute(update(marks).where(*_is(marks, chunk.source)).values(**values, rows=marks.c.rows + stored))
-    return Received(stored, chunk.until, chunk.epoch, sent)
+    return Received(stored, chunk.until, chunk.epoch, chunk=sent)
 
 
 def _note_epoch(txn: Txn, chunk: Chunk, mark: InboundMark) -> None:
