@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.model.sinks import Mark
+from strandline.model.sinks import Mark, Standing
 from strandline.sinks import answers
 from strandline.sinks.answers import judge, retry_after_s
 
@@ -78,3 +78,23 @@ def test_retry_after(text: str | None, seconds: float | None) -> None:
 def test_retry_after_may_be_a_date_and_one_that_has_passed_is_now() -> None:
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert retry_after_s("Wed, 21 Oct 2105 07:28:00 GMT") == 3600.0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, "<html>", {}, {"error": "no"}, {"error": {"code": "not_found"}}, {"error": {"code": "x", "detail": {}}},
+     {"error": {"code": "not_found", "message": "no such page", "hint": "", "detail": {"path": "/v1"}}}],
+)  # fmt: skip
+def test_f74_only_a_receivers_own_document_says_that_it_has_nothing(body: object) -> None:
+    """A page of a proxy, or of another server, says nothing about the stream."""
+    assert answers.no_mark_of(body) is None
+
+
+def test_f74_a_receiver_says_who_it_is_and_an_older_one_does_not() -> None:
+    """Its lake id is in the document; one that lacks the table says that, and nothing about the stream."""
+    ours = {"code": "not_found", "message": "nothing", "hint": "", "detail": {"mark": None, "lake": "central"}}
+    assert answers.no_mark_of({"error": ours}) == Standing(None, lake="central", is_lake=True, reads_back=True)
+    assert answers.no_mark_of({"error": {**ours, "detail": {"mark": None}}}) == Standing(None, is_lake=True)
+    no_table = answers.no_mark_of({"error": {**ours, "detail": {"table": "messages"}}})
+    assert no_table is not None and no_table.missing is not None
+    assert answers.standing_of({"mark": 4, "epoch": 2}) == Standing(Mark(2, 4), is_lake=True)
