@@ -44,38 +44,33 @@ class Refused(Exception):
 
 
 def after(teams: set[str], members: Rows, steps: list[Step], on_delete: dict[str, str]) -> tuple[set[str], Rows]:
-    """The state that a commit leads to, before it is checked."""
+    """The state that a commit leads to, before it is checked: a cascade happens at its statement."""
     teams_now, now = set(teams), {id: dict(row) for id, row in members.items()}
+
+    def without(column: str, id: str) -> None:
+        if on_delete[column] == "cascade":
+            for one in [one for one, row in now.items() if row[column] == id]:
+                if now.pop(one, None) is not None:
+                    without("boss", one)
+
     for step in steps:
         match step.kind:
             case "team":
                 teams_now.add(step.id)
             case "no team":
-                teams_now.discard(step.id)
+                if step.id in teams_now:
+                    teams_now.discard(step.id)
+                    without("team", step.id)
             case "put":
                 now[step.id] = dict(step.fields)
             case "delete":
-                now.pop(step.id, None)
+                if now.pop(step.id, None) is not None:
+                    without("boss", step.id)
             case "patch":
                 if step.id not in now:
                     raise NotFound("a row that is not there")
                 now[step.id] |= step.fields
-    while True:
-        there = {"team": teams_now, "boss": set(now)}
-        gone = [
-            id
-            for id, row in now.items()
-            for column, targets in there.items()
-            if on_delete[column] == "cascade"
-            and row[column] is not None
-            and row[column] not in targets
-            and row[column] in {"team": teams, "boss": set(members)}[column]
-            and members.get(id, {}).get(column) == row[column]
-        ]
-        if not gone:
-            return teams_now, now
-        for id in set(gone):
-            del now[id]
+    return teams_now, now
 
 
 def check(teams: set[str], members: Rows, bounds: tuple[int, int | None]) -> None:
@@ -105,6 +100,16 @@ NUMBERS = count()
     team_gone="cascade",
     boss_gone="cascade",
     bounds=(1, 2),
+)
+@example(
+    commits=[
+        [Step("team", "x", {}), Step("put", "a", {"email": None, "team": "x", "boss": None})],
+        [Step("put", "b", {"email": None, "team": None, "boss": "a"})],
+        [Step("no team", "x", {}), Step("team", "x", {}), Step("put", "c", {"email": "1", "team": "x", "boss": None})],
+    ],
+    team_gone="cascade",
+    boss_gone="cascade",
+    bounds=(0, 2),
 )
 def test_every_commit_is_stored_or_refused_as_the_model_says(
     lake: Lake, commits: list[list[Step]], team_gone: str, boss_gone: str, bounds: tuple[int, int | None]

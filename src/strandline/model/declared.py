@@ -62,17 +62,9 @@ class Declared:
             found |= {link.source.table.table_id, link.target.table.table_id}
         return {one: self.states[one].head.schema_version for one in sorted(found) if one in self.states}
 
-    def losing(self, tables: Iterable[str]) -> set[str]:
-        """The tables that may lose rows if these do: these, and those that refer to them and cascade."""
-        found = set(tables)
-        left = list(found)
-        while left:
-            for link in self.links_to(left.pop()):
-                source = link.source.table.table_id
-                if link.reference.on_delete == "cascade" and source not in found:
-                    found.add(source)
-                    left.append(source)
-        return found
+    def cascades(self, table_id: str) -> bool:
+        """Whether deleting a row of a table may delete others."""
+        return any(link.reference.on_delete == "cascade" for link in self.links_to(table_id))
 
     @cached_property
     def _links(self) -> tuple[dict[str, tuple[Link, ...]], dict[str, tuple[Link, ...]]]:

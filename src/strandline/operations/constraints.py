@@ -1,8 +1,9 @@
 """Whether what a commit changes keeps the constraints of all tables: one evaluator for mutations, loads and merges.
 
 It is given the changed rows of all tables, as they were and as they will be, and a way to look others up. A commit is
-judged as a whole, by what is there after it: two rows may swap a unique value. Deletions that cascade are added to it
-first. The cost follows the change: a row that does not change what a rule is about is not looked at for that rule.
+judged as a whole, by what is there after it: two rows may swap a unique value. Nothing is added to it here: what a
+mutation's deletes take with them is among its changes already (`cascades`), and merges and loads take nothing with
+them. The cost follows the change: a row that does not change what a rule is about is not looked at for that rule.
 
 What was found by value is protected like keys are. A claim is the hash of a unique value, or of a reference with the
 key it names; who takes or gives up one writes it, and who relied on what others did not do has read it.
@@ -83,21 +84,20 @@ class Judged:
         noted.update((claim_hash(rule, columns, value), None) for value in values)
 
 
-def judge(declared: Declared, changes: Changes, look: LookUp) -> Judged:
+def judge(declared: Declared, changes: Changes, look: LookUp, judged: Judged | None = None) -> Judged:
     """Judge a commit as a whole: what it depends on, or an error that lists what it breaks.
 
-    Rows that are deleted because they refer to deleted ones are added to `changes`.
+    `judged` has what it depends on already.
     """
-    judging = examine(declared, changes, look)
+    judging = examine(declared, changes, look, judged)
     if judging.violations:
         raise refusal(judging.violations, only_rows=judging.only_rows)
     return judging.judged
 
 
-def examine(declared: Declared, changes: Changes, look: LookUp) -> Judging:
+def examine(declared: Declared, changes: Changes, look: LookUp, judged: Judged | None = None) -> Judging:
     """The same, with all that is broken listed."""
-    judging = Judging(declared, changes, look)
-    judging.cascade()
+    judging = Judging(declared, changes, look, judged)
     by_table: dict[str, list[RowChange]] = {}
     for change in changes.values():
         by_table.setdefault(change.state.table.table_id, []).append(change)
@@ -108,7 +108,7 @@ def examine(declared: Declared, changes: Changes, look: LookUp) -> Judging:
             judging.unique(state, unique, rows)
         for link in declared.links_from(table_id):
             judging.references(link, rows)
-    judging.restrict()
+    judging.orphans()
     judging.counts()
     return judging
 
@@ -116,48 +116,29 @@ def examine(declared: Declared, changes: Changes, look: LookUp) -> Judging:
 class Judging:
     """One commit while it is judged; each violation with its table and its row's key."""
 
-    def __init__(self, declared: Declared, changes: Changes, look: LookUp) -> None:
+    def __init__(self, declared: Declared, changes: Changes, look: LookUp, judged: Judged | None = None) -> None:
         self.declared = declared
         self.changes = changes
         self.look = look
-        self.judged = Judged()
+        self.judged = judged or Judged()
         self.violations: list[Violation] = []
         self.states: list[TableState] = []
         self.keys: list[Row] = []
+        self.orphaned: list[tuple[TableState, Found]] = []
         self.only_rows = True
 
-    def cascade(self) -> None:
-        """Delete what refers to deleted rows, and what refers to that, as far as references cascade."""
-        done: set[tuple[str, bytes]] = set()
-        while gone := [change for change in self.changes.values() if change.at not in done and _is_deleted(change)]:
-            done.update(change.at for change in gone)
-            for link, keys in self._referred(gone, "cascade"):
-                for found in self._referring(link, keys):
-                    at = link.source.table.table_id, found.hash
-                    if at in self.changes:
-                        self.changes[at].after = None
-                        continue
-                    self.look.ask(link.source, {found.hash: found.key})
-                    version = self.look.get(*at)
-                    # Not there: it came after what this commit starts from, and the claim that was read tells.
-                    if version is not None and version.row is not None:
-                        self.changes[at] = RowChange(link.source, found.hash, found.key, version.row, None)
-
-    def restrict(self) -> None:
-        """Find the rows that refer to deleted ones, and forbid that."""
+    def orphans(self) -> None:
+        """Find the rows that refer to deleted ones, and forbid that, whatever their reference does at a delete."""
         gone = [change for change in self.changes.values() if _is_deleted(change)]
-        for link, keys in self._referred(gone, "restrict"):
-            for found in self._referring(link, keys):
-                reason = f"still refers to a deleted row of {link.target.table.name!r}"
-                self._tell(link.source, found.key, link.reference, found.value, reason, -1)
-
-    def _referred(self, gone: Sequence[RowChange], on_delete: str) -> Iterator[tuple[Link, list[Values]]]:
-        """The references to tables with deleted rows, each with the keys of these."""
         for table_id in {change.state.table.table_id: None for change in gone}:
+            keys = [key_values(change.key) for change in gone if change.state.table.table_id == table_id]
             for link in self.declared.links_to(table_id):
-                if link.reference.on_delete == on_delete:
-                    keys = [change for change in gone if change.state.table.table_id == table_id]
-                    yield link, [tuple(one[0].as_py() for one in change.key.values()) for change in keys]
+                for found in self._referring(link, keys):
+                    reason = f"still refers to a deleted row of {link.target.table.name!r}"
+                    change = self.changes.get((link.source.table.table_id, found.hash))
+                    place = change.place if change is not None else -1
+                    self.orphaned.append((link.source, found))
+                    self._tell(link.source, found.key, link.reference, found.value, reason, place)
 
     def _referring(self, link: Link, keys: Sequence[Values]) -> Iterator[Found]:
         """The rows that refer to these keys, and still do after the commit."""
@@ -165,7 +146,7 @@ class Judging:
         self.judged.read(link.source, "reference", columns, keys)
         for found in self.look.having(link.source, columns, keys):
             change = self.changes.get((link.source.table.table_id, found.hash))
-            if change is None or _values([change.after], link.source, columns)[0] == found.value:
+            if change is None or values_of([change.after], link.source, columns)[0] == found.value:
                 yield found
 
     def row_rules(self, state: TableState, rows: Sequence[RowChange]) -> None:
@@ -180,8 +161,8 @@ class Judging:
 
     def unique(self, state: TableState, rule: Unique, rows: Sequence[RowChange]) -> None:
         """No value is taken twice: among the changed rows, and by others."""
-        after = _values([change.after for change in rows], state, rule.columns)
-        before = _values([change.before for change in rows], state, rule.columns)
+        after = values_of([change.after for change in rows], state, rule.columns)
+        before = values_of([change.before for change in rows], state, rule.columns)
         holders: dict[Values, list[RowChange]] = {}
         taken: dict[Values, RowChange] = {}
         for change, had, has in zip(rows, before, after, strict=True):
@@ -206,8 +187,8 @@ class Judging:
         columns = link.reference.columns
         made: list[tuple[RowChange, Values, bytes]] = []
         moved: list[Values] = []
-        after = _values([change.after for change in rows], link.source, columns)
-        before = _values([change.before for change in rows], link.source, columns)
+        after = values_of([change.after for change in rows], link.source, columns)
+        before = values_of([change.before for change in rows], link.source, columns)
         for change, had, has in zip(rows, before, after, strict=True):
             if has != had:
                 moved += [value for value in (had, has) if value is not None]
@@ -249,8 +230,8 @@ class Judging:
 
     def _count(self, link: Link) -> None:
         columns, rows = link.reference.columns, self._changed(link.source)
-        after = _values([change.after for change in rows], link.source, columns)
-        before = _values([change.before for change in rows], link.source, columns)
+        after = values_of([change.after for change in rows], link.source, columns)
+        before = values_of([change.before for change in rows], link.source, columns)
         touched: dict[Values, RowChange | None] = {}
         for change, had, has in zip(rows, before, after, strict=True):
             if has != had:
@@ -258,7 +239,7 @@ class Judging:
                 touched.update({has: change} if has is not None else {})
         for change in self._changed(link.target):
             if change.before is None and change.after is not None and any(rule.low for rule in link.counts):
-                touched.setdefault(tuple(one[0].as_py() for one in change.key.values()), None)
+                touched.setdefault(key_values(change.key), None)
         if not touched:
             return
         self.judged.read(link.source, "reference", columns, list(touched))
@@ -297,7 +278,12 @@ def _is_deleted(change: RowChange) -> bool:
     return change.before is not None and change.after is None
 
 
-def _values(rows: Sequence[Row | None], state: TableState, columns: Sequence[str]) -> list[Values | None]:
+def key_values(key: Row) -> Values:
+    """A key's values, in the order of its columns."""
+    return tuple(one[0].as_py() for one in key.values())
+
+
+def values_of(rows: Sequence[Row | None], state: TableState, columns: Sequence[str]) -> list[Values | None]:
     """What rows have in some columns; None where there is no row, or a null in one of them."""
     lists = [_column(rows, state, name).to_pylist() for name in columns]
     return [None if None in value else value for value in zip(*lists, strict=True)]
@@ -314,7 +300,7 @@ def _arrays(value: Values, state: TableState) -> list[pa.Array]:
 
 
 def _shown(key: Row) -> str:
-    return shown_key([value[0].as_py() for value in key.values()])
+    return shown_key(key_values(key))
 
 
 def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows | Conflict:

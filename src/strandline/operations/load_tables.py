@@ -110,7 +110,7 @@ class LoadTables:
     commit_id: str = field(default_factory=new_id)
 
     def cover(self, conn: Connection) -> Coverage | None:
-        """The tables that it writes, those that may lose rows with them, and all that these are joined to.
+        """The tables that it writes, and all that these are joined to.
 
         Nothing, if another process has done it meanwhile.
         """
@@ -119,7 +119,7 @@ class LoadTables:
             return None
         declared = self._declared(conn)
         refuse_protected(self.branch, protected=is_protected(conn, declared.branch_id))
-        scopes = [scope_of(declared.states[one]) for one in declared.joined(_written(declared, self.plan))]
+        scopes = [scope_of(declared.states[one]) for one in declared.joined(self.plan.parts)]
         return Coverage(declared.branch_id, tuple(scopes))
 
     def _declared(self, conn: Connection) -> Declared:
@@ -142,7 +142,7 @@ class LoadTables:
             self._refuse_taken(declared, coming, reserved)
             self._refuse_broken(coming, reserved)
             staged = []
-            for table_id in sorted({*self.plan.parts, *coming.losing}):
+            for table_id in sorted(self.plan.parts):
                 puts, goes = coming.puts(table_id), coming.goes(table_id)
                 if puts or goes:
                     one = Staged(declared.states[table_id], StagedRows(None), puts, goes)
@@ -159,12 +159,12 @@ class LoadTables:
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
             declared = self._declared(txn.conn)
-            losing = _losing(declared, self.plan)
-            if {*declared.joined(_written(declared, self.plan))} != {one.table_id for one in running.intent.scopes}:
+            if {*declared.joined(self.plan.parts)} != {one.table_id for one in running.intent.scopes}:
                 raise _moved()
             for scope in running.intent.scopes:
                 state, rows = declared.states[scope.table_id], self.plan.rows(scope.table_id)
-                going = state.head.books.log + sum(ref.rows for ref in state.tail) if scope.table_id in losing else 0
+                loses = self.plan.whole and scope.table_id in self.plan.parts
+                going = state.head.books.log + sum(ref.rows for ref in state.tail) if loses else 0
                 first = reservations.reserve(txn, running.op_id, scope.branch_id, scope.table_id, rows + going)
                 reserved[scope.table_id] = _Reserved(first, first + rows, going)
             fail("reserve.before_commit")
@@ -321,7 +321,7 @@ class LoadTables:
             "first_seq": min((one.first_seq for one in staged if one.first_seq is not None), default=None),
             "last_seq": max((one.last_seq for one in staged), default=None),
         }
-        written = _written(declared, self.plan)
+        written = sorted(self.plan.parts)
         progress = {"load_id": self.plan.load_id, "since": 0, "parts_done": 0, "finished": True, "answer": answer}
         commit = CommitDraft(self.kind, f"load {rows} rows", tables, self.commit_id) if staged else None
         return Effects(
@@ -352,16 +352,6 @@ def staged_effect(staged: Staged) -> TableEffect:
         barrier=True,
         unhashed=True,
     )
-
-
-def _losing(declared: Declared, plan: TablesPlan) -> set[str]:
-    """The tables that may lose rows."""
-    return declared.losing(plan.parts) if plan.whole else set()
-
-
-def _written(declared: Declared, plan: TablesPlan) -> list[str]:
-    """The tables that may be written."""
-    return sorted({*plan.parts, *_losing(declared, plan)})
 
 
 def _numbered(parts: Sequence[KeyedPart], reserved: _Reserved) -> list[NumberedFile]:

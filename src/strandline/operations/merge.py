@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +23,7 @@ from strandline.errors import BadRequest, Busy, Conflict, MergeConflict
 from strandline.failpoints import fail
 from strandline.ledger.adoption import Adoption, can_adopt
 from strandline.ledger.appends import Append
-from strandline.ledger.bases import Base, HeadNow
+from strandline.ledger.bases import HeadNow
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.history import Graph
@@ -36,22 +35,22 @@ from strandline.model.commits import MERGE, Commit
 from strandline.model.constraints import Cardinality
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
-from strandline.model.keys import key_hash, key_hashes, shown_key
+from strandline.model.keys import key_hashes, shown_key
 from strandline.model.merge import Merged, Resolution, RowConflict, key_text, tables_of
 from strandline.model.migration import refers
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.model.violations import Violation
-from strandline.model.wire import to_json_lines
-from strandline.operations.constraints import Changes, Judged, RowChange, examine
+from strandline.operations.constraints import Judged, RowChange
+from strandline.operations.merge_judging import MergePlan, conflict_kind, examined
 from strandline.operations.merge_rows import Sides, TableMerge
-from strandline.operations.merge_schemas import Line, Schemas, merged_schemas
+from strandline.operations.merge_schemas import Line, merged_schemas
 from strandline.operations.mutate import give_way, table_change
 from strandline.views.breaking import breaking, newly_broken
 from strandline.views.diff import Written, said
 from strandline.views.looking import Looking
-from strandline.views.versions import Versions, row_at
+from strandline.views.versions import Versions
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -76,28 +75,6 @@ class Request:
     message: str
     resolution: Resolution = field(default_factory=Resolution)
     dry_run: bool = False
-
-
-@dataclass
-class _Plan:
-    """What a merge comes to, on two branches as they were looked at.
-
-    `coming` are tables that the target does not have yet and that refer to others or are referred to, with their rows;
-    `seen` are those of the target all of whose rows were looked at.
-    """
-
-    base: Base
-    source_id: str
-    source_tip: str
-    declared: Declared
-    is_ahead: bool = False
-    tables: list[TableMerge] = field(default_factory=list)
-    adopted: list[Adoption] = field(default_factory=list)
-    schemas: Schemas = field(default_factory=Schemas)
-    coming: list[tuple[TableState, pa.Table]] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    conflicts: list[RowConflict] = field(default_factory=list)
-    barriers: dict[str, int] = field(default_factory=dict)
 
 
 class Merger:
@@ -159,7 +136,7 @@ class Merger:
         from strandline.operations.merge_tables import MergeTables, Planned
         from strandline.operations.steps import run
 
-        found: list[tuple[View, View, _Plan, Mutation]] = []
+        found: list[tuple[View, View, MergePlan, Mutation]] = []
 
         def plan_again() -> Planned | None:
             source, target = self._view(request.source, None), self._view(request.into, None)
@@ -203,7 +180,7 @@ class Merger:
         target: View,
         outcome: Any,
         commit: str | None,
-        plan: _Plan | None = None,
+        plan: MergePlan | None = None,
         mutation: Mutation | None = None,
     ) -> Merged:
         tables = {one.append.table: one.append.rows for one in mutation.changes} if mutation else {}
@@ -220,7 +197,7 @@ class Merger:
             rows_read=sum(one.looked_at for one in plan.tables) if plan else 0,
         )
 
-    def _plan(self, request: Request, source: View, target: View, *, adopting: bool) -> _Plan | None:
+    def _plan(self, request: Request, source: View, target: View, *, adopting: bool) -> MergePlan | None:
         """What the merge comes to; None where the source has nothing new."""
         theirs, ours = source.base.tip, target.base.tip
         if theirs is None:
@@ -261,7 +238,6 @@ class Merger:
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [one for table in plan.tables for one in (*table.conflicts, *_lacking(table))]
         plan.conflicts += _broken(plan, here, target.beside([state for state, _ in plan.coming]))
-        _refuse_unknown(request.resolution, plan)
         return plan
 
     def _written(
@@ -276,7 +252,7 @@ class Merger:
     def _adoption(
         self,
         conn: Any,
-        plan: _Plan,
+        plan: MergePlan,
         source: View,
         target: View,
         name: str,
@@ -296,12 +272,13 @@ class Merger:
         found = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
         return Adoption(table_id, name, rows, last_seq) if found else None
 
-    def _judged(self, request: Request, plan: _Plan) -> Mutation:
+    def _judged(self, request: Request, plan: MergePlan) -> Mutation:
         """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
         commit_id = new_id()
         coming = {state.table.table_id for state, _ in plan.coming}
         look = Looking(self._ledger, request.into, Versions(plan.base), coming)
-        judged, changes = _examined(plan, look)
+        judged, changes = examined(plan, look, request.resolution)
+        _refuse_unknown(request.resolution, plan)
         kept = [one for one in plan.tables if one.written.num_rows]
         if changes is None:
             written = [_batch_change(one, request.actor, commit_id) for one in kept]
@@ -330,7 +307,7 @@ class Merger:
         )
 
 
-def _refusal(request: Request, plan: _Plan) -> MergeConflict:
+def _refusal(request: Request, plan: MergePlan) -> MergeConflict:
     return MergeConflict(
         f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
         hint="Look at them with `strand merge --dry-run`, and decide with --ours, --theirs or --resolve FILE.",
@@ -350,14 +327,14 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
     return base == ours and (ours is None or graph.has_on_line(theirs, graph.commit(ours)))
 
 
-def _is_linked(plan: _Plan, source: View, name: str) -> bool:
+def _is_linked(plan: MergePlan, source: View, name: str) -> bool:
     """Whether a table refers to others or is referred to, as either side declares it."""
     theirs = Declared.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
     table_id = source.state(name).table.table_id
     return any(one.links_from(table_id) or one.links_to(table_id) for one in (plan.declared, theirs))
 
 
-def _coming(plan: _Plan, source: View) -> list[tuple[TableState, pa.Table]]:
+def _coming(plan: MergePlan, source: View) -> list[tuple[TableState, pa.Table]]:
     """The new tables that are judged with what is there: all their rows are new to the target."""
     names = [one.table for one in plan.adopted if one.last_seq is None and _is_linked(plan, source, one.table)]
     states = [source.state(name) for name in names]
@@ -378,10 +355,11 @@ def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None
         )
 
 
-def _refuse_unknown(resolution: Resolution, plan: _Plan) -> None:
+def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
     """BadRequest where a file decides on what is no conflict."""
     known = {(one.state.table.name, key) for one in plan.tables for key in one.decided()}
-    known |= {(name, key_text({})) for name in plan.schemas.disputed}
+    known |= {(name, key_text({})) for name in plan.schemas.disputed} | plan.given_up
+    known |= {(one.table, key_text(one.key)) for one in plan.conflicts}
     for table, key in resolution.rows:
         if (table, key) not in known:
             raise BadRequest(
@@ -394,12 +372,12 @@ def _refuse_unknown(resolution: Resolution, plan: _Plan) -> None:
             raise BadRequest(f"the resolution file decides on table {table!r}, which is not in conflict")
 
 
-def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> _Plan:
+def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> MergePlan:
     every = target.whole()
     heads = {every.state(name).table.table_id: HeadNow.of(every.state(name)) for name in every.tables}
     base = replace(target.base, heads=heads)
     declared = Declared.of(base.branch_id, base.shape, [target.state(name) for name in target.tables])
-    return _Plan(base, source.base.branch_id, tip, declared, is_ahead)
+    return MergePlan(base, source.base.branch_id, tip, declared, is_ahead)
 
 
 def _keyed(source: View, made: Sequence[Commit]) -> list[str]:
@@ -418,7 +396,7 @@ def _lacking(table: TableMerge) -> Iterator[RowConflict]:
                 yield RowConflict("value_violation", table.state.table.name, key, (column.name,), None, None, None)
 
 
-def _broken(plan: _Plan, before: View, after: View) -> Iterator[RowConflict]:
+def _broken(plan: MergePlan, before: View, after: View) -> Iterator[RowConflict]:
     """What the source has come to declare, and rows of the target break that the merge does not write.
 
     It is a conflict about the schema, so it has no key; the rows are among ours, and the rule is theirs.
@@ -427,10 +405,12 @@ def _broken(plan: _Plan, before: View, after: View) -> Iterator[RowConflict]:
     for one in [*_newly_broken(plan, before, after), *_too_few(plan, after)]:
         broken.setdefault((one.table, one.rule, one.field), []).append(one.key)
     for (name, rule, fields), rows in broken.items():
-        yield RowConflict(_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule})
+        yield RowConflict(
+            conflict_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule}
+        )
 
 
-def _newly_broken(plan: _Plan, before: View, after: View) -> Iterator[Violation]:
+def _newly_broken(plan: MergePlan, before: View, after: View) -> Iterator[Violation]:
     """Rows that break what a schema says that the merge brings."""
     coming = {state.table.name for state, _ in plan.coming}
     for table in plan.tables:
@@ -443,7 +423,7 @@ def _newly_broken(plan: _Plan, before: View, after: View) -> Iterator[Violation]
                     yield one
 
 
-def _too_few(plan: _Plan, after: View) -> Iterator[Violation]:
+def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
     """Rows of the target that a new table refers to less often than it must; those that the merge makes are judged."""
     gone = {
         (one.state.table.name, key)
@@ -457,7 +437,7 @@ def _too_few(plan: _Plan, after: View) -> Iterator[Violation]:
                 yield from (one for one, _ in breaking(after, state, rule) if (one.table, one.key) not in gone)
 
 
-def _note_seen(plan: _Plan, after: View, state: TableState) -> None:
+def _note_seen(plan: MergePlan, after: View, state: TableState) -> None:
     """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
     seen = [state, *map(after.state, refers(state.schema))]
     plan.seen |= {one.table.table_id for one in seen} & plan.base.heads.keys()
@@ -466,81 +446,6 @@ def _note_seen(plan: _Plan, after: View, state: TableState) -> None:
 def _shown_keys(rows: pa.Table, state: TableState) -> set[str]:
     keys = [rows.column(name).to_pylist() for name in state.table.key]
     return {shown_key(one) for one in zip(*keys, strict=True)}
-
-
-def _examined(plan: _Plan, look: Looking) -> tuple[Judged, Changes | None]:
-    """Judge the merged rows, if any of the tables declares anything; what breaks a rule is a conflict."""
-    declared = plan.declared
-    if plan.schemas.brought or plan.coming:
-        others = [*(one.state for one in plan.tables), *(state for state, _ in plan.coming)]
-        gone = [table_id for table_id, one in plan.schemas.brought.items() if one.schema.dropped]
-        states = dict(declared.states) | {one.table.table_id: one for one in others}
-        states = {table_id: state for table_id, state in states.items() if table_id not in gone}
-        declared = Declared(declared.branch_id, declared.shape, states)
-    ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
-    ids += [state.table.table_id for state, _ in plan.coming]
-    if not any(declared.depends(one) or declared.states[one].schema.constraints for one in ids):
-        return Judged(), None
-    changes: Changes = {}
-    for table in plan.tables:
-        for change in _row_changes(table):
-            changes[change.at] = change
-    for state, rows in plan.coming:
-        for change in _row_changes(TableMerge(state, rows, rows.slice(0, 0), 0)):
-            changes[change.at] = change
-    found = examine(declared, changes, look)
-    coming = {state.table.table_id for state, _ in plan.coming}
-    for lost in changes.values():
-        if lost.after is None and lost.state.table.table_id in coming:  # it is taken whole, or not at all
-            named = _image(lost.key, lost.state) or {}
-            plan.conflicts.append(RowConflict("orphan_edge", lost.state.table.name, named, (), None, None, None))
-    for violation, state, key in zip(found.violations, found.states, found.keys, strict=True):
-        told = pa.Table.from_arrays(list(key.values()), names=list(key))
-        named = orjson.loads(next(iter(to_json_lines(told, state.schema))))
-        at = state.table.table_id, key_hash([one[0].as_py() for one in key.values()])
-        met = changes.get(at)
-        plan.conflicts.append(
-            RowConflict(
-                _kind(violation.rule),
-                violation.table,
-                named,
-                tuple(violation.field.split(", ")),
-                None,
-                _image(met.before if met else None, state),
-                _image(met.after if met else None, state),
-            )
-        )
-    return found.judged, changes
-
-
-_KINDS = {"reference": "orphan_edge", "unique": "unique_violation", "cardinality": "cardinality_violation"}
-
-
-def _kind(rule: str) -> str:
-    return _KINDS.get(rule.split("(", maxsplit=1)[0], "value_violation")
-
-
-def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    told = pa.Table.from_arrays(list(row.values()), names=list(row))
-    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(told, state.schema))))
-    return document
-
-
-def _row_changes(table: TableMerge) -> Iterator[RowChange]:
-    key = list(table.state.table.key)
-    columns = [name for name in table.written.schema.names if name != REMOVED]
-    before: dict[bytes, Mapping[str, Any]] = {}
-    for batch in table.present.to_batches():
-        for place, values in enumerate(batch.select(key).to_pylist()):
-            before[key_hash(list(values.values()))] = row_at(batch, place, columns)
-    for batch in table.written.to_batches():
-        for place, values in enumerate(batch.select(key).to_pylist()):
-            found = key_hash(list(values.values()))
-            gone = batch.column(REMOVED)[place].as_py()
-            after = None if gone else row_at(batch, place, columns)
-            yield RowChange(table.state, found, row_at(batch, place, key), before.get(found), after)
 
 
 def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
@@ -556,7 +461,7 @@ def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
     return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
 
 
-def _reads(plan: _Plan, look: Looking, judged: Judged) -> Iterator[TableRead]:
+def _reads(plan: MergePlan, look: Looking, judged: Judged) -> Iterator[TableRead]:
     """What the merge depends on: the rows it met, and of tables that it takes over that nothing was written."""
     for one in plan.adopted:
         if one.last_seq is not None:

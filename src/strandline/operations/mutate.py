@@ -55,6 +55,7 @@ from strandline.model.mutations import Delete, Expectation, HeadIs, Patch, Put, 
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
+from strandline.operations.cascades import Cascades
 from strandline.operations.constraints import Changes, Judged, RowChange, judge
 from strandline.operations.context import Context
 from strandline.operations.recovery import recover
@@ -435,10 +436,11 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
         if state.head.branch_id != base.branch_id or state.table.table_id not in declared.states:
             raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
     _check_expectations(request, look, declared)
-    changes = _applied_all(request, look)
+    relied = Judged()
+    changes = _applied_all(request, look, declared, relied)
     for state in request.whole:
         _delete_others(state, changes, look, declared)
-    judged = judge(declared, changes, look)
+    judged = judge(declared, changes, look, relied)
     commit_id = new_id()
     written: dict[str, list[RowChange]] = {}
     for change in changes.values():
@@ -464,10 +466,13 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     )
 
 
-def _applied_all(request: Request, look: Looking) -> Changes:
-    """Every row that the statements change, as it was and as it is after the last of them."""
+def _applied_all(request: Request, look: Looking, declared: Declared, relied: Judged) -> Changes:
+    """Every row that the statements change, as it was and is after the last; a delete takes what refers to it along."""
     changes: Changes = {}
     taken: list[tuple[Change, Version | None]] = []
+    cascades = Cascades(declared, changes, look, relied)
+    deletes = [one for one in request.changes if one.kind == "delete" and declared.cascades(one.state.table.table_id)]
+    cascades.expect(RowChange(one.state, one.hash, one.key, None, None) for one in deletes)
     for change in request.changes:
         at = change.state.table.table_id, change.hash
         known = look.get(*at)
@@ -478,7 +483,12 @@ def _applied_all(request: Request, look: Looking) -> Changes:
         if change.kind == "insert" and found.after is not None:
             taken.append((change, known))
         else:
+            was_there = found.after is not None
             found.place, found.after = change.place, _applied(change, found.after)
+            if deletes:
+                cascades.note(found)
+            if change.kind == "delete" and was_there:
+                cascades.follow(found)
     if taken:
         raise _key_exists(taken)
     return changes
@@ -504,9 +514,8 @@ def _delete_others(state: TableState, changes: Changes, look: Looking, declared:
     table_id = state.table.table_id
     others = [one for one in look.having(state, state.table.key, None) if (table_id, one.hash) not in changes]
     if len(others) > MOST_ROWS:
-        raise TooLarge(
-            f"{len(others)} rows of {state.table.name!r} would be deleted at once", hint=f"At most {MOST_ROWS} are."
-        )
+        message = f"{len(others)} rows of {state.table.name!r} would be deleted at once"
+        raise TooLarge(message, hint=f"At most {MOST_ROWS} are.")
     if declared.depends(table_id):
         look.ask(state, {one.hash: one.key for one in others})
     for one in others:

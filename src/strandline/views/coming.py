@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Constraint, Reference, Unique
-from strandline.model.declared import Declared, Link
+from strandline.model.declared import Declared
 from strandline.model.row_rules import ROW_RULES
 from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
@@ -79,51 +79,20 @@ class Coming:
     # -- what comes and what goes --------------------------------------------------------------------------------------
 
     def find(self) -> None:
-        """Find the rows that count of those that come, the last of each key; and those that go."""
+        """Find the rows that count of those that come, the last of each key; and those that go.
+
+        These go as if nothing cascaded: what refers to one of them breaks its rule, and nobody has asked to delete it.
+        """
         for table_id, one in self._incoming.items():
             key = _names(one.state.table.key)
             relations.define(self._connection, _in("loaded", table_id), self._loaded(one))
             last = f"SELECT {key}, max({SEQ}) AS {SEQ} FROM {_of('loaded', table_id)} GROUP BY {key}"
             self._keep("last", table_id, last)
             self._puts[table_id] = self._count(_of("last", table_id))
-        self._losing = self._declared.losing(table_id for table_id, one in self._incoming.items() if one.whole)
-        for table_id in sorted(self._losing):
-            key = _names(self._state(table_id).table.key)
-            self._keep("gone", table_id, f"SELECT {key} FROM {self._now(table_id)} WHERE false")
-        for table_id, one in self._incoming.items():
             if one.whole:
-                key = _names(one.state.table.key)
-                kept = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
-                self._keep_more("gone", table_id, f"SELECT {key} FROM {kept}")
-        self._cascade()
-
-    def _cascade(self) -> None:
-        """Let go what refers to rows that go, and what refers to that, as far as references cascade."""
-        links = [
-            link
-            for table_id in sorted(self._losing)
-            for link in self._declared.links_to(table_id)
-            if link.reference.on_delete == "cascade"
-        ]
-        while links and sum(self._cascade_once(link) for link in links):
-            pass
-
-    def _cascade_once(self, link: Link) -> int:
-        source, target = link.source.table, link.target.table
-        columns = link.reference.columns
-        names = ", ".join(f"s.{quote_name(name)}" for name in source.key)
-        to = " AND ".join(
-            f"s.{quote_name(one)} = g.{quote_name(key)}" for one, key in zip(columns, target.key, strict=True)
-        )
-        # One that comes without the reference, or with another one, stays.
-        same = " AND ".join(f"s.{quote_name(one)} = f.{quote_name(one)}" for one in (*source.key, *columns))
-        rows = (
-            f"{self._now(source.table_id)} s SEMI JOIN {_of('gone', target.table_id)} g ON {to} "
-            f"SEMI JOIN {self._then(source.table_id)} f ON {same}"
-        )
-        before = self._count(_of("gone", source.table_id))
-        self._keep_more("gone", source.table_id, f"SELECT DISTINCT {names} FROM {rows}")
-        return self._count(_of("gone", source.table_id)) - before
+                self._losing.add(table_id)
+                others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
+                self._keep("gone", table_id, f"SELECT {key} FROM {others}")
 
     def taken(self, table_id: str) -> tuple[list[Taken], int]:
         """The first rows that come and whose keys are there, before them or by them; and how many there are."""
@@ -143,32 +112,20 @@ class Coming:
 
     def puts(self, table_id: str) -> int:
         """How many rows a table gets."""
-        if table_id not in self._incoming:
-            return 0
-        return self._puts[table_id] - (self._count(self._put_and_gone(table_id)) if table_id in self._losing else 0)
+        return self._puts[table_id]
 
     def goes(self, table_id: str) -> int:
         """How many rows a table loses."""
         return self._count(_of("gone", table_id)) if table_id in self._losing else 0
 
-    @property
-    def losing(self) -> set[str]:
-        """The tables that may lose rows."""
-        return self._losing
-
     def left_out(self, table_id: str, first_seq: int, last_seq: int) -> Iterator[pa.RecordBatch]:
-        """The seqs in a range of rows that come and don't count: a later one has their key, or a cascade took them."""
-        one = self._incoming[table_id]
-        parts: list[str] = []
-        if self._puts[table_id] < one.rows:
-            last = f"{_of('loaded', table_id)} ANTI JOIN {_of('last', table_id)} USING ({SEQ})"
-            parts.append(f"SELECT {SEQ} FROM {last}")
-        if table_id in self._losing:
-            parts.append(f"SELECT {SEQ} FROM {self._put_and_gone(table_id)}")
-        if not parts:
+        """The seqs in a range of rows that come and don't count: a later one has their key."""
+        if self._puts[table_id] == self._incoming[table_id].rows:
             return iter(())
-        found = f"SELECT {SEQ} FROM ({relations.together(parts)}) WHERE {SEQ} BETWEEN {first_seq} AND {last_seq}"
-        return self._batches(f"{found} ORDER BY {SEQ}")
+        earlier = f"{_of('loaded', table_id)} ANTI JOIN {_of('last', table_id)} USING ({SEQ})"
+        return self._batches(
+            f"SELECT {SEQ} FROM {earlier} WHERE {SEQ} BETWEEN {first_seq} AND {last_seq} ORDER BY {SEQ}"
+        )
 
     def removed(self, table_id: str, first_seq: int) -> Iterator[pa.RecordBatch]:
         """The keys of the rows that go, by their names in data files, with seqs from this one on."""
@@ -278,21 +235,11 @@ class Coming:
             if not one.whole:
                 others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
                 rows = f"SELECT {columns} FROM {others} UNION ALL {rows}"
-        if table_id in self._losing:
-            rows = f"SELECT * FROM ({rows}) ANTI JOIN {_of('gone', table_id)} USING ({key})"
         return rows
-
-    def _put_and_gone(self, table_id: str) -> str:
-        key = _names(self._state(table_id).table.key)
-        return f"{_of('last', table_id)} SEMI JOIN {_of('gone', table_id)} USING ({key})"
 
     def _keep(self, what: str, table_id: str, query: str) -> None:
         with sandbox.interruptible():
             relations.keep(self._connection, _in(what, table_id), query)
-
-    def _keep_more(self, what: str, table_id: str, query: str) -> None:
-        with sandbox.interruptible():
-            relations.keep_more(self._connection, _in(what, table_id), query)
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with sandbox.interruptible():

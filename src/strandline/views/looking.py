@@ -82,6 +82,7 @@ class Looking:
             raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved") from error
         if view.state(state.table.name).head.schema_version != state.head.schema_version:
             raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
+        view = view.under({state.table.table_id: state.schema})  # a merge may bring another one
         wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
         found: list[Found] = []
         for batch in view.having(state.table.name, names, asked).cast(wanted).to_batches():
