@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from strandline.engines.duck.equality import differ
 from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
 from strandline.model.types import REMOVED, SEQ
 
@@ -20,7 +21,7 @@ def differences(before: pa.Table, after: pa.Table, key: Sequence[str], values: S
     using = f"USING ({', '.join(map(quote_name, key))})"
     first = quote_name(key[0])
     pairs = [(f"b.{quote_name(name)}", f"a.{quote_name(name)}", name) for name in values]
-    differs = [f"{one} IS DISTINCT FROM {other}" for one, other, _ in pairs]
+    differs = [differ(one, other, after.schema.field(name).type) for one, other, name in pairs]
     named = ", ".join(
         f"CASE WHEN {text} THEN {quote_text(pair[2])} END" for text, pair in zip(differs, pairs, strict=True)
     )

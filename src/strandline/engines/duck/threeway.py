@@ -1,13 +1,17 @@
 """The three-way merge of rows, as one query: what a side changed, against what the other has and what both began with.
 
-Values are compared by DuckDB, so a merge of many rows costs one scan of them and no Python for each.
+Values are compared by DuckDB, so a merge of many rows costs one scan of them and no Python for each; `equality` says
+what is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strandline.engines.duck.compare import differences
+from strandline.engines.duck.equality import differ, same
 from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
 from strandline.model.types import REMOVED
 
@@ -48,7 +52,8 @@ def merge_rows(
     for name, rows in [*sides.items(), ("both", both), ("choices", choices)]:
         connection.register(f"strand_{name}", rows)
     with interruptible():
-        return connection.sql(_query(key, values)).to_arrow_table()
+        types = [sides[CHANGED].schema.field(name).type for name in values]
+        return connection.sql(_Query(key, values, types).text()).to_arrow_table()
 
 
 def shared_keys(keys: pa.Table, others: pa.Table) -> pa.Table:
@@ -81,85 +86,91 @@ def _joined(how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
 
 def differing_keys(one: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Table:
     """The keys of rows that are not the same in both."""
-    columns = ", ".join(map(quote_name, key))
-    only = "SELECT * FROM strand_{} EXCEPT SELECT * FROM strand_{}"
-    with scratch() as connection:
-        connection.register("strand_one", one)
-        connection.register("strand_other", other)
-        parts = [f"SELECT {columns} FROM ({only.format(*pair)})" for pair in (("one", "other"), ("other", "one"))]
-        return connection.sql(" UNION ".join(parts)).to_arrow_table()
+    values = [name for name in one.schema.names if name not in key]
+    return differences(one, other, key, values).select(list(key))
 
 
 def _using(names: Sequence[str]) -> str:
     return f"USING ({', '.join(map(quote_name, names))})"
 
 
-def _query(key: Sequence[str], values: Sequence[str]) -> str:
-    on = _using(key)
-    first = quote_name(key[0])
-    images = [
-        f"coalesce(NOT s.{REMOVED}, false) AS s_there",
-        f"p.{first} IS NOT NULL AS p_there",
-        f"CASE WHEN x.{first} IS NULL THEN p.{first} ELSE b.{first} END IS NOT NULL AS b_there",
-        f"x.{first} IS NOT NULL AND coalesce(x.unsure, false) AS unsure",
-        "c.side AS side",
-    ]
-    for place, name in enumerate(map(quote_name, values)):
-        base = f"CASE WHEN x.{first} IS NULL THEN p.{name} ELSE b.{name} END"
-        images += [f"s.{name} AS s_{place}", f"p.{name} AS p_{place}", f"{base} AS b_{place}"]
-    joined = (
-        f"SELECT {', '.join(f's.{quote_name(name)}' for name in key)}, {', '.join(images)} FROM strand_{CHANGED} s "
-        f"LEFT JOIN strand_{PRESENT} p {on} LEFT JOIN strand_both x {on} "
-        f"LEFT JOIN strand_{BEFORE} b {on} LEFT JOIN strand_choices c {on}"
-    )
-    places = range(len(values))
-    clashing = [_clash(place) for place in places]
-    fields = ", ".join(f"CASE WHEN {clashing[place]} THEN {quote_text(values[place])} END" for place in places)
-    judged = f"""
-        SELECT *, s_there AND p_there AS two_there, CASE
-            WHEN {_same("s", "p", places)} THEN 'same'
-            WHEN unsure THEN 'divergent_update'
-            WHEN {_same("s", "b", places)} THEN 'same'
-            WHEN {_same("p", "b", places)} THEN '{TAKEN}'
-            WHEN NOT b_there THEN 'divergent_insert'
-            WHEN NOT s_there OR NOT p_there THEN 'delete_vs_update'
-            WHEN {" OR ".join(clashing) or "false"} THEN 'divergent_update'
-            ELSE '{BLENDED}' END AS found
-        FROM ({joined})"""
-    whole = "(found IN ('divergent_insert', 'delete_vs_update') OR (found = 'divergent_update' AND NOT two_there))"
-    decided = f"""
-        SELECT *, CASE
-            WHEN found = '{BLENDED}' OR (side IS NOT NULL AND found = 'divergent_update' AND two_there) THEN '{TAKEN}'
-            WHEN side = 'theirs' AND {whole} THEN '{TAKEN}'
-            WHEN side = 'ours' AND {whole} THEN '{STAYS}'
-            ELSE found END AS {VERDICT}
-        FROM ({judged}) WHERE found <> 'same'"""
-    listed = f"list_filter([{fields}], lambda field: field IS NOT NULL)" if values else "[]::VARCHAR[]"
-    unchanged = " AND ".join(f"{_value(place)} IS NOT DISTINCT FROM p_{place}" for place in places) or "true"
-    stays = f"CASE WHEN {VERDICT} = '{TAKEN}' AND two_there AND {unchanged} THEN '{STAYS}' ELSE {VERDICT} END"
-    columns = [quote_name(name) for name in key]
-    columns += [f"{_value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
-    return f"""
-        SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
-            {stays} AS {VERDICT},
-            CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
-        FROM ({decided}) ORDER BY {", ".join(map(quote_name, key))}"""
+@dataclass(frozen=True)
+class _Query:
+    """The query over the three relations; fields go by their places among the `values`."""
 
+    key: Sequence[str]
+    values: Sequence[str]
+    types: Sequence[pa.DataType]
 
-def _same(one: str, other: str, places: range) -> str:
-    equal = " AND ".join(f"{one}_{place} IS NOT DISTINCT FROM {other}_{place}" for place in places) or "true"
-    return f"({one}_there = {other}_there AND (NOT {one}_there OR ({equal})))"
+    def text(self) -> str:
+        key, values = self.key, self.values
+        on = _using(key)
+        first = quote_name(key[0])
+        images = [
+            f"coalesce(NOT s.{REMOVED}, false) AS s_there",
+            f"p.{first} IS NOT NULL AS p_there",
+            f"CASE WHEN x.{first} IS NULL THEN p.{first} ELSE b.{first} END IS NOT NULL AS b_there",
+            f"x.{first} IS NOT NULL AND coalesce(x.unsure, false) AS unsure",
+            "c.side AS side",
+        ]
+        for place, name in enumerate(map(quote_name, values)):
+            base = f"CASE WHEN x.{first} IS NULL THEN p.{name} ELSE b.{name} END"
+            images += [f"s.{name} AS s_{place}", f"p.{name} AS p_{place}", f"{base} AS b_{place}"]
+        joined = (
+            f"SELECT {', '.join(f's.{quote_name(name)}' for name in key)}, {', '.join(images)} FROM strand_{CHANGED} s "
+            f"LEFT JOIN strand_{PRESENT} p {on} LEFT JOIN strand_both x {on} "
+            f"LEFT JOIN strand_{BEFORE} b {on} LEFT JOIN strand_choices c {on}"
+        )
+        places = range(len(values))
+        clashing = [self._clash(place) for place in places]
+        fields = ", ".join(f"CASE WHEN {clashing[place]} THEN {quote_text(values[place])} END" for place in places)
+        judged = f"""
+            SELECT *, s_there AND p_there AS two_there, CASE
+                WHEN {self._same("s", "p", places)} THEN 'same'
+                WHEN unsure THEN 'divergent_update'
+                WHEN {self._same("s", "b", places)} THEN 'same'
+                WHEN {self._same("p", "b", places)} THEN '{TAKEN}'
+                WHEN NOT b_there THEN 'divergent_insert'
+                WHEN NOT s_there OR NOT p_there THEN 'delete_vs_update'
+                WHEN {" OR ".join(clashing) or "false"} THEN 'divergent_update'
+                ELSE '{BLENDED}' END AS found
+            FROM ({joined})"""
+        whole = "(found IN ('divergent_insert', 'delete_vs_update') OR (found = 'divergent_update' AND NOT two_there))"
+        by_field = "(side IS NOT NULL AND found = 'divergent_update' AND two_there)"
+        decided = f"""
+            SELECT *, CASE
+                WHEN found = '{BLENDED}' OR {by_field} THEN '{TAKEN}'
+                WHEN side = 'theirs' AND {whole} THEN '{TAKEN}'
+                WHEN side = 'ours' AND {whole} THEN '{STAYS}'
+                ELSE found END AS {VERDICT}
+            FROM ({judged}) WHERE found <> 'same'"""
+        listed = f"list_filter([{fields}], lambda field: field IS NOT NULL)" if values else "[]::VARCHAR[]"
+        unchanged = " AND ".join(self._equal(self._value(place), f"p_{place}", place) for place in places) or "true"
+        stays = f"CASE WHEN {VERDICT} = '{TAKEN}' AND two_there AND {unchanged} THEN '{STAYS}' ELSE {VERDICT} END"
+        columns = [quote_name(name) for name in key]
+        columns += [f"{self._value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
+        return f"""
+            SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
+                {stays} AS {VERDICT},
+                CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
+            FROM ({decided}) ORDER BY {", ".join(map(quote_name, key))}"""
 
+    def _same(self, one: str, other: str, places: range) -> str:
+        equal = " AND ".join(self._equal(f"{one}_{place}", f"{other}_{place}", place) for place in places) or "true"
+        return f"({one}_there = {other}_there AND (NOT {one}_there OR ({equal})))"
 
-def _clash(place: int) -> str:
-    """Whether both sides changed a field, each to another value; without a base to go by, whether they differ."""
-    differ = f"s_{place} IS DISTINCT FROM p_{place}"
-    changed = f"s_{place} IS DISTINCT FROM b_{place} AND p_{place} IS DISTINCT FROM b_{place}"
-    return f"({differ} AND (unsure OR NOT b_there OR ({changed})))"
+    def _clash(self, place: int) -> str:
+        """Whether both sides changed a field, each to another value; without a base to go by, whether they differ."""
+        ours, theirs, base = f"p_{place}", f"s_{place}", f"b_{place}"
+        type_ = self.types[place]
+        changed = f"{differ(theirs, base, type_)} AND {differ(ours, base, type_)}"
+        return f"({differ(theirs, ours, type_)} AND (unsure OR NOT b_there OR ({changed})))"
 
+    def _value(self, place: int) -> str:
+        """A field of the row that is written: the source's, unless only the target changed it or its side decides."""
+        stays = f"{self._equal(f's_{place}', f'b_{place}', place)} AND b_there AND p_there AND NOT unsure"
+        ours = f"two_there AND side = 'ours' AND {self._clash(place)}"
+        return f"CASE WHEN ({stays}) OR ({ours}) THEN p_{place} ELSE s_{place} END"
 
-def _value(place: int) -> str:
-    """A field of the row that is written: the source's, but where only the target changed it or its side decides."""
-    stays = f"s_{place} IS NOT DISTINCT FROM b_{place} AND b_there AND p_there AND NOT unsure"
-    ours = f"two_there AND side = 'ours' AND {_clash(place)}"
-    return f"CASE WHEN ({stays}) OR ({ours}) THEN p_{place} ELSE s_{place} END"
+    def _equal(self, one: str, other: str, place: int) -> str:
+        return same(one, other, self.types[place])
