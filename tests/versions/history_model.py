@@ -17,20 +17,38 @@ UNIQUE = ("pet", "chip")
 
 
 @dataclass(frozen=True)
+class Column:
+    """What a column is called, and what rows have that were written without it."""
+
+    name: str
+    default: object = None
+
+
+Columns: TypeAlias = dict[tuple[str, str], Column]
+"""The columns of all tables, by table and by what they were called first: a name may be another one's later."""
+
+
+@dataclass(frozen=True)
 class Point:
-    """A commit: the ones it follows, its own branch's first, and all rows after it."""
+    """A commit: the ones it follows, its own branch's first, and all rows and columns after it."""
 
     parents: tuple[str, ...]
     rows: Rows
+    columns: Columns
 
 
 @dataclass
 class Verdict:
-    """What a merge must come to. `open` are keys whose bases differ: a conflict is right there, or either side."""
+    """What a merge must come to. `open` are keys whose bases differ: a conflict is right there, or either side.
+
+    Of tables that are `disputed` both sides have changed the columns, and nobody has decided.
+    """
 
     rows: Rows
+    columns: Columns
     conflicts: dict[tuple[str, str], str] = field(default_factory=dict)
     open: set[tuple[str, str]] = field(default_factory=set)
+    disputed: set[str] = field(default_factory=set)
 
 
 class History:
@@ -47,9 +65,14 @@ class History:
         """The rows of a branch, to be changed at will."""
         return {at: dict(row) for at, row in self.points[self.branches[branch]].rows.items()}
 
-    def commit(self, branch: str, commit: str, rows: Rows, *others: str) -> None:
-        """A new commit on a branch."""
-        self.points[commit] = Point((self.branches[branch], *others), rows)
+    def columns(self, branch: str) -> Columns:
+        """The columns of a branch, to be changed at will."""
+        return dict(self.points[self.branches[branch]].columns)
+
+    def commit(self, branch: str, commit: str, rows: Rows, *others: str, columns: Columns | None = None) -> None:
+        """A new commit on a branch; without others, its columns stay."""
+        now = self.columns(branch) if columns is None else columns
+        self.points[commit] = Point((self.branches[branch], *others), rows, now)
         self.branches[branch] = commit
 
     def reach(self, commit: str) -> set[str]:
@@ -98,10 +121,20 @@ class History:
     def merge(self, source: str, into: str, side: Decided) -> Verdict:
         """The rows that a merge must leave, and the conflicts that it must tell, as somebody decides them."""
         tips = self.branches[source], self.branches[into]
-        theirs, ours = (self.points[tip].rows for tip in tips)
-        bases = [self.points[one].rows for one in self.bases(*tips)]
-        found = Verdict({})
+        past = [self.points[one] for one in self.bases(*tips)]
+        columns, disputed = merged_columns([one.columns for one in past], *(self.points[one].columns for one in tips))
+        if isinstance(side, str):
+            decided_by = self.points[tips[side == "ours"]].columns
+            for table in disputed:
+                columns = {at: one for at, one in columns.items() if at[0] != table}
+                columns |= {at: one for at, one in decided_by.items() if at[0] == table}
+            disputed = set()
+        theirs, ours = (under(self.points[tip].rows, columns) for tip in tips)
+        bases = [under(one.rows, columns) for one in past]
+        found = Verdict({}, columns, disputed=disputed)
         for at in {*theirs, *ours}:
+            if at[0] in disputed:
+                continue
             first = bases[0].get(at)
             if any(one.get(at) != first for one in bases):
                 found.open.add(at)
@@ -115,6 +148,36 @@ class History:
             if row is not None:
                 found.rows[at] = row
         return found
+
+
+def under(rows: Rows, columns: Columns) -> Rows:
+    """Rows with the columns of some schemas: those that were written without one have its default."""
+    return {
+        at: {name: row.get(name, column.default) for (table, name), column in columns.items() if table == at[0]}
+        for at, row in rows.items()
+    }
+
+
+def merged_columns(bases: list[Columns], theirs: Columns, ours: Columns) -> tuple[Columns, set[str]]:
+    """The columns that a merge must leave, and the tables whose columns both sides have changed, each in its own way.
+
+    Of a disputed table they are the target's.
+    """
+    found: Columns = dict(ours)
+    disputed: set[str] = set()
+    for table in {at[0] for at in ours}:
+        t, o, *b = ({at: one for at, one in some.items() if at[0] == table} for some in (theirs, ours, *bases))
+        touched = [{at for at in {*b[0], *side} if b[0].get(at) != side.get(at)} for side in (o, t)]
+        both = {at: (o if t.get(at) == b[0].get(at) else t).get(at) for at in {**b[0], **o, **t}}
+        kept = {at: one for at, one in both.items() if one is not None}
+        names = [one.name for one in kept.values()]
+        if t == o or not touched[1]:
+            continue
+        if touched[0] and (touched[0] & touched[1] or len(set(names)) < len(names) or any(x != b[0] for x in b)):
+            disputed.add(table)
+            continue
+        found = {at: one for at, one in found.items() if at[0] != table} | kept
+    return found, disputed
 
 
 def three_way(

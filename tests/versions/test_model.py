@@ -37,7 +37,7 @@ from strandline.model.merge import Merged, RowConflict, resolution_file
 from strandline.model.mutations import Statement
 from strandline.reports.doctor import examine
 from tests.kit import in_ledger, intents_of
-from tests.versions.history_model import History, Point, Row, Rows, differences, repeated
+from tests.versions.history_model import Column, Columns, History, Point, Row, Rows, differences, repeated, under
 
 FIELDS = {"person": ("name", "age"), "pet": ("name", "chip")}
 STEPS = st.lists(
@@ -54,6 +54,8 @@ STEPS = st.lists(
 OLD = "select commit_id from commits where seq <= (select seq from commits where commit_id = :last)"
 NAMES = st.sampled_from(["main", "x", "y", "x/z"])
 SIDES = st.sampled_from([None, None, "ours", "theirs"])
+NEW_NAMES = st.sampled_from(["c", "d"])
+DEFAULTS = st.sampled_from([None, 7, 8])
 WORK = st.sampled_from(["flush", "fold", "compact", "expire", "sweep"])
 
 
@@ -76,7 +78,10 @@ class VersionsMachine(RuleBasedStateMachine):
         )
         self.model = History()
         first = self.lake.log(limit=1)[0].commit_id
-        self.model.points[first] = Point((), {})
+        self.model.points[first] = Point(
+            (), {}, {(table, name): Column(name) for table, names in FIELDS.items() for name in names}
+        )
+        self.made = itertools.count()
         self.model.branches["main"] = first
         self.shaken = False
         self.known: dict[str, str] = {}
@@ -89,7 +94,8 @@ class VersionsMachine(RuleBasedStateMachine):
         """One commit of some changes; or none, where two rows would share what is unique."""
         branch = self._living(branch)
         rows = self.model.rows(branch)
-        statements = [self._applied(rows, *step) for step in steps]
+        columns = self.model.columns(branch)
+        statements = [self._applied(rows, columns, *step) for step in steps]
         try:
             commit = self.lake.mutate(statements, branch=branch)
         except Conflict as error:
@@ -101,17 +107,59 @@ class VersionsMachine(RuleBasedStateMachine):
         else:
             self.model.commit(branch, commit.commit_id, rows)
 
-    def _applied(self, rows: Rows, verb: str, table: str, key: str, place: int, value: int | None) -> Statement:
-        name = FIELDS[table][place]
+    def _applied(
+        self, rows: Rows, columns: Columns, verb: str, table: str, key: str, place: int, value: int | None
+    ) -> Statement:
+        of_table = [(at, one.name) for (of, at), one in columns.items() if of == table]
+        at, name = of_table[-1 - place] if table == "person" else of_table[place]
         row: Row | None = rows.get((table, key))
         if verb == "delete":
             rows.pop((table, key), None)
             return sl.delete(table, key)
         if verb == "patch" and row is not None:
-            rows[table, key] = {**row, name: value}
+            rows[table, key] = {**row, at: value}
             return sl.patch(table, key, {name: value})
-        rows[table, key] = {**dict.fromkeys(FIELDS[table]), name: value}
+        rows[table, key] = {**dict.fromkeys(one for one, _ in of_table), at: value}
         return sl.put(table, {"id": key, name: value})
+
+    @rule(branch=NAMES, name=NEW_NAMES, default=DEFAULTS)
+    def add_column(self, branch: str, name: str, default: int | None) -> None:
+        """A column comes to a table on one branch; the rows that are there have its default."""
+        branch = self._living(branch)
+        columns = self.model.columns(branch)
+        if name in {one.name for one in columns.values()}:
+            return
+        columns["person", f"{name}{next(self.made)}"] = Column(name, default)
+        self._apply(branch, columns, {name: {"type": "long?", "default": default}} if default else {})
+
+    @rule(branch=NAMES, place=st.integers(0, 2), to=st.sampled_from(["e", "f"]))
+    def rename_column(self, branch: str, place: int, to: str) -> None:
+        """One is called otherwise there; its values stay."""
+        branch = self._living(branch)
+        columns = self.model.columns(branch)
+        ours = [at for at in columns if at[0] == "person"]
+        at = ours[place % len(ours)]
+        if to not in {one.name for one in columns.values()}:
+            before = columns[at].name
+            columns[at] = Column(to, columns[at].default)
+            self._apply(branch, columns, {to: {"type": "long?", "rename_from": before}})
+
+    @rule(branch=NAMES, place=st.integers(0, 2))
+    def drop_column(self, branch: str, place: int) -> None:
+        """One is gone there; two are left at least."""
+        branch = self._living(branch)
+        columns = self.model.columns(branch)
+        ours = [at for at in columns if at[0] == "person"]
+        if len(ours) > 2:
+            del columns[ours[place % len(ours)]]
+            self._apply(branch, columns, {})
+
+    def _apply(self, branch: str, columns: Columns, how: dict[str, Any]) -> None:
+        names = [one.name for at, one in columns.items() if at[0] == "person"]
+        wanted = {"id": "string", **{name: how.get(name, "long?") for name in names}}
+        commit = self.lake.schema_apply({"tables": {"person": {"columns": wanted}}}, branch=branch).commit
+        assert commit is not None
+        self.model.commit(branch, commit.commit_id, under(self.model.rows(branch), columns), columns=columns)
 
     @rule(name=NAMES, source=NAMES)
     def branch(self, name: str, source: str) -> None:
@@ -166,6 +214,8 @@ class VersionsMachine(RuleBasedStateMachine):
         if source == into:
             return
         theirs, ours = self.model.branches[source], self.model.branches[into]
+        if side is not None and self.model.merge(source, into, None).disputed:
+            side = None  # what a column that one side dropped has then is another test's
         try:
             done = self.lake.merge(source, into, resolve=side)
         except MergeConflict as error:
@@ -183,7 +233,8 @@ class VersionsMachine(RuleBasedStateMachine):
             assert done.commit == theirs and ours in self.model.line(theirs)
             self.model.branches[into] = theirs
         else:
-            self.model.commit(into, done.commit, rows, theirs)
+            columns = self.model.merge(source, into, side).columns
+            self.model.commit(into, done.commit, rows, theirs, columns=columns)
 
     @rule(source=NAMES, into=NAMES, chance=st.randoms(use_true_random=False))
     def merge_decided(self, source: str, into: str, chance: Any) -> None:
@@ -193,7 +244,7 @@ class VersionsMachine(RuleBasedStateMachine):
             return
         with self._if_there(*self.model.bases(self.model.branches[source], self.model.branches[into])):
             preview = self.lake.merge(source, into, dry_run=True)
-            if preview.outcome == "conflicts":
+            if preview.outcome == "conflicts" and not self.model.merge(source, into, None).disputed:
                 self._decide(preview, source, into, chance)
 
     def _decide(self, preview: Merged, source: str, into: str, chance: Any) -> None:
@@ -210,7 +261,8 @@ class VersionsMachine(RuleBasedStateMachine):
             return
         rows = self._merged(done, source, into, sides)
         assert done.commit is not None and done.outcome == "merged"
-        self.model.commit(into, done.commit, rows, theirs)
+        columns = self.model.merge(source, into, sides).columns
+        self.model.commit(into, done.commit, rows, theirs, columns=columns)
 
     @rule(name=NAMES, to=NAMES)
     def rename_branch(self, name: str, to: str) -> None:
@@ -223,18 +275,19 @@ class VersionsMachine(RuleBasedStateMachine):
     def _check_conflicts(self, source: str, into: str, side: Any, told: Any) -> None:
         """Rows that the sides disagree on, all of them; else a unique value that two of the merged rows have."""
         verdict = self.model.merge(source, into, side)
-        conflicts: list[RowConflict] = list(told)
+        conflicts: list[RowConflict] = [one for one in told if one.kind != "divergent_schema"]
+        assert {one.table for one in told if one.kind == "divergent_schema"} == verdict.disputed
         found = {(one.table, str(one.key["id"])): one.kind for one in conflicts if one.kind != "unique_violation"}
         exact = {at: kind for at, kind in found.items() if at not in verdict.open}
         assert exact == verdict.conflicts
-        assert found or verdict.open or repeated(verdict.rows)
+        assert found or verdict.open or verdict.disputed or repeated(verdict.rows)
 
     def _merged(self, done: Merged, source: str, into: str, side: Any) -> Rows:
         """The rows after a merge: those of the model, and of keys whose bases differ what one of the sides has."""
         verdict = self.model.merge(source, into, side)
         assert verdict.conflicts == {}
-        rows = self._seen(into)
-        theirs, ours = self.model.rows(source), self.model.rows(into)
+        rows = self._seen(into, columns=verdict.columns)
+        theirs, ours = (under(self.model.rows(one), verdict.columns) for one in (source, into))
         for at in verdict.open:
             sides = [ours.get(at), theirs.get(at)]
             row = rows.pop(at, None)
@@ -308,14 +361,22 @@ class VersionsMachine(RuleBasedStateMachine):
         """This branch if there is one, else main."""
         return name if name in self.model.branches else "main"
 
-    def _seen(self, branch: str, at: str | None = None) -> Rows:
-        """What a reader sees."""
-        parts = [f"select '{table}', id, {', '.join(names)} from {table}" for table, names in FIELDS.items()]
+    def _seen(self, branch: str, at: str | None = None, *, columns: Columns) -> Rows:
+        """What a reader sees, with these columns."""
         found: Rows = {}
-        for table, key, *values in self.lake.view(branch, at=at).sql(" union all ".join(parts)).rows():
-            assert (table, key) not in found, "a key is there twice"
-            found[table, key] = dict(zip(FIELDS[table], values, strict=True))
+        view = self.lake.view(branch, at=at)
+        for table in FIELDS:
+            names = {one.name: first for (of, first), one in columns.items() if of == table}
+            for row in view.table(table).to_pylist():
+                key = row.pop("id")
+                assert (table, key) not in found, "a key is there twice"
+                assert {*row} == {*names}, (branch, at)
+                found[table, key] = {names[name]: value for name, value in row.items()}
         return found
+
+    def _is_as_modelled(self, branch: str, commit: str, at: str | None = None) -> bool:
+        point = self.model.points[commit]
+        return self._seen(branch, at, columns=point.columns) == point.rows
 
     @invariant()
     def every_branch_is_as_its_model_says(self) -> None:
@@ -324,7 +385,7 @@ class VersionsMachine(RuleBasedStateMachine):
             return
         for branch, tip in self.model.branches.items():
             if self.shaken or self.known.get(branch) != tip:
-                assert self._seen(branch) == self.model.points[tip].rows, branch
+                assert self._is_as_modelled(branch, tip), branch
         self.known = dict(self.model.branches)
         assert {one.name: one.tip for one in self.lake.branches()} == self.model.branches
         if self.shaken:
@@ -334,20 +395,21 @@ class VersionsMachine(RuleBasedStateMachine):
     def _look_back(self) -> None:
         for commit in self.model.kept():
             with self._if_there(commit):
-                assert self._seen("main", commit) == self.model.points[commit].rows, commit
+                assert self._is_as_modelled("main", commit, commit), commit
         for name, commit in self.model.tags.items():
-            assert self._seen("main", name) == self.model.points[commit].rows, name
+            assert self._is_as_modelled("main", commit, name), name
         for commit in self.model.points.keys() - self.model.kept():
             with suppress(HistoryGone):  # its branch was deleted: it is gone, or as it was
-                assert self._seen("main", commit) == self.model.points[commit].rows, commit
+                assert self._is_as_modelled("main", commit, commit), commit
 
     def _replay(self, branch: str, tip: str) -> None:
         """The changes of a branch one after another, in pages, make its rows; each begins where the last one ended.
 
         Where retention has taken the first ones, the others tell all that came after those.
         """
-        expected = self.model.points[tip].rows
+        expected, columns = self.model.points[tip].rows, self.model.points[tip].columns
         for table in FIELDS:
+            names = {first: one.name for (of, first), one in columns.items() if of == table}
             since = self._first(table, branch)
             rows: dict[str, Row | None] = {}
             page = self.lake.changes(table, since, branch=branch, limit=3)
@@ -359,7 +421,8 @@ class VersionsMachine(RuleBasedStateMachine):
                 page = self.lake.changes(table, page.continuation, branch=branch, limit=3)
             for key in {*rows} if since else {*rows, *(at for of, at in expected if of == table)}:
                 row = expected.get((table, key))
-                assert rows.get(key) == (None if row is None else {"id": key, **row}), (branch, key)
+                shown = None if row is None else {"id": key, **{names[at]: value for at, value in row.items()}}
+                assert rows.get(key) == shown, (branch, key)
 
     def _first(self, table: str, branch: str) -> int:
         """The seq behind which all changes are kept."""
@@ -376,14 +439,16 @@ class VersionsMachine(RuleBasedStateMachine):
         points = self.model.points
         for before, after in itertools.islice(itertools.permutations(commits, 2), 12):
             with self._if_there(before, after):
+                columns = points[after].columns
                 found = {
                     (one.table, str(one.key["id"])): tuple(
-                        None if row is None else {name: row[name] for name in FIELDS[one.table]}
+                        row and {first: row[of.name] for (table, first), of in columns.items() if table == one.table}
                         for row in (one.before, one.after)
                     )
                     for one in self.lake.diff(before, after)
                 }
-                assert found == differences(points[before].rows, points[after].rows), (before, after)
+                told = differences(under(points[before].rows, columns), points[after].rows)
+                assert found == told, (before, after)
 
     def teardown(self) -> None:
         """In the end all commits are as they were, every branch tells its own, and doctor finds nothing."""
@@ -392,7 +457,7 @@ class VersionsMachine(RuleBasedStateMachine):
         try:
             self._look_back()
             for branch, tip in self.model.branches.items():
-                assert self._seen(branch) == self.model.points[tip].rows, branch
+                assert self._is_as_modelled(branch, tip), branch
                 assert {one.commit_id for one in self.lake.log(branch, limit=500)} >= self.model.reach(tip)
                 self._replay(branch, tip)
             self._compare_points()

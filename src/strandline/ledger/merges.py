@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -14,14 +14,16 @@ from strandline.ledger.adoption import Adoption
 from strandline.ledger.ledger import Txn
 from strandline.ledger.mutations import Brought, Mutation, Source, bring, source_moved
 from strandline.model.schema import from_json
+from strandline.model.types import Column
 
 
-def stored(mutation: Mutation) -> dict[str, Any]:
-    """What the publish has to know of a merge."""
+def stored(mutation: Mutation, first_seq: int) -> dict[str, Any]:
+    """What the publish has to know of a merge, whose own rows begin at a seq."""
     source = mutation.source
     assert source is not None, "a merge has a source"
     return {
         "base": mutation.base,
+        "first_seq": first_seq,
         "shape": mutation.shape,
         "branch_id": source.branch_id,
         "tip": source.tip,
@@ -53,7 +55,26 @@ def check(conn: Connection, branch_id: str, merge: Mapping[str, Any]) -> None:
 
 def bring_stored(txn: Txn, branch_id: str, actor: str, merge: Mapping[str, Any], number: int) -> None:
     """Give the branch the tables and schemas that come with the merge of this number."""
-    bring(txn, branch_id, actor, _source(merge), number)
+    source = _source(merge)
+    if "first_seq" not in merge:  # it was staged by format 1
+        source = replace(source, schemas={at: _carried(one, number) for at, one in source.schemas.items()})
+    bring(txn, branch_id, actor, source, number, merge.get("first_seq", number))
+
+
+def _carried(brought: Brought, number: int) -> Brought:
+    """A schema as format 1 brought it: where a column is required and has a default, all rows of the branch have that.
+
+    Its rows were merged under this, and staged.
+    """
+
+    def carried(column: Column) -> Column:
+        if column.nullable or not column.fills:
+            return column
+        *older, newest = column.fills
+        return replace(column, fills=(*older, replace(newest, below=number)))
+
+    schema = replace(brought.schema, columns=tuple(map(carried, brought.schema.columns)))
+    return replace(brought, schema=schema, version=brought.version if schema == brought.schema else None)
 
 
 def _source(merge: Mapping[str, Any]) -> Source:

@@ -371,7 +371,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         },
     )
     if source is not None:
-        bring(txn, mutation.branch_id, mutation.actor, source, number)
+        bring(txn, mutation.branch_id, mutation.actor, source, number, txn.last_seq + 1)
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
         steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
@@ -402,8 +402,7 @@ def _under(append: Append, source: Source | None, number: int) -> Append:
 
 def _version(brought: Brought, number: int) -> int:
     """The version of a schema that a merge of this number brings: the source's, where rows here read the same by it."""
-    same = brought.version is not None and brought.schema.carried(number) == brought.schema
-    return brought.version if same and brought.version is not None else number
+    return number if brought.version is None else brought.version
 
 
 def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str]]:
@@ -414,11 +413,14 @@ def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str
     ]
 
 
-def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int) -> None:
-    """Give a branch what the merge of this number takes from its source besides rows: whole tables, and schemas."""
+def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int, first_seq: int) -> None:
+    """Give a branch what the merge of this number takes from its source besides rows: whole tables, and schemas.
+
+    Rows of the branch below `first_seq`, that of the merge's own first row, have not seen these schemas.
+    """
     _take_over(txn, branch_id, actor, source, number)
     for table_id, brought in source.schemas.items():
-        schema = brought.schema.carried(number)
+        schema = brought.schema.numbered(first_seq)
         if _version(brought, number) == number:
             insert_schema(txn, branch_id, table_id, number, schema)
         set_schema(txn, branch_id, table_id, _version(brought, number))

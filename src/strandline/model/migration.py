@@ -1,8 +1,8 @@
 """From the schemas that are to the ones that are wanted: the steps, and what each of them means for the data.
 
 Nothing is written here, and nothing is read: who applies a plan looks at the rows that it depends on. No step rewrites
-rows. A column that is added is null, or its default, in the rows that were there; one that is renamed keeps its name in
-the files; one that is dropped stays in them, unseen.
+rows. A column that is added is null, or its default, in the rows that were there: whatever writes these again later
+writes the default out. One that is renamed keeps its name in the files; one that is dropped stays in them, unseen.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from strandline.errors import BadRequest, NotFound, nearest
 from strandline.model.commits import Commit
 from strandline.model.constraints import Constraint, OneOf, Reference
 from strandline.model.rows import from_dicts
-from strandline.model.schema import Schema
+from strandline.model.schema import Gone, Schema
 from strandline.model.tables import TableState
-from strandline.model.types import Column, Decimal, Fill, Primitive, Type, type_text
+from strandline.model.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
 from strandline.model.wanted import FIXED, WantedColumn, WantedTable
 
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
@@ -40,9 +40,6 @@ PURGE_KEY = ("purge_id",)
 
 AGAIN = -1
 """Where a table that is added again begins, until its commit has a seq."""
-
-PENDING = 0
-"""A default's seq until its commit has one."""
 
 WIDER = {("int", "long"), ("float", "double")}
 FILLED = frozenset({"string", "long", "int", "double", "float", "boolean", "date", "timestamp", "json"})
@@ -135,12 +132,7 @@ def plan(branch: str, current: Mapping[str, TableState], wanted: Sequence[Wanted
 
 def numbered(schema: Schema, number: int) -> Schema:
     """The schema with its new defaults, for rows below this seq; a table that is added again begins there."""
-    columns = tuple(replace(one, fills=tuple(_numbered(fill, number) for fill in one.fills)) for one in schema.columns)
-    return replace(schema, columns=columns, began=number if schema.began == AGAIN else schema.began)
-
-
-def _numbered(fill: Fill, number: int) -> Fill:
-    return Fill(number, fill.value) if fill.below == PENDING else fill
+    return replace(schema.numbered(number), began=number if schema.began == AGAIN else schema.began)
 
 
 def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tuple[list[Step], TablePlan | None]:
@@ -186,7 +178,7 @@ def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[lis
         step = Step(REMOVE, name, None, "loses data", why)
         if keeps_purges(state):
             step = replace(step, verdict="refused", why="it tells sinks what was purged")
-        gone = Schema(state.schema.columns, dropped=True, began=state.schema.began)
+        gone = replace(state.schema, constraints=(), dropped=True)
         return _on_main(state, [step], on_main), TablePlan(name, state, gone, wanted)
     change = _Change(state, wanted)
     change.fixed()
@@ -315,7 +307,7 @@ class _Change:
         return replace(column, nullable=False, fills=(*column.fills, *fills))
 
     def _add(self, want: WantedColumn) -> None:
-        fills = self._default(want.column, want)
+        fills = tuple(replace(fill, adds=True) for fill in self._default(want.column, want))
         column = replace(want.column, stored=self._unused(want.column.name), fills=fills)
         why = f"the rows that are there get {fills[0].value}" if fills else "it is null in the rows that are there"
         verdict: Verdict = self._filling(column.name) if fills else "safe"
@@ -330,7 +322,7 @@ class _Change:
             return ()
         if column.name == self.state.table.settings.time_column:
             raise BadRequest(f"column {column.name!r} says how old rows are, and can't have a default")
-        return (Fill(PENDING, default_text(column, want.default)),)
+        return (Fill(OPEN, default_text(column, want.default)),)
 
     def _filling(self, name: str) -> Verdict:
         """Whether older rows may have a default here: not without a look where something is declared of the column."""
@@ -399,12 +391,14 @@ class _Change:
 
     def schema(self) -> Schema:
         """The table's schema after this."""
+        schema = self.state.schema
         columns = (*self.columns.values(), *self.added)
-        return replace(self.state.schema, columns=columns, constraints=self.constraints)
+        dropped = tuple(Gone(one, OPEN) for one in schema.columns if one.stored not in self.columns)
+        return replace(schema, columns=columns, constraints=self.constraints, gone=(*schema.gone, *dropped))
 
 
 def _is_filled(column: Column) -> bool:
-    return any(fill.below == PENDING for fill in column.fills)
+    return any(fill.below == OPEN for fill in column.fills)
 
 
 def _renamed(constraint: Constraint, names: Mapping[str, str]) -> Constraint:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from strandline.model.arrow import arrow_field
 from strandline.model.schema import Schema
-from strandline.model.types import Column
+from strandline.model.types import Column, Fill
 
 
 def name_in(written: Schema, column: Column) -> str | None:
@@ -34,9 +34,17 @@ def _column(rows: pa.RecordBatch, written: Schema, column: Column, field: pa.Fie
     name = name_in(written, column)
     values = pa.nulls(rows.num_rows, field.type) if name is None else _cast(rows.column(name), field.type)
     for fill in column.fills:
-        older = pc.and_(pc.is_null(values), pc.less(seqs, fill.below))
-        values = pc.if_else(older, pa.scalar(fill.value).cast(field.type), values)
+        lacks = pc.and_(pc.is_null(values), _within(fill, seqs))
+        values = pc.if_else(lacks, pa.scalar(fill.value).cast(field.type), values)
     return values
+
+
+def _within(fill: Fill, seqs: pa.Array) -> pa.Array:
+    """Which rows have a default where they have no value."""
+    found = pc.less(seqs, fill.below)
+    for first, end in fill.gaps:
+        found = pc.or_(found, pc.and_(pc.greater_equal(seqs, first), pc.less(seqs, end)))
+    return found
 
 
 def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:

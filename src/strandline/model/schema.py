@@ -16,6 +16,7 @@ from strandline.errors import BadRequest, nearest
 from strandline.model.constraints import Constraint, parse_constraints
 from strandline.model.foreign import column_from_iceberg
 from strandline.model.types import (
+    OPEN,
     OURS,
     Column,
     Fill,
@@ -30,17 +31,27 @@ SYSTEM_COLUMNS = frozenset(OURS)
 
 
 @dataclass(frozen=True)
+class Gone:
+    """A column that a branch has dropped, as it was, and the seq from which on its rows have no values of it."""
+
+    column: Column
+    since: int
+
+
+@dataclass(frozen=True)
 class Schema:
     """The columns of a table, in order, and what is declared of their values.
 
     One that is `dropped` has the columns that the files have, and nobody is shown them. Of a table that was added again
-    after that, rows up to the seq `began` are of the one before, and not shown.
+    after that, rows up to the seq `began` are of the one before, and not shown. `gone` are the columns that the branch
+    has dropped: a merge may bring one back.
     """
 
     columns: tuple[Column, ...]
     constraints: tuple[Constraint, ...] = ()
     dropped: bool = False
     began: int = 0
+    gone: tuple[Gone, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.names, "a table")
@@ -51,7 +62,7 @@ class Schema:
 
     def __reduce__(self) -> tuple[type[Schema], tuple[Any, ...]]:
         """Pickled without what is cached: another process hashes strings differently."""
-        return Schema, (self.columns, self.constraints, self.dropped, self.began)
+        return Schema, (self.columns, self.constraints, self.dropped, self.began, self.gone)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -77,19 +88,36 @@ class Schema:
         }
         said.update({"dropped": True} if self.dropped else {})
         said.update({"began": self.began} if self.began else {})
+        if self.gone:
+            said["gone"] = [{**_column_json(one.column), "since": one.since} for one in self.gone]
         return said
 
     def fresh(self) -> Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
         return Schema(tuple(Column(one.name, one.type, one.nullable) for one in self.columns), self.constraints)
 
-    def carried(self, number: int) -> Schema:
-        """The same on a branch that a merge of this number brings it to.
+    def along(self, own: Schema) -> Schema:
+        """This schema for the rows of a branch that has had its `own` until now, which may know nothing of it.
 
-        Rows of that branch have not seen it, also those above the seq of its change: where a column is required and has
-        a default, they have that.
+        Which rows have a column's default is the branch's own affair: where it has had the column, they are those that
+        it knows of; where it has not, all of its rows are, up to a seq that is not known yet.
         """
-        return replace(self, columns=tuple(_carried(column, number) for column in self.columns))
+        columns = tuple(replace(one, fills=_fills_along(one, own)) for one in self.columns)
+        kept = {one.stored for one in columns}
+        dropped = [Gone(one, OPEN) for one in own.columns if one.stored not in kept]
+        gone = [one for one in (*own.gone, *dropped) if one.column.stored not in kept]
+        return replace(self, columns=columns, gone=tuple(gone))
+
+    def numbered(self, number: int) -> Schema:
+        """The same, once it is known that rows below this seq were written before it."""
+        columns = tuple(replace(one, fills=tuple(fill.numbered(number) for fill in one.fills)) for one in self.columns)
+        gone = tuple(replace(one, since=number) if one.since == OPEN else one for one in self.gone)
+        return replace(self, columns=columns, gone=gone)
+
+    def says_the_same(self, other: Schema) -> bool:
+        """Whether a person would call them the same: which rows have which default is left out."""
+        one, two = (replace(it, columns=tuple(c.declared for c in it.columns), gone=()) for it in (self, other))
+        return one == two
 
     @cached_property
     def stored(self) -> dict[str, Column]:
@@ -120,7 +148,8 @@ def from_json(doc: Any) -> Schema:
     try:
         columns = tuple(map(_column_from_json, doc["columns"]))
         constraints = parse_constraints(doc.get("constraints", ()))
-        return Schema(columns, constraints, doc.get("dropped", False), doc.get("began", 0))
+        gone = tuple(Gone(_column_from_json(one), one["since"]) for one in doc.get("gone", ()))
+        return Schema(columns, constraints, doc.get("dropped", False), doc.get("began", 0), gone)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
             f"not a stored schema: {type(error).__name__} {error}",
@@ -128,11 +157,21 @@ def from_json(doc: Any) -> Schema:
         ) from None
 
 
-def _carried(column: Column, number: int) -> Column:
-    if column.nullable or not column.fills:
-        return column
-    *older, newest = column.fills
-    return replace(column, fills=(*older, replace(newest, below=number)))
+def _fills_along(column: Column, own: Schema) -> tuple[Fill, ...]:
+    """The defaults of a column for the rows of a branch, which has it, has dropped it, or has never had it."""
+    gone = next((one for one in own.gone if one.column.stored == column.stored), None)
+    before = own.stored.get(column.stored) or (gone.column if gone is not None else None)
+    if before is None:
+        return tuple(replace(fill, below=OPEN, gaps=()) for fill in column.fills[:1])
+    known = 0
+    for mine, theirs in zip(before.fills, column.fills, strict=False):
+        if mine.value != theirs.value:
+            break
+        known += 1
+    fills = [*before.fills[:known], *(Fill(OPEN, fill.value) for fill in column.fills[known:])]
+    if column.stored not in own.stored and gone is not None and fills:
+        fills[0] = replace(fills[0], gaps=(*fills[0].gaps, (gone.since, OPEN)))
+    return tuple(fills)
 
 
 def _column_json(column: Column) -> dict[str, Any]:
@@ -141,12 +180,24 @@ def _column_json(column: Column) -> dict[str, Any]:
     if column.stored != column.name:
         said["stored"] = column.stored
     if column.fills:
-        said["fills"] = [{"below": fill.below, "value": fill.value} for fill in column.fills]
+        said["fills"] = [_fill_json(fill) for fill in column.fills]
     return said
 
 
+def _fill_json(fill: Fill) -> dict[str, Any]:
+    said: dict[str, Any] = {"below": fill.below, "value": fill.value}
+    said.update({"gaps": [list(gap) for gap in fill.gaps]} if fill.gaps else {})
+    said.update({"adds": True} if fill.adds else {})
+    return said
+
+
+def _fill_from_json(doc: Any) -> Fill:
+    gaps = tuple((first, end) for first, end in doc.get("gaps", ()))
+    return Fill(doc["below"], doc["value"], gaps, doc.get("adds", False))
+
+
 def _column_from_json(doc: Any) -> Column:
-    fills = tuple(Fill(fill["below"], fill["value"]) for fill in doc.get("fills", ()))
+    fills = tuple(map(_fill_from_json, doc.get("fills", ())))
     return Column(doc["name"], parse_type(doc["type"]), doc["nullable"], doc.get("stored", ""), fills)
 
 

@@ -32,7 +32,7 @@ def merge_schemas(base: Schema, ours: Schema, theirs: Schema) -> Schema | None:
 def _touched(base: Schema, side: Schema) -> set[str]:
     """The columns that a side's changes are about, by their names in data files."""
     before, after = base.stored, side.stored
-    found = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+    found = {name for name in {**before, **after} if _declared(before.get(name)) != _declared(after.get(name))}
     declared = set(_by_stored(base)) ^ set(_by_stored(side))
     return found | {name for constraint in declared for name in constraint.columns}
 
@@ -42,10 +42,15 @@ def _columns(base: Schema, ours: Schema, theirs: Schema) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for name in {**base.stored, **ours.stored, **theirs.stored}:
         before, here, there = (schema.stored.get(name) for schema in (base, ours, theirs))
-        column = here if there == before else there
+        column = here if _declared(there) == _declared(before) else there
         if column is not None:
             found[name] = column
     return found
+
+
+def _declared(column: Column | None) -> Column | None:
+    """A column as it was declared: which rows have its default differs from branch to branch, and is no change."""
+    return None if column is None else column.declared
 
 
 def _by_stored(schema: Schema) -> list[Constraint]:

@@ -12,7 +12,7 @@ from strandline.model.constraints import Reference, Unique
 from strandline.model.ids import state_id
 from strandline.model.schema import Schema
 from strandline.model.shapes import Shape, file_columns, shape_of
-from strandline.model.types import AT, COMMIT, EXTRA, FILTERED, ORIGIN, OURS, REMOVED, Column
+from strandline.model.types import AT, COMMIT, EXTRA, FILTERED, ORIGIN, OURS, REMOVED, Column, Fill
 
 Dedupe = Literal["table", "partition"]
 Kind = Literal["log", "keyed", "state"]
@@ -241,12 +241,20 @@ class TableState:
 
     @cached_property
     def stored(self) -> TableState:
-        """The table as its data files hold it: all columns that it ever had, by their names there, without defaults."""
+        """The table as its data files hold it: all columns that it ever had, by their names there.
+
+        A default that came with its column is written out in rows that were there before; no other is.
+        """
         if len(self.schemas) == 1:
             return self
         times = next(one.stored for one in self.columns if one.name == self.table.settings.time_column)
         table = replace(self.table, settings=replace(self.table.settings, time_column=times))
-        return replace(self, table=table, schema=Schema(file_columns(self.schemas)))
+        columns = tuple(replace(one, fills=self._written_out(one.stored)) for one in file_columns(self.schemas))
+        return replace(self, table=table, schema=Schema(columns))
+
+    def _written_out(self, stored: str) -> tuple[Fill, ...]:
+        column = self.schema.stored.get(stored)
+        return () if column is None else tuple(fill for fill in column.fills if fill.adds)
 
     @property
     def stable_seq(self) -> int:

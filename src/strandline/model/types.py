@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from strandline.errors import BadRequest, nearest
@@ -138,12 +138,45 @@ OURS: dict[str, Type] = {
 TYPE_NAMES = (*PRIMITIVES, "decimal", "list", "struct", "map")
 
 
+OPEN = (1 << 63) - 1
+"""The end of a range of seqs that goes on until a merge has its number."""
+
+
 @dataclass(frozen=True)
 class Fill:
-    """What rows below a seq read as where they have no value. `value` is text, as the type's values are written."""
+    """A default, and which rows of a branch have it where they have no value: those below a seq, and later `gaps`.
+
+    Rows have it that were written under a version of the branch's schema without the column, or that did not require it
+    yet. A branch's log is in the order of the versions that it has had, so these rows are ranges of seqs: of its own
+    log, and of no other branch's. In a gap, from one seq to below another, the branch was without the column again.
+    `adds` says that the default came with the column; then what rewrites such rows writes it out. One that came when
+    the column was made required never is: who looks back before that still finds no value. `value` is text, as the
+    type's values are written.
+    """
 
     below: int
     value: str
+    gaps: tuple[tuple[int, int], ...] = ()
+    adds: bool = False
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The seqs from one to below another."""
+        return ((0, self.below), *self.gaps)
+
+    def condition(self, seq: str) -> str:
+        """The rows that have it, as SQL of any engine."""
+        gaps = "".join(f" OR ({seq} >= {first} AND {seq} < {end})" for first, end in self.gaps)
+        return f"({seq} < {self.below}{gaps})"
+
+    def numbered(self, number: int) -> Fill:
+        """The same, with the seq at which what was open ends."""
+        gaps = tuple((first, _closed(end, number)) for first, end in self.gaps)
+        return replace(self, below=_closed(self.below, number), gaps=gaps)
+
+
+def _closed(end: int, number: int) -> int:
+    return number if end == OPEN else end
 
 
 @dataclass(frozen=True)
@@ -167,6 +200,11 @@ class Column:
         if _NAME.fullmatch(self.name) or OURS.get(self.name) == self.type:
             return
         raise _bad_name(self.name)
+
+    @property
+    def declared(self) -> Column:
+        """What a person has said of it: which rows of a branch have its defaults is left out."""
+        return replace(self, fills=tuple(Fill(0, fill.value) for fill in self.fills))
 
     def text(self) -> str:
         """`name:type`, with `?` where it is nullable."""

@@ -40,7 +40,9 @@ class Compact(Bite):
         state = self.state
         prepare_branch(ctx, state, running.op_id)
         fail("stage.before_append")
-        snapshot = maintain.merge(ctx.iceberg(), place_of(state, running.op_id), self.groups, self.blank)
+        snapshot = maintain.merge(
+            ctx.iceberg(), place_of(state, running.op_id), self.groups, state.stored.columns, self.blank
+        )
         fail("stage.after_append")
         added = added_files(ctx, state, snapshot)
         _check(running.op_id, self.groups, added)

@@ -223,6 +223,7 @@ class Merger:
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]
         if not plan.is_ahead:
             plan.adopted = [one for one in plan.adopted if one.table not in plan.schemas.settled]
+        plan.schemas.take_over(source, [one.table for one in plan.adopted if one.last_seq is not None])
         plan.conflicts += plan.schemas.conflicts
         left = {one.table for one in plan.adopted} | {one.table for one in plan.conflicts} | plan.schemas.settled
         wanted = plan.schemas.wanted

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strandline.ledger.history import Graph
-from strandline.ledger.ledger import MAX_SEQ
 from strandline.ledger.mutations import Brought
 from strandline.model.commits import Commit
 from strandline.model.constraints import Reference
@@ -39,6 +38,13 @@ class Schemas:
     settled: set[str] = field(default_factory=set)
     disputed: set[str] = field(default_factory=set)
     conflicts: list[RowConflict] = field(default_factory=list)
+
+    def take_over(self, source: View, names: Collection[str]) -> None:
+        """Of tables that are taken over whole, the rows are the source's, and the schema with them."""
+        for state in map(source.state, names):
+            if state.table.table_id in self.brought:
+                taken = Brought(state.table.name, state.schema, state.head.schema_version)
+                self.brought[state.table.table_id] = taken
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,18 @@ def merged_schemas(line: Line, source: View, target: View, names: Collection[str
 
 def _merge(found: Schemas, line: Line, theirs: TableState, ours: TableState, resolution: Resolution) -> None:
     name, table_id = ours.table.name, ours.table.table_id
-    found.wanted[table_id] = ours.schema.carried(MAX_SEQ)
+    found.wanted[table_id] = ours.schema
     if ours.is_dropped or theirs.is_dropped or ours.schema.began != theirs.schema.began:
         found.settled.add(name)
         if not (ours.is_dropped and theirs.is_dropped):
             _drop(found, line, theirs, ours, resolution)
         return
-    if theirs.schema == ours.schema or line.has(theirs.head.schema_version):
+    if line.has(theirs.head.schema_version):
+        return
+    if theirs.schema.says_the_same(ours.schema):
+        # Who looks back at the merge takes the newest version that it reaches: that must be one of the target's own.
+        if theirs.schema != ours.schema and theirs.head.schema_version > ours.head.schema_version:
+            _bring(found, ours, ours.schema)
         return
     if not line.is_ours(ours.head.schema_version):
         _bring(found, ours, theirs.schema, theirs.head.schema_version)
@@ -137,9 +148,14 @@ def _later(ours: TableState, theirs: TableState) -> Side | None:
 
 
 def _bring(found: Schemas, ours: TableState, schema: Schema, version: int | None = None) -> None:
-    """Without a version it is a new one, the merge's: so who looks back at the merge finds what was decided there."""
-    found.brought[ours.table.table_id] = Brought(ours.table.name, schema, version)
-    found.wanted[ours.table.table_id] = schema.carried(MAX_SEQ)
+    """Without a version it is a new one, the merge's: so who looks back at the merge finds what was decided there.
+
+    So it is where the target's rows are others than the source's: which of them have a default is the target's affair.
+    """
+    brought = schema.along(ours.schema)
+    version = version if brought == schema else None
+    found.brought[ours.table.table_id] = Brought(ours.table.name, brought, version)
+    found.wanted[ours.table.table_id] = schema
 
 
 def _decided(found: Schemas, name: str, resolution: Resolution) -> Side | None:
@@ -149,7 +165,7 @@ def _decided(found: Schemas, name: str, resolution: Resolution) -> Side | None:
 
 
 def _conflict(ours: TableState, theirs: TableState) -> RowConflict:
-    fields = set(ours.schema.columns) ^ set(theirs.schema.columns)
+    fields = {one.declared for one in ours.schema.columns} ^ {one.declared for one in theirs.schema.columns}
     return RowConflict(
         KIND,
         ours.table.name,

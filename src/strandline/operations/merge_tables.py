@@ -82,11 +82,15 @@ class MergeTables:
             raise _moved()
         first_seqs, at_us = self._number(ctx, running, mutation.changes)
         ctx.staging.create(running.op_id)
+        # What the target had before has not seen the schemas that come; what the merge writes has.
+        states = {
+            table_id: state.under(state.schema.numbered(min(first_seqs))) for table_id, state in planned.states.items()
+        }
         staged = [
-            self._write(ctx, change, planned.states[change.append.table_id], seq, running.op_id, at_us)
+            self._write(ctx, change, states[change.append.table_id], seq, running.op_id, at_us)
             for change, seq in zip(mutation.changes, first_seqs, strict=True)
         ]
-        return self._effects(mutation, staged)
+        return self._effects(mutation, staged, min(first_seqs))
 
     def _hold(self, ctx: Context, running: Running) -> None:
         """From here on mutations of these tables wait; which seqs it needs is not known yet."""
@@ -130,14 +134,14 @@ class MergeTables:
             raise Damaged(f"{rows} merged rows were staged, and Spark wrote {stored}", operation=op_id)
         return staged
 
-    def _effects(self, mutation: Mutation, staged: Sequence[Staged]) -> Effects:
+    def _effects(self, mutation: Mutation, staged: Sequence[Staged], first_seq: int) -> Effects:
         assert mutation.source is not None, "a merge has a source"
         rows = {change.append.table: change.append.rows for change in mutation.changes}
         tables = {**touched(mutation.source), **rows}
         return Effects(
             tables=tuple(staged_effect(one) for one in staged),
             commit=CommitDraft(self.kind, mutation.message, tables, mutation.commit_id),
-            merge=merges.stored(mutation),
+            merge=merges.stored(mutation, first_seq),
         )
 
 

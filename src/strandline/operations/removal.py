@@ -104,7 +104,9 @@ def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str)
     groups = _groups(ctx, state, removal)
     without = _write_seqs(ctx, state, op_id, removal.seqs) if groups else None
     fail("stage.before_append")
-    snapshot = maintain.remove(ctx.iceberg(), place_of(state, op_id), removal.whole, groups, without)
+    snapshot = maintain.remove(
+        ctx.iceberg(), place_of(state, op_id), removal.whole, groups, state.stored.columns, without
+    )
     fail("stage.after_append")
     added = added_files(ctx, state, snapshot)
     _check(op_id, removal, groups, added)

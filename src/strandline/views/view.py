@@ -123,10 +123,14 @@ class View:
         ]
 
     def under(self, schemas: Mapping[str, Schema]) -> View:
-        """The same view, with the rows of some tables, by id, as another schema has them."""
+        """The same view, with the rows of some tables, by id, as another schema has them.
+
+        Which of them lack a value, and have the default, is said by the schema that the view has them under.
+        """
         other = copy.copy(self)
         other._states = {
-            name: state.under(schemas.get(state.table.table_id, state.schema)) for name, state in self._states.items()
+            name: state.under(schemas.get(state.table.table_id, state.schema).along(state.schema))
+            for name, state in self._states.items()
         }
         return other
 

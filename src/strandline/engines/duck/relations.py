@@ -73,7 +73,9 @@ def _value(column: Column, shape: Shape) -> str:
         value = f"TRY_CAST({value} AS {type_})"  # what does not fit is of rows that who looks back does not see
     if not column.fills:
         return value
-    defaults = " ".join(f"WHEN f.{SEQ} < {one.below} THEN {quote_text(one.value)}::{type_}" for one in column.fills)
+    defaults = " ".join(
+        f"WHEN {one.condition(f'f.{SEQ}')} THEN {quote_text(one.value)}::{type_}" for one in column.fills
+    )
     return f"coalesce({value}, CASE {defaults} END)"
 
 
@@ -227,11 +229,6 @@ def define(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None
 def keep(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
     """The same, with what the query finds now."""
     connection.execute(f"CREATE TABLE {internal(name)} AS {query}")
-
-
-def keep_more(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
-    """Add what a query finds to what is kept under a name."""
-    connection.execute(f"INSERT INTO {internal(name)} {query}")
 
 
 def keep_keys(connection: duckdb.DuckDBPyConnection, name: str, queries: Sequence[str], key: Sequence[str]) -> int:

@@ -23,10 +23,11 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
+from strandline.engines.spark.read import with_defaults
 from strandline.errors import Damaged
 from strandline.model.ids import new_id
 from strandline.model.tables import DataFile
-from strandline.model.types import SEQ
+from strandline.model.types import SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,14 +52,20 @@ class Place:
     op_id: str
 
 
-def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group], blank: Sequence[str] = ()) -> int:
+def merge(
+    iceberg: Iceberg,
+    place: Place,
+    groups: Sequence[Group],
+    columns: Sequence[Column],
+    blank: Sequence[str] = (),
+) -> int:
     """Write each group as one file in its files' place; returns the snapshot. Every row stays as it is.
 
-    But for the values of the columns in `blank`: they have none any more.
+    Defaults of `columns` are written out, and the columns in `blank` have no values any more.
     """
     table = iceberg.load(place.table)
     with _Rewrite(iceberg, table, place) as rewrite:
-        added = rewrite.write(groups, None, blank)
+        added = rewrite.write(groups, None, columns, blank)
         change = table.newRewrite().validateFromSnapshot(place.pin)
         change = change.rewriteFiles(rewrite.files_of(groups), added)
         change.toBranch(place.branch).set("strand-op", place.op_id).commit()
@@ -66,12 +73,20 @@ def merge(iceberg: Iceberg, place: Place, groups: Sequence[Group], blank: Sequen
 
 
 def remove(
-    iceberg: Iceberg, place: Place, whole: Sequence[DataFile], groups: Sequence[Group], without: str | None
+    iceberg: Iceberg,
+    place: Place,
+    whole: Sequence[DataFile],
+    groups: Sequence[Group],
+    columns: Sequence[Column],
+    without: str | None,
 ) -> int:
-    """Take files away whole, and write the groups again without the rows whose seqs the file `without` names."""
+    """Take files away whole, and write the groups again without the rows whose seqs the file `without` names.
+
+    Defaults of `columns` are written out.
+    """
     table = iceberg.load(place.table)
     with _Rewrite(iceberg, table, place) as rewrite:
-        added = rewrite.write(groups, without)
+        added = rewrite.write(groups, without, columns)
         change = table.newOverwrite()
         for file in rewrite.files_of([whole, *groups]):
             change = change.deleteFile(file)
@@ -149,7 +164,9 @@ class _Rewrite:
             )
         return found
 
-    def write(self, groups: Sequence[Group], without: str | None, blank: Sequence[str] = ()) -> Any:
+    def write(
+        self, groups: Sequence[Group], without: str | None, columns: Sequence[Column], blank: Sequence[str] = ()
+    ) -> Any:
         """Let Spark write each group as one file; returns the new files, which no snapshot has yet."""
         added = self._iceberg.java.java.util.HashSet()
         self._plan([file for group in groups for file in group])
@@ -158,7 +175,7 @@ class _Rewrite:
                 lambda left, right: left.unionByName(right),
                 [self._read(group) for group in groups[start : start + GROUPS_AT_ONCE]],
             )
-            added.addAll(self.save(_blanked(_without(rows, without), blank)))
+            added.addAll(self.save(_blanked(_filled(_without(rows, without), columns), blank)))
         return added
 
     def save(self, rows: DataFrame) -> Any:
@@ -241,6 +258,16 @@ def _without(rows: DataFrame, seqs: str | None) -> DataFrame:
 
     gone = rows.sparkSession.read.option("__globPaths__", "false").parquet(seqs)
     return rows.join(sf.broadcast(gone), on=SEQ, how="left_anti").select(*rows.columns)
+
+
+def _filled(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """The rows in their order, with the defaults of these columns where rows lack a value."""
+    from pyspark.sql import functions as sf
+
+    for column in columns:
+        if column.fills and column.stored in rows.columns:
+            rows = rows.withColumn(column.stored, with_defaults(sf.col(f"`{column.stored}`"), column))
+    return rows
 
 
 def _blanked(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -61,13 +61,15 @@ def _column(column: Column, known: Set[str]) -> SparkColumn:
 
     type_ = spark_ddl(column.type)
     values = (sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None)).try_cast(type_)
-    if column.fills:
-        first, *others = column.fills
-        default = sf.when(sf.col(SEQ) < first.below, sf.lit(first.value))
-        for fill in others:
-            default = default.when(sf.col(SEQ) < fill.below, sf.lit(fill.value))
-        values = sf.coalesce(values, default.cast(type_))
-    return values.alias(column.name)
+    return with_defaults(values, column).alias(column.name)
+
+
+def with_defaults(values: SparkColumn, column: Column) -> SparkColumn:
+    """A column's values, with its defaults where rows have none that have these."""
+    from pyspark.sql import functions as sf
+
+    defaults = [sf.when(sf.expr(fill.condition(SEQ)), sf.lit(fill.value)) for fill in column.fills]
+    return sf.coalesce(values, *(one.cast(spark_ddl(column.type)) for one in defaults)) if defaults else values
 
 
 def newest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
