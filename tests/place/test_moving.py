@@ -230,5 +230,6 @@ def test_an_address_keeps_its_kind_in_another_place(old: str, new: str, address:
 
 
 def test_an_address_outside_of_both_places_is_refused() -> None:
+    assert not Move("file:///a/w", "file:///b/w").covers("s3://bucket/f")
     with pytest.raises(ValueError, match="not in the warehouse"):
         Move("file:///a/w", "file:///b/w")("file:///a/w2/f")

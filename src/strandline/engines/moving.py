@@ -50,6 +50,14 @@ class Move:
             return f"{_scheme(address)}{_path(self.new)}/{inside}"
         return f"{self.new}/{inside}"
 
+    def covers(self, address: str) -> bool:
+        """Whether an address is in the old warehouse, or in the new one."""
+        try:
+            self(address)
+        except ValueError:
+            return False
+        return True
+
     def in_text(self, text: str) -> str:
         """A text that may be an address of the old warehouse, else as it is."""
         return self(text) if _inside(text, self.old) is not None else text

@@ -52,6 +52,8 @@ def move_metadata(catalog: str, move: Move, source: Source, report: Report, *, n
     data: dict[str, None] = {}
     for number, (table, location) in enumerate(tables.items()):
         report(f"writing the metadata of {table}", number, len(tables))
+        if not move.covers(location.current):
+            continue  # an adoption under way reads it where it is
         try:
             locations[table], files = move_table(location.current, move, source, name=name)
         except FileNotFoundError as error:
