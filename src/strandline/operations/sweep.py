@@ -59,6 +59,7 @@ def sweep(
     dry_run: bool = False,
 ) -> list[Maintained]:
     """Remove what is nobody's: of these tables and their states, or of all and of the lake itself."""
+    ctx.fence.compare()  # before it looks: a copy that wrote here may have removed what this ledger names
     with ctx.ledger.read() as conn:
         tables = [table for table in list_tables(conn) if not names or _plain(table) in _folded(names)]
     clock = clock_of(ctx)
