@@ -390,12 +390,12 @@ class Lake(Versioned):
         return instances.add(self.surroundings, asked, start=begins, check=check, take_over=take_over)
 
     def sinks(self) -> list[Sink]:
-        """Every sink: those that were added, and those of `strand.toml`."""
+        """Every sink: those that were added, and those of `strand.toml` as it is now."""
         from strandline.ledger.sinks import list_sinks
-        from strandline.sinks.instances import follow_config
+        from strandline.sinks.following import follow_config
 
         if not self.read_only:
-            follow_config(self.surroundings, self.config.sinks)
+            follow_config(self.surroundings)
         with self.ledger.read() as conn:
             return list_sinks(conn)
 

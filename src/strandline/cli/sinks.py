@@ -33,6 +33,8 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("set")(set_)
     group.command("rename")(rename)
+    group.command("pause")(pause)
+    group.command("resume")(resume)
     group.command("remove")(remove)
     group.command("tick")(tick)
     group.command("preview")(preview)
@@ -139,10 +141,18 @@ def list_(context: typer.Context) -> None:
     def human() -> None:
         if found:
             output.table(LIST_HEADS, [list_row(sink) for sink in found])
+            say_paused(found)
         else:
             output.say("There are no sinks yet. `strand sink add` makes one.")
 
     session.emit(found, human)
+
+
+def say_paused(found: list[dict[str, Any]]) -> None:
+    """Which of these sinks send nothing for now, and why."""
+    for sink in found:
+        if sink["paused"]:
+            output.say(f"{sink['sink']} is PAUSED: {output.cell(sink['paused'])}")
 
 
 def show(context: typer.Context, name: Name) -> None:
@@ -161,6 +171,8 @@ def _show(sink: dict[str, Any]) -> None:
     output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch'] or 'DELETED'}")
     for key, value in sorted(sink["settings"].items()):
         output.say(f"  {key} = {output.cell(value)}")
+    if sink["paused"]:
+        output.say(f"  PAUSED: {output.cell(sink['paused'])}")
     if sink["hold_until"]:
         output.say(f"  sends nothing before {output.when(sink['hold_until'])}")
     output.say()
@@ -245,25 +257,70 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
 
 
 def rename(context: typer.Context, name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
-    """Give a sink another name; its marks stay.
+    """Give a sink another name; its marks stay. One of strand.toml has its section renamed first.
 
     \b
     Example: strand sink rename archive cold
     """
-    from strandline.ledger.sinks import find_sink, rename_sink
+    from strandline.sinks import following
+    from strandline.sinks.following import config_file
     from strandline.sinks.instances import check_name
 
     check_name(new)
     session = session_of(context)
     with session.open() as lake:
-        if name in lake.config.sinks:
-            raise BadRequest(
-                f"sink {name!r} is written in strand.toml", hint="Rename the section there as well, first."
-            )
+        sections = config_file(lake.root).read()
         with lake.ledger.write() as txn:
-            rename_sink(txn, find_sink(txn.conn, name).sink_id, new)
+            following.rename(txn, sections, name, new)
+        lake.sinks()  # where a section has its new name, it goes on
         document = _describe(lake, new)
-    session.emit(document, lambda: output.say(f"Sink {name} is {new} now."))
+    session.emit(document, lambda: _say_renamed(name, document))
+
+
+def _say_renamed(name: str, sink: dict[str, Any]) -> None:
+    output.say(f"Sink {name} is {sink['sink']} now.")
+    if sink["paused"]:
+        output.say(f"It is paused: {sink['paused']}.")
+
+
+def pause(
+    context: typer.Context,
+    name: Name,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; people read it.")] = "",
+    actor: Actor = "",
+) -> None:
+    """Let a sink send nothing until `sink resume`. It keeps its marks, and retention waits for it.
+
+    \b
+    Example: strand sink pause archive --reason "the disk is being replaced"
+    """
+    from strandline.sinks import following
+
+    session = session_of(context)
+    with session.open() as lake:
+        with lake.ledger.write() as txn:
+            following.pause(txn, name, reason or f"{who(actor)} paused it")
+        document = _describe(lake, name)
+    session.emit(document, lambda: output.say(f"Sink {name} sends nothing until `strand sink resume {name}`."))
+
+
+def resume(context: typer.Context, name: Name) -> None:
+    """Let a paused sink go on from where it is.
+
+    \b
+    Example: strand sink resume archive
+    """
+    from strandline.sinks import following
+    from strandline.sinks.following import config_file
+
+    session = session_of(context)
+    with session.open() as lake:
+        sections = config_file(lake.root).read()
+        with lake.ledger.write() as txn:
+            was = following.resume(txn, sections, name)
+        document = _describe(lake, name)
+    said = f"Sink {name} was not paused." if was is None else f"Sink {name} goes on; it was paused: {was}."
+    session.emit(document, lambda: output.say(said))
 
 
 def remove(
@@ -277,15 +334,15 @@ def remove(
     Example: strand sink remove archive
     """
     from strandline.ledger.sinks import find_sink
+    from strandline.sinks.following import config_file, refuse_written
     from strandline.sinks.instances import forget_secrets
     from strandline.sinks.repair import remove as forget
 
     session = session_of(context)
     with session.open() as lake:
-        if name in lake.config.sinks:
-            raise BadRequest(f"sink {name!r} is written in strand.toml", hint=f"Take [sinks.{name}] out first.")
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
+        refuse_written(config_file(lake.root).read(), sink)
         forget(lake.ledger, sink, force=force)
         forget_secrets(lake.root, sink)
     session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
@@ -304,13 +361,17 @@ def tick(
     Example: strand sink tick archive
     """
     from strandline.ledger.sinks import find_sink
+    from strandline.sinks.following import config_file, refused_sections
     from strandline.sinks.tick import Ticked
 
     session = session_of(context)
     with session.open() as lake:
         lake.sinks()  # those of strand.toml are there from now on
         with lake.ledger.read() as conn:
+            refused = refused_sections(conn, config_file(lake.root).read()) if names else {}
             for name in names or []:
+                if name in refused:
+                    raise refused[name]
                 find_sink(conn, name)  # an unknown one is said before a worker is asked
         asked = {"names": names or [], "actor": who(actor), "take_over": take_over}
         done = [Ticked(**one) for one in session.carry_out(lake, "tick", asked, here=here)]

@@ -82,6 +82,7 @@ def _status(page: dict[str, Any]) -> None:
         output.say()
         output.say(f"Tags: {', '.join(tag['tag'] for tag in page['tags'])}")
     _section("Sinks (`strand sink show NAME` tells more)", sinks.LIST_HEADS, [sinks.list_row(s) for s in page["sinks"]])
+    sinks.say_paused(page["sinks"])
     _section(
         "Operations under way",
         ["operation", "kind", "phase", "branch", "tables", "age", "process"],

@@ -25,6 +25,7 @@ def add_sink(
     settings: Mapping[str, Any],
     start_seq: int,
     hold_until_us: int | None,
+    from_config: bool,
 ) -> Sink:
     """Write a new sink down. One that was removed and is made again is another one: it has another id."""
     if txn.conn.execute(select(db.sinks.c.sink_id).where(db.sinks.c.name == name)).scalar() is not None:
@@ -40,6 +41,7 @@ def add_sink(
         created_at_us=txn.at_us,
         hold_until_us=hold_until_us,
         ticked_at_us=None,
+        from_config=from_config,
     )
     txn.conn.execute(
         insert(db.sinks).values(
@@ -52,6 +54,7 @@ def add_sink(
             start_seq=start_seq,
             created_at_us=txn.at_us,
             hold_until_us=hold_until_us,
+            from_config=int(from_config),
         )
     )
     return sink
@@ -75,6 +78,12 @@ def change_sink(
             hold_until_us=hold_until_us,
         )
     )
+
+
+def govern_sink(txn: Txn, sink_id: str, *, from_config: bool | None, paused: str | None) -> None:
+    """Write down whether a section made a sink, and why it sends nothing for now; None lets it send."""
+    made = None if from_config is None else int(from_config)
+    txn.conn.execute(update(db.sinks).where(db.sinks.c.sink_id == sink_id).values(from_config=made, paused=paused))
 
 
 def rename_sink(txn: Txn, sink_id: str, name: str) -> None:
@@ -135,6 +144,8 @@ def _sink(row: Row[Any]) -> Sink:
         hold_until_us=values["hold_until_us"],
         ticked_at_us=values["ticked_at_us"],
         receiver=values["receiver"],
+        from_config=None if values["from_config"] is None else bool(values["from_config"]),
+        paused=values["paused"],
     )
 
 

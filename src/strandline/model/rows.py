@@ -367,7 +367,7 @@ def _is_sound(array: pa.Array) -> bool:
         return True
     try:
         array.view(_as_bytes(array.type)).validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowException:
         return False
     return True
 

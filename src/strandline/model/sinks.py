@@ -58,6 +58,10 @@ class Sink:
     ticked_at_us: int | None
     receiver: str | None = None
     """The lake id that its destination had at the first contact, where that is a lake."""
+    from_config: bool | None = None
+    """Whether a section of `strand.toml` made it; None in a lake of an older format whose file nobody looked at yet."""
+    paused: str | None = None
+    """Why it sends nothing for now."""
 
 
 @dataclass(frozen=True)

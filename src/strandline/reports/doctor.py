@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
     "Iceberg catalog": iceberg_checks.catalog,
     "watermarks": sink_checks.watermarks,
     "branches of sinks": sink_checks.branches,
+    "paused sinks": sink_checks.paused,
     "sinks after a restore": sink_checks.unasked,
     "deliveries that wait": sink_checks.waiting,
     "destinations": sink_checks.destinations,

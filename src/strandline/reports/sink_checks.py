@@ -18,6 +18,7 @@ from strandline.model.moments import text_of
 from strandline.model.sinks import Sink, StreamState
 from strandline.reports.findings import Finding, Look
 from strandline.sinks.destination import Later, Park
+from strandline.sinks.following import GONE, refused_sections
 from strandline.sinks.instances import destination
 
 
@@ -48,6 +49,32 @@ def branches(look: Look) -> Iterator[Finding]:
             what=f"sink {name}: the branch that it follows was deleted",
             meaning="It delivers nothing any more. A branch that was made later under the same name is another one.",
             fix=f"strand sink remove {name}   (and add it again to follow another branch)",
+            severity="warning",
+        )
+
+
+def paused(look: Look) -> Iterator[Finding]:
+    """Sinks that send nothing until somebody lets them, and sections of the config that make no sink."""
+    with look.lake.ledger.read() as conn:
+        resting = [sink for sink in list_sinks(conn) if sink.paused is not None]
+        refused = refused_sections(conn, look.lake.config.sinks)
+    for sink in resting:
+        again = f"write [sinks.{sink.name}] again, or: strand sink rename {sink.name} NEW"
+        yield Finding(
+            kind="sink_paused",
+            about=sink.name,
+            what=f"sink {sink.name} is paused: {sink.paused}",
+            meaning="It delivers nothing. Its rows wait, and retention waits for it.",
+            fix=again if sink.paused == GONE else f"strand sink resume {sink.name}",
+            severity="warning",
+        )
+    for name, error in refused.items():
+        yield Finding(
+            kind="section_refused",
+            about=name,
+            what=error.message,
+            meaning="No sink is made of this section, and none is changed by it; other sinks go on.",
+            fix=error.hint,
             severity="warning",
         )
 

@@ -47,6 +47,8 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         "settings": dict(sink.settings),
         "start_seq": sink.start_seq,
         "hold_until": _moment(sink.hold_until_us),
+        "from_config": sink.from_config,
+        "paused": sink.paused,
         "last_tick": _moment(sink.ticked_at_us),
         "lag": {"rows": sum(stream["lag"]["rows"] for stream in streams), "age_s": max(ages, default=None)},
         "parked": sum(

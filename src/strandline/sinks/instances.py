@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from strandline import logs
-from strandline.errors import BadRequest, Busy, CallerError, Environment, nearest
+from strandline.errors import BadRequest, Busy, Environment, nearest
 from strandline.ledger import sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
@@ -29,8 +28,6 @@ from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, is_secret, parse
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
-
-log = logs.Logger("strandline.sinks")
 
 SECRETS = "secrets"
 COPIES = "_copies"
@@ -83,8 +80,19 @@ def wanted(name: str, type_: str, given: Mapping[str, object], *, where: str) ->
     )
 
 
-def add(around: Surroundings, asked: Wanted, *, start: int | None, check: bool, take_over: bool = False) -> Sink:
-    """Make a sink. `start` is the seq it begins behind, None for now; `check` asks its destination first."""
+def add(
+    around: Surroundings,
+    asked: Wanted,
+    *,
+    start: int | None,
+    check: bool,
+    take_over: bool = False,
+    allowed: Callable[[Txn], object] | None = None,
+) -> Sink:
+    """Make a sink. `start` is the seq it begins behind, None for now; `check` asks its destination first.
+
+    `allowed` is what a section of `strand.toml` hands over that makes it: it raises where that may not be any more.
+    """
     with around.ledger.read() as conn:
         _check(conn, asked)
         read_shown(conn, asked.branch, asked.tables, tails=False)  # a dropped table gets no new followers
@@ -95,11 +103,13 @@ def add(around: Surroundings, asked: Wanted, *, start: int | None, check: bool, 
     if check:
         _probe(around, asked, sink_id, take_over)
     with around.ledger.write() as txn:
-        sink = _insert(around, txn, asked, sink_id, txn.last_seq if start is None else start)
-    return sink
+        if allowed is not None:
+            allowed(txn)
+        begins = txn.last_seq if start is None else start
+        return _insert(around, txn, asked, sink_id, begins, from_config=allowed is not None)
 
 
-def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: int) -> Sink:
+def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: int, *, from_config: bool) -> Sink:
     return sinks.add_sink(
         txn,
         sink_id,
@@ -110,6 +120,7 @@ def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: 
         settings=put_away(around.root, sink_id, asked.settings),
         start_seq=start,
         hold_until_us=asked.hold_until_us,
+        from_config=from_config,
     )
 
 
@@ -151,35 +162,7 @@ def as_given(around: Surroundings, conn: Connection, sink: Sink) -> dict[str, An
     return found
 
 
-def follow_config(around: Surroundings, sections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the sinks of `strand.toml` that are not there yet, and change those that are written differently.
-
-    A section that is wrong is reported, and keeps no other sink from working.
-    """
-    for name, section in sections.items():
-        try:
-            _follow(around, name, section)
-        except CallerError as error:
-            log.warning("a sink of strand.toml is wrong", sink=name, error=error.message, hint=error.hint)
-
-
-def _follow(around: Surroundings, name: str, section: Mapping[str, Any]) -> None:
-    where = f"[sinks.{name}]"
-    if "type" not in section:
-        raise BadRequest(f"{where} has no type", hint='Add type = "forward", "blob" or "iceberg".')
-    asked = wanted(name, str(section["type"]), {k: v for k, v in section.items() if k != "type"}, where=where)
-    with around.ledger.read() as conn:
-        there = next((sink for sink in sinks.list_sinks(conn) if sink.name == name), None)
-        same = there is not None and _same(around, conn, there, asked)
-    if there is None:
-        add(around, asked, start=0, check=False)
-    elif there.type != asked.type:
-        raise BadRequest(f"{where}: the sink {name!r} is of type {there.type}", hint="Remove it first, or rename this.")
-    elif not same:
-        change(around, there, asked)
-
-
-def _same(around: Surroundings, conn: Connection, there: Sink, asked: Wanted) -> bool:
+def is_as_asked(around: Surroundings, conn: Connection, there: Sink, asked: Wanted) -> bool:
     """Whether a sink is as it is written, its secrets included."""
     follows = living_branch(conn, there.branch_id)
     if follows is None:  # every tick says so

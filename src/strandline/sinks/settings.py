@@ -183,6 +183,23 @@ def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]
     return found
 
 
+_DESTINATION = {"forward": ("url",), "blob": ("uri", "endpoint"), "iceberg": ("uri", "warehouse", "namespace")}
+_PORTS = {"http": 80, "https": 443}
+
+
+def destination_of(type_: str, settings: Mapping[str, Any]) -> tuple[object, ...]:
+    """Where a sink of these settings delivers to, however its address is written; other settings don't matter."""
+    found = resolved(type_, settings)
+    return tuple(_address(str(found[name])) if found[name] else None for name in _DESTINATION.get(type_, ()))
+
+
+def _address(text: str) -> object:
+    parts = urlsplit(text)
+    if parts.scheme not in _PORTS:
+        return text.rstrip("/")
+    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/"), parts.query
+
+
 SECRET_FILE = "secret_file"
 """Set by us alone: where what is secret was put."""
 

@@ -188,7 +188,7 @@ class Ticker:
         with ledger.read() as conn:
             sink = sink_by_id(conn, self.sink.sink_id)  # as it is now: somebody may have changed what it may send
             state = None if sink is None else deliveries.read_stream(conn, sink, stream)
-        if sink is None or state is None or _held(sink):
+        if sink is None or state is None or sink.paused is not None or _held(sink):
             return None
         if state.delivery is not None:
             return state.delivery

@@ -93,6 +93,7 @@ class Schedule:
     every_s: float
     cron: str | None = None
     hold_until_us: int | None = None
+    paused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,8 @@ def _tick(facts: Facts, schedule: Schedule) -> Verdict:
     def verdict(why: str, *, due: bool) -> Verdict:
         return Verdict(Job("tick", schedule.sink, why), due)
 
+    if schedule.paused is not None:
+        return verdict(f"it is paused: {schedule.paused}", due=False)
     if schedule.hold_until_us is not None and facts.now_us < schedule.hold_until_us:
         return verdict("it is held until a moment that has not come", due=False)
     if past is None:

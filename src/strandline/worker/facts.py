@@ -127,7 +127,7 @@ def _last(record: JobRecord | None) -> dict[str, Any] | None:
 
 def _schedule(sink: Sink) -> Schedule:
     settings = resolved(sink.type, sink.settings)
-    return Schedule(sink.name, settings["every"], settings["cron"], sink.hold_until_us)
+    return Schedule(sink.name, settings["every"], settings["cron"], sink.hold_until_us, sink.paused)
 
 
 def _past(
