@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from pyarrow.fs import FileSelector, FileType
 
 from strandline import create
@@ -48,11 +50,16 @@ def blob_for(lake: Lake, settings: dict[str, Any], **more: Any) -> Blob:
 
 
 def objects_in(s3: S3) -> list[str]:
-    """Every object below the prefix, the marker aside."""
+    """Every object below the prefix, marker and marks aside."""
     base = f"{s3.bucket}/some/prefix"
     found = s3.system.get_file_info(FileSelector(base, recursive=True, allow_not_found=True))
     names = sorted(info.path.removeprefix(f"{base}/") for info in found if info.type == FileType.File)
-    return [name for name in names if name != "_strandline.json"]
+    return [name for name in names if not name.endswith(("_strandline.json", "_mark.json"))]
+
+
+def raw(s3: S3, path: str) -> bytes:
+    """An object's bytes as they are: by its name, PyArrow would unpack them."""
+    return bytes(s3.system.open_input_stream(path, compression=None).read())
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
@@ -62,17 +69,20 @@ def test_a_unit_becomes_an_object_and_is_found_again(filled: Lake, s3: S3, form:
     blob.probe()
     assert objects_in(s3) == [], "a probe leaves nothing behind"
     unit = unit_of(filled, settings, until=21)
-    assert blob.find_mark(unit.delivery.stream, "messages", ()) is None
+    assert blob.standing(unit.delivery.stream, "messages", ()).mark is None
     shipped = blob.ship(unit)
     assert objects_in(s3) == [shipped.key, "messages/all/_manifest.jsonl"]
     path = f"{s3.bucket}/some/prefix/{shipped.key}"
-    first = s3.system.open_input_stream(path).read()
+    first = raw(s3, path)
     assert len(first) == shipped.size_bytes
     if form == "parquet":
         assert pq.read_table(io.BytesIO(first)).to_pylist() == rows_of(unit)
+    else:
+        lines = zstandard.ZstdDecompressor().stream_reader(first).read().splitlines()
+        assert [json.loads(line)["_seq"] for line in lines] == [row["_seq"] for row in rows_of(unit)]
     blob.ship(unit)
-    assert s3.system.open_input_stream(path).read() == first
-    assert blob.find_mark(unit.delivery.stream, "messages", ()) == Mark(1, 21)
+    assert raw(s3, path) == first
+    assert blob.standing(unit.delivery.stream, "messages", ()).mark == Mark(1, 21)
     manifest = s3.system.open_input_stream(f"{s3.bucket}/some/prefix/messages/all/_manifest.jsonl").read()
     assert len(manifest.splitlines()) == 1
 
@@ -92,7 +102,7 @@ def test_odd_values_make_keys_that_are_found_again(filled: Lake, s3: S3) -> None
         stream = replace(unit.delivery.stream, partition=partition)
         shipped = blob.ship(replace(unit, delivery=replace(unit.delivery, stream=stream), partition_by=("source",)))
         keys.add(str(shipped.key))
-        assert blob.find_mark(stream, "messages", ("source",)) == Mark(1, 21)
+        assert blob.standing(stream, "messages", ("source",)).mark == Mark(1, 21)
     assert {name for name in objects_in(s3) if name.endswith(".parquet")} == keys and len(keys) == 6
 
 
@@ -104,7 +114,7 @@ def test_a_prefix_belongs_to_one_sink(filled: Lake, s3: S3) -> None:
         blob_for(filled, settings, sink_id="other").probe()
     other = blob_for(filled, settings, lake_id="another", take_over=True)
     other.probe()
-    assert other.find_mark(unit.delivery.stream, "messages", ()) == Mark(2, 0)
+    assert other.standing(unit.delivery.stream, "messages", ()).mark == Mark(2, 0)
 
 
 def test_two_sinks_added_at_the_same_moment_do_not_share_a_prefix(

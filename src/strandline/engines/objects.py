@@ -93,10 +93,18 @@ def read_bytes(place: Place, name: str) -> bytes | None:
         if system.get_file_info(path).type == FileType.NotFound:
             return None
         try:
-            with system.open_input_stream(path) as stream:
+            with system.open_input_stream(path, compression=None) as stream:
                 return bytes(stream.read())
         except FileNotFoundError:
             return None
+
+
+def exists(place: Place, name: str) -> bool:
+    """Whether there is such an object."""
+    from pyarrow.fs import FileType
+
+    with reaching(place, name):
+        return bool(place.system.get_file_info(place.path(name)).type == FileType.File)
 
 
 def put_bytes(place: Place, name: str, content: bytes) -> None:
@@ -125,7 +133,7 @@ def remove_folder(place: Place, folder: str) -> None:
 def upload(place: Place, name: str, content: IO[bytes]) -> None:
     """Put a local file's content into a bucket: in parts, and visible when the last one has arrived."""
     content.seek(0)
-    stream = place.system.open_output_stream(place.path(name))
+    stream = place.system.open_output_stream(place.path(name), compression=None)  # by its name, it would pack again
     try:
         while chunk := content.read(UPLOAD_BYTES):
             stream.write(chunk)
@@ -138,7 +146,7 @@ def upload(place: Place, name: str, content: IO[bytes]) -> None:
 
 
 def _upload_bytes(place: Place, name: str, content: bytes) -> None:
-    with place.system.open_output_stream(place.path(name)) as stream:
+    with place.system.open_output_stream(place.path(name), compression=None) as stream:
         stream.write(content)
 
 
