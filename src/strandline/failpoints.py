@@ -72,6 +72,8 @@ NAMES: dict[str, str] = {
     "blob.after_write": "a unit's object is visible, the ledger does not know it",
     "blob.before_manifest": "a stream's manifest was read, and is not yet written with the unit's line",
     "blob.after_manifest": "a unit's line is in its stream's manifest, the ledger does not know it",
+    "blob.before_mark": "a unit is written, its stream's mark object was read and is not yet moved",
+    "blob.after_mark": "a stream's mark object says that the unit is there, the ledger does not know it",
     "copy.before_append": "a unit's rows are in a working folder, nothing is in the target table",
     "copy.after_append": "a unit's rows are on a private branch of the target table",
     "copy.before_commit": "before the target's main and the stream's mark move together",

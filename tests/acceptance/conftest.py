@@ -10,6 +10,7 @@ import pytest
 from strandline.engines import files
 from strandline.lake import Lake
 from strandline.operations import load as loading
+from tests.acceptance.places import Blobs, Copies
 from tests.delivery import Receiver, receiving
 from tests.kit import make_table, messages
 from tests.proxy import Proxy, proxy_before
@@ -42,3 +43,13 @@ def source(lake: Lake) -> Lake:
     lake.append("messages", messages(0, 10))
     lake.flush("messages")
     return lake
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "archive")
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    return Copies(tmp_path / "copies")

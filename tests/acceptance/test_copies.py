@@ -6,9 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import Conflict
@@ -17,73 +15,9 @@ from strandline.ledger import leases
 from strandline.model.ids import lease_of_stream
 from strandline.sinks import blob, iceberg
 from strandline.sinks.reading import read_unit
+from tests.acceptance.places import Blobs, Copies
 from tests.delivery import LAST, assert_once, streams, tick_process, watermark, wipe_marks
 from tests.kit import environment, kill, make_table, messages, strand_json, wait_until
-
-
-class Blobs:
-    """A folder that a sink writes to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def add(self, lake: Lake, name: str = "archive", **settings: Any) -> None:
-        """Let a lake write here."""
-        start = settings.pop("start", 0)
-        given = {"uri": f"file://{self.folder}", "max_attempts": 1, **settings}
-        lake.add_sink(name, "blob", given, start=start)
-
-    def objects(self) -> list[Path]:
-        """What is visible under a final name."""
-        return sorted(path for path in self.folder.rglob("*.parquet") if not path.name.startswith("."))
-
-    def rows(self) -> list[str]:
-        """Every row of every object."""
-        return [row for path in self.objects() for row in pq.read_table(path).column("part_id").to_pylist()]
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """What the names say."""
-        return [(int(path.stem.split("-")[0]), int(path.stem.split("-")[1])) for path in self.objects()]
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    return Blobs(tmp_path / "archive")
-
-
-class Copies:
-    """Another Iceberg catalog that a sink appends to."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.uri = f"jdbc:sqlite:{folder}/catalog.db"
-        self.warehouse = f"file://{folder}/warehouse"
-        self.file = folder / "catalog.db"
-
-    def add(self, lake: Lake, name: str = "archive", **settings: Any) -> None:
-        """Let a lake append here."""
-        given = {"catalog": "jdbc", "uri": self.uri, "warehouse": self.warehouse, "max_attempts": 1, **settings}
-        lake.add_sink(name, "iceberg", given)
-
-    def table(self) -> Any:
-        """The copy, as anybody sees it."""
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        properties = {"uri": f"sqlite:///{self.file}", "warehouse": self.warehouse}
-        for name in ("strand", "copy", "iceberg"):
-            catalog = SqlCatalog(name, **properties)
-            if catalog.list_namespaces():
-                return catalog.load_table("lake.messages")
-        raise AssertionError("there is no catalog")
-
-    def rows(self) -> list[str]:
-        """Every row of it."""
-        return list(self.table().scan().to_arrow().column("part_id").to_pylist())
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> Copies:
-    return Copies(tmp_path / "copies")
 
 
 @pytest.mark.parametrize("place", ["deliver.after_open", "blob.after_write", "deliver.before_close"])
@@ -135,14 +69,14 @@ def test_f21_a_killed_tick_leaves_no_half_blob_under_its_final_name(lake: Lake, 
         text=True,
     )
     stream = blobs.folder / "messages"
-    wait_until(lambda: any(path.is_file() for path in stream.rglob(".*")))
+    wait_until(lambda: any(path.is_file() for path in stream.rglob(".tmp-*")))
     assert blobs.objects() == []
     kill(process)
     assert blobs.objects() == []
     lake.tick("archive")
     assert_once([f"p{n}" for n in range(2000)], blobs.rows())
     count = 2000
-    while any(path.is_file() for path in stream.rglob(".*")):
+    while any(path.is_file() for path in stream.rglob(".tmp-*")):
         # A worker of the dead Spark may have written to its end meanwhile; the next unit of the stream sweeps it away.
         assert count < 2005, "a temporary file is left"
         lake.append("messages", messages(count, count + 1))

@@ -78,8 +78,8 @@ MUTATE_POINTS = [
 ]  # died at in tests/versions
 INBOUND_POINTS = ["inbound.before_commit", "inbound.after_commit"]  # died at in tests/server
 DESTINATION_POINTS = ["blob.before_write", "blob.before_rename", "blob.after_write", "blob.before_manifest",
-                      "blob.after_manifest", "copy.before_append", "copy.after_append", "copy.before_commit",
-                      "copy.after_commit"]  # fmt: skip
+                      "blob.after_manifest", "blob.before_mark", "blob.after_mark", "copy.before_append",
+                      "copy.after_append", "copy.before_commit", "copy.after_commit"]  # fmt: skip
 """`tests/sinks` dies at these."""
 DELIVERY_POINTS = ["deliver.before_open", "deliver.after_open", "deliver.before_close", "deliver.after_close",
                    "forward.before_send", "forward.after_send", "dead.before_commit", "dead.after_commit"]  # fmt: skip

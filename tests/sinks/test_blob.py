@@ -43,9 +43,9 @@ def blob_for(lake: Lake, settings: dict[str, Any], **more: Any) -> Blob:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Every object, the marker and the manifest's lock aside."""
+    """Every object; marker, marks and locks aside."""
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return [name for name in found if name != "_strandline.json" and not name.endswith(".lock")]
+    return [name for name in found if not name.endswith(("_strandline.json", "_mark.json", ".lock"))]
 
 
 @pytest.fixture
@@ -184,15 +184,15 @@ def test_what_was_written_is_found_by_the_names(filled: Lake, out: Path) -> None
     blob = blob_for(filled, settings)
     unit = unit_of(filled, settings, until=11)
     stream = unit.delivery.stream
-    assert blob.find_mark(stream, "messages", ()) is None
+    assert blob.standing(stream, "messages", ()).mark is None
     blob.ship(unit)
     blob.ship(unit_of(filled, settings, since=11, until=21))
     (out / "messages/all/notes.txt").write_text("x")
     (out / "messages/all/.tmp-0000000000000000000-0000000000000000099.parquet").write_text("x")
-    assert blob.find_mark(stream, "messages", ()) == Mark(1, 21)
+    assert blob.standing(stream, "messages", ()).mark == Mark(1, 21)
     blob.ship(unit_of(filled, settings, until=11, epoch=3))
     (out / "messages/all/e12").mkdir()
-    assert blob.find_mark(stream, "messages", ()) == Mark(3, 11)
+    assert blob.standing(stream, "messages", ()).mark == Mark(3, 11)
 
 
 def test_a_prefix_belongs_to_one_sink(filled: Lake, out: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_prefix_belongs_to_one_sink(filled: Lake, out: Path) -> None:
             assert refused.value.detail["kind"] == "owner"
             assert "--take-over" in refused.value.hint and SINK in refused.value.message
         with pytest.raises(Conflict):
-            other.find_mark(unit.delivery.stream, "messages", ())
+            other.standing(unit.delivery.stream, "messages", ())
     assert files_in(out) == [NAME]
 
 
@@ -218,7 +218,7 @@ def test_a_sink_of_the_same_lake_that_takes_over_goes_on_where_the_other_ended(f
     old.ship(unit)
     new = blob_for(filled, settings, sink_id="new", take_over=True)
     new.probe()
-    assert new.find_mark(unit.delivery.stream, "messages", ()) == Mark(1, 31)
+    assert new.standing(unit.delivery.stream, "messages", ()).mark == Mark(1, 31)
     with pytest.raises(Conflict):
         old.ship(unit)
 
@@ -230,9 +230,9 @@ def test_a_sink_of_another_lake_that_takes_over_begins_an_epoch_of_its_own(fille
     blob_for(filled, settings).ship(unit)
     new = blob_for(filled, settings, lake_id="another", take_over=True)
     new.probe()
-    assert new.find_mark(unit.delivery.stream, "messages", ()) == Mark(2, 0)
+    assert new.standing(unit.delivery.stream, "messages", ()).mark == Mark(2, 0)
     new.ship(unit_of(filled, settings, until=21, epoch=2))
-    assert new.find_mark(unit.delivery.stream, "messages", ()) == Mark(2, 21)
+    assert new.standing(unit.delivery.stream, "messages", ()).mark == Mark(2, 21)
     assert files_in(out) == [NAME, "messages/all/e2/0000000000000000000-0000000000000000021.parquet"]
 
 
@@ -263,7 +263,7 @@ def test_every_partition_value_has_a_folder_of_its_own_inside_the_prefix(lake: L
         folders[folder.lower()] = value
         assert pq.ParquetFile(out / key).read(["n"]).to_pylist() == [{"n": place}]
         assert parse_partition_path(folder, ["string"]) == text
-        assert blob.find_mark(unit.delivery.stream, "parts", ("source",)) == Mark(1, unit.delivery.until)
+        assert blob.standing(unit.delivery.stream, "parts", ("source",)).mark == Mark(1, unit.delivery.until)
     assert len(folders) == len(NASTY)
     assert {path.name for path in out.iterdir()} == {"parts", "_strandline.json"}
 
@@ -276,7 +276,7 @@ def test_a_partition_too_long_for_a_key_is_written_down_beside_its_objects(fille
     blob = blob_for(filled, settings)
     key = str(blob.ship(unit).key)
     assert (out / key).parent.joinpath("_partition.json").read_text().strip() == text
-    assert blob.find_mark(stream, "messages", ("source",)) == Mark(1, 31)
+    assert blob.standing(stream, "messages", ("source",)).mark == Mark(1, 31)
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
@@ -290,6 +290,8 @@ def test_a_partition_too_long_for_a_key_is_written_down_beside_its_objects(fille
         ("blob.after_write", True),
         ("blob.before_manifest", True),
         ("blob.after_manifest", True),
+        ("blob.before_mark", True),
+        ("blob.after_mark", True),
     ],
 )
 def test_a_unit_that_dies_anywhere_is_whole_or_not_there_and_is_repeated_exactly(

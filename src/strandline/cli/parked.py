@@ -25,10 +25,14 @@ def retry(
             "--accept-receiver", help="Take the lake that answers now; what it knows nothing of is sent from the start."
         ),
     ] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Begin anew where the place has lost its marker; take another's.")
+    ] = False,
 ) -> None:
     """Let parked deliveries be tried again, with all their attempts, from the next tick on.
 
-    A forward sink delivers to one lake, which it knows by its id. --accept-receiver says that another has its place.
+    A blob or iceberg sink whose place has lost its marker begins anew there with --take-over. A forward sink delivers
+    to one lake, which it knows by its id; --accept-receiver says that another has its place.
 
     \b
     Example: strand sink retry central && strand sink tick central
@@ -36,12 +40,21 @@ def retry(
     from strandline.ledger.deliveries import unpark
     from strandline.ledger.sinks import find_sink
     from strandline.sinks.continuing import accept_receiver as accept
+    from strandline.sinks.instances import destination
+    from strandline.sinks.repair import begin_anew
 
     session = session_of(context)
     with session.open() as lake:
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
         asked = accept(lake.context, sink) if accept_receiver else 0
+        begun = 0
+        if take_over:
+            place = destination(lake.surroundings, sink, take_over=True)
+            try:
+                begun = begin_anew(lake.context, sink, place)
+            finally:
+                place.close()
         freed = lake.ledger.run(lambda txn: unpark(txn, sink.sink_id))
 
     def human() -> None:
@@ -49,8 +62,11 @@ def retry(
             output.say(f"{asked} streams ask the receiver at the next tick; one it knows nothing of begins anew.")
         else:
             output.say(f"{freed} parked deliveries will be tried again.")
+        if take_over:
+            output.say(f"{begun} streams begin anew, with every row.")
 
-    session.emit({"sink": name, "retried": freed, "receiver_accepted": accept_receiver}, human)
+    document = {"sink": name, "retried": freed, "receiver_accepted": accept_receiver, "begun_anew": begun}
+    session.emit(document, human)
 
 
 def continue_(

@@ -113,6 +113,32 @@ def open_epoch(
     _set_mark(txn, hold, sink_id, stream, mark, told | ({"hole_upto": hole_upto} if hole_upto else {}))
 
 
+def has_delivered(conn: Connection, sink: Sink, table: str | None = None) -> bool:
+    """Whether a sink has come further than its start in any stream, or in any of a table: its place was in use."""
+    mark = db.watermarks.c
+    query = select(mark.sink_id).where(
+        mark.sink_id == sink.sink_id,
+        or_(mark.units > 0, and_(mark.epoch != UNKNOWN, mark.seq > sink.start_seq)),
+    )
+    if table is not None:
+        query = query.join(db.tables, db.tables.c.table_id == mark.table_id).where(db.tables.c.name == table)
+    return conn.execute(query.limit(1)).scalar() is not None
+
+
+def begin_anew(txn: Txn, hold: Hold, sink: Sink, stream: Stream, *, above: int) -> Mark:
+    """Send everything of a stream again, to a place that has nothing of it, in an epoch above all that were used.
+
+    What was delivered to the place that is gone counts no more.
+    """
+    noted = read_noted(txn.conn, sink.sink_id, stream)
+    used = max(abs(noted.mark.epoch), noted.acked_epoch) if noted is not None else 0
+    mark = Mark(max(used, above) + 1, sink.start_seq)
+    nothing = {"rows": 0, "withheld": 0, "size_bytes": 0, "units": 0, "delivered_at_us": None, "acked_epoch": None}
+    told = {"rewound_epoch": mark.epoch, "lacking_upto": None, "hole_upto": None, **_chunk_values(None)}
+    _set_mark(txn, hold, sink.sink_id, stream, mark, {**nothing, **told})
+    return mark
+
+
 def forget_mark(txn: Txn, hold: Hold, sink: Sink, stream: Stream) -> None:
     """Let the next tick ask the destination where it is; what was open in the stream is cancelled.
 

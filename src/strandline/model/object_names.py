@@ -29,6 +29,7 @@ from strandline.model.partitions import ALL
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "_manifest.jsonl"
+MARK = "_mark.json"
 OWNER = "_strandline.json"
 PARTITION = "_partition.json"
 TEMPORARY = ".tmp-"

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["digest_of", "is_versioned", "row_digests"]
+__all__ = ["RowsDigest", "digest_of", "is_versioned", "row_digests"]
 
 VERSION = "rows1:"
 """What a digest begins with: one that was made in another way is never equal, and can be told apart."""
@@ -37,16 +37,34 @@ def digest_of(batches: Iterable[pa.RecordBatch], *, without: Collection[str] = (
 
     The column `fields_of`, if there is one, is JSON text, whose fields count as fields of the row.
     """
-    digest = hashlib.sha256()
+    digest = RowsDigest(without, fields_of)
     for batch in batches:
+        digest.add(batch)
+    return digest.text()
+
+
+class RowsDigest:
+    """The same for rows that are on their way elsewhere, a batch at a time."""
+
+    def __init__(self, without: Collection[str] = (), fields_of: str = "") -> None:
+        self._without = without
+        self._fields_of = fields_of
+        self._hash = hashlib.sha256()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The rows that come next."""
+        without, fields_of = self._without, self._fields_of
         for at in range(0, batch.num_rows, _ROWS_AT_ONCE):
             rows = batch.slice(at, _ROWS_AT_ONCE)
             if fields_of in rows.schema.names and rows.column(fields_of).null_count < rows.num_rows:
                 for row in rows.to_pylist():
-                    digest.update(_text(_with_fields(row, without, fields_of)))
+                    self._hash.update(_text(_with_fields(row, without, fields_of)))
             else:
-                digest.update(_content(_canonical(rows, {*without, fields_of})))
-    return VERSION + digest.hexdigest()
+                self._hash.update(_content(_canonical(rows, {*without, fields_of})))
+
+    def text(self) -> str:
+        """The digest of all of them."""
+        return VERSION + self._hash.hexdigest()
 
 
 def is_versioned(digest: str) -> bool:

@@ -1,7 +1,7 @@
 """Blobs: each unit becomes one object, named by its stream and range.
 
 The name is the idempotency key. A unit that is shipped again is written again, with the same rows in the same order,
-under the same name. What a sink has delivered can be read off a listing, so one that lost its marks finds them here.
+under the same name. How far a stream has come is in its mark object (`blob_marks`), and can be read off a listing too.
 
 A prefix belongs to one sink of one lake, which a marker in it says. When a sink of another lake takes a prefix over,
 the seqs in the names that are there mean nothing to it; it begins with an epoch above all of them.
@@ -21,14 +21,18 @@ from strandline.config import Store
 from strandline.engines import objects
 from strandline.engines.conditional import change_bytes, create_bytes
 from strandline.engines.objects import Place
-from strandline.errors import BadRequest, Damaged, LeaseLost, StrandError
+from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.model import object_names as names
-from strandline.model.sinks import Mark, Shipped, Standing, Stream
-from strandline.sinks.destination import Unit, refusal
+from strandline.model.sinks import Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.types import SEQ
+from strandline.sinks.blob_marks import BlobMark, move_mark, read_mark
+from strandline.sinks.destination import Unit, marker_gone, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from strandline.engines.spark.export import Export, Exported
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,16 @@ class Owner:
         return orjson.dumps({"lake": self.lake_id, "sink": self.sink_id, "epoch": self.epoch}) + b"\n"
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """What the ledger knows of a stream: whether its mark counts, and whether the destination has acked anything."""
+
+    mark: bool = False
+    acked: bool = False
+
+
 class Blob:
-    """A folder or a bucket that units are written to. A unit without rows leaves nothing there."""
+    """A folder or a bucket that units are written to. A unit without rows makes no object."""
 
     def __init__(
         self,
@@ -54,13 +66,27 @@ class Blob:
         lake_id: str,
         sink_id: str,
         spark: Callable[[], SparkSession],
+        start_seq: int = 0,
         take_over: bool = False,
+        name: str = "",
+        delivered: Callable[[], bool] = lambda: False,
+        remember: Callable[[Stream], Remembered] = lambda stream: Remembered(),
     ) -> None:
+        """`delivered` tells whether the sink of this `name` has delivered anything: then there must be a marker.
+
+        `remember` tells what the ledger knows of a stream.
+        """
+        self._settings = settings
         self._place = place_of(settings)
         self._lake_id = lake_id
         self._sink_id = sink_id
         self._spark = spark
+        self._start_seq = start_seq
         self._take_over = take_over
+        self._name = name or sink_id
+        self._delivered = delivered
+        self._remember = remember
+        self._reads_back = SEQ not in (settings.get("drop_columns") or ())
 
     def probe(self) -> None:
         """Raise what is wrong with the place; taking over is done here, where somebody asked for it."""
@@ -78,34 +104,74 @@ class Blob:
         objects.listing(self._place, "")
 
     def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
-        """What a listing says: units without rows leave nothing there."""
-        return Standing(self.find_mark(stream, table, partition_by), exact=False)
+        """What the stream's mark object says, if the object that it names is there; else what a listing says.
 
-    def find_mark(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Mark | None:
-        """The end of the last object of the highest epoch. In a prefix taken over from another lake, a new epoch."""
-        owner = self._owner()
-        if owner is not None and not self._is_ours(owner):
-            self._claim(self._place)  # before its objects are read: the seqs in their names are another lake's
-            owner = self._owner()
-        first = names.FIRST_EPOCH if owner is None else owner.epoch
+        A prefix of an older version has no mark objects: units without rows left nothing there, so the names may only
+        seem to be behind. They are taken at their word where this sink has written a mark object, and it is gone.
+        """
+        # Before its objects are read: the seqs in the names may be another lake's.
+        first = self._claim(self._place).epoch
         folder = names.stream_path(table, partition_by, stream.partition)
-        entries = objects.listing(self._place, folder)
-        epochs = {names.parse_epoch(entry.name) for entry in entries if entry.is_folder} | {names.FIRST_EPOCH}
-        for epoch in sorted((epoch for epoch in epochs if epoch is not None and epoch >= first), reverse=True):
-            inside = entries if epoch == names.FIRST_EPOCH else objects.listing(self._place, f"{folder}/e{epoch}")
-            ranges = [names.parse_object_name(entry.name) for entry in inside if not entry.is_folder]
-            ends = [found.until for found in ranges if found is not None]
-            if ends:
-                return Mark(epoch, max(ends))
-        return Mark(first, 0) if first > names.FIRST_EPOCH else None
+        remembered = self._remember(stream)
+        noted = self._noted(stream, folder, first)
+        if noted is None:
+            listed = self._listed(folder, first)
+            return Standing(listed, exact=remembered.acked, reads_back=self._reads_back)
+        if self._is_gone(folder, noted):
+            listed = self._listed(folder, first)
+            if remembered.acked and not objects_of(self._place, folder, first):
+                raise self._objects_gone(folder, noted)
+            mark = listed and min(listed, noted.mark, key=_order)
+            return Standing(mark, exact=remembered.acked, reads_back=self._reads_back)
+        if not remembered.mark:
+            # A writer that died between the object and the mark has delivered the object.
+            listed = self._listed(folder, first)
+            if listed is not None and _order(listed) > _order(noted.mark):
+                return Standing(listed, noted.chunk, reads_back=self._reads_back)
+        return Standing(noted.mark, noted.chunk, reads_back=self._reads_back)
+
+    def _listed(self, folder: str, first: int) -> Mark | None:
+        """How far the names go. In a prefix taken over from another lake the sink begins, in an epoch of its own."""
+        return listed_mark(self._place, folder, first) or (
+            Mark(first, self._start_seq) if first > names.FIRST_EPOCH else None
+        )
+
+    def _noted(self, stream: Stream, folder: str, first: int) -> BlobMark | None:
+        """The stream's mark object; one that another lake or another stream of ours left does not count."""
+        noted = read_mark(self._place, folder)
+        if noted is None or noted.mark.epoch < first:
+            return None
+        return noted if (noted.lake_id, noted.stream) == (self._lake_id, stream.text()) else None
+
+    def _is_gone(self, folder: str, noted: BlobMark) -> bool:
+        """Whether the last object is missing. Where readers take objects away, the mark alone counts."""
+        if noted.object is None or self._settings.get("taken_away"):
+            return False
+        return not objects.exists(self._place, f"{folder}/{noted.object}")
+
+    def _objects_gone(self, folder: str, noted: BlobMark) -> Conflict:
+        """With objects left, the rest is sent again. With none, a person is asked: a reader may have taken them."""
+        return Conflict(
+            f"{self._place.shown(f'{folder}/{noted.object}')} is gone, and every other object of its stream, although "
+            f"{names.MARK} beside it says that it was written",
+            kind="objects_gone",
+            hint=f"Bring them back, then `strand sink retry {self._name}`. `strand sink retry {self._name} "
+            "--take-over` sends everything again. If readers take objects away: `strand sink set "
+            f"{self._name} --set taken_away=true`, then retry.",
+            expected=noted.object,
+            actual=None,
+        )
 
     def ship(self, unit: Unit) -> Shipped:
-        """Write the unit's object, and its line in the manifest. A unit without kept rows writes nothing."""
+        """Write the unit's object, its line in the manifest, and the stream's mark. Without kept rows, the mark alone.
+
+        A mark that is read off the names has every row up to it because units are written in order, each whole.
+        """
         from strandline.engines.spark.export import EXTENSIONS, Export, export
 
         delivery, settings = unit.delivery, unit.delivery.settings
-        place = place_of(settings)
-        self._claim(place)
+        place = self._place  # as it is now: a delivery that was opened for a place that is gone could never be closed
+        owner = self._claim(place)
         kind = (settings.get("format") or "parquet", settings.get("compression") or "zstd")
         if kind not in EXTENSIONS:
             raise BadRequest(f"{kind[0]} with {kind[1]} is not written here", hint=_known(EXTENSIONS))
@@ -114,34 +180,88 @@ class Blob:
         folder = f"{stream}/{epoch}" if epoch else stream
         name = f"{folder}/{names.object_name(delivery.since, delivery.until, EXTENSIONS[kind])}"
         temporary = f"{folder}/{names.TEMPORARY}{delivery.delivery_id}-{uuid4().hex[:12]}"
+        shipped = self._shipped_before(unit, stream, owner.epoch)
+        if shipped is not None:
+            return shipped
         sweep(place, folder)
         fail("blob.before_write")
         wanted = Export(
             unit.rows, unit.schema, *kind, place=place, name=name, temporary=temporary,
-            digest=bool(settings.get("manifest")),
+            digest=bool(settings.get("manifest")), present=self._present(place, stream, unit, owner.epoch, name),
+            lacking_upto=unit.lacking_upto,
         )  # fmt: skip
         done = export(self._spark(), wanted)
-        if done.rows == 0:
-            return Shipped(0, done.withheld, files_opened=unit.rows.files)
+        if done.rows:
+            self._put_in_place(place, unit, wanted, done, stream)
+        chunk = None if done.rows_digest is None else SentChunk(delivery.since, delivery.until, done.rows_digest)
+        moved = BlobMark(
+            self._lake_id,
+            delivery.stream.text(),
+            Mark(delivery.epoch, delivery.until),
+            chunk,
+            name[len(stream) + 1 :] if done.rows else None,
+            done.rows,
+            done.withheld,
+            done.size_bytes,
+        )
+        move_mark(place, stream, moved, delivery.since)
+        key = name if done.rows else None
+        return Shipped(done.rows, done.withheld, done.size_bytes, unit.rows.files, key=key, chunk=chunk)
+
+    def _shipped_before(self, unit: Unit, folder: str, first: int) -> Shipped | None:
+        """A unit that the prefix has said to have is not written again: a reader may have taken its object away."""
+        delivery = unit.delivery
+        noted = self._noted(delivery.stream, folder, first) if unit.confirmed >= delivery.until else None
+        if noted is None or noted.mark != Mark(delivery.epoch, delivery.until):
+            return None
+        key = f"{folder}/{noted.object}" if noted.rows else None
+        return Shipped(noted.rows, noted.withheld, noted.size_bytes, key=key, chunk=noted.chunk)
+
+    def _put_in_place(self, place: Place, unit: Unit, wanted: Export, done: Exported, stream: str) -> None:
+        delivery = unit.delivery
         if place.local is not None:
             fail("blob.before_rename")
-            _rename(place, temporary, name)
+            _rename(place, wanted.temporary, wanted.name)
         fail("blob.after_write")
         if names.is_digest(stream.partition("/")[2]):
             objects.put_bytes(place, f"{stream}/{names.PARTITION}", delivery.stream.partition.encode() + b"\n")
         if done.sha256 is not None:
-            line = Line(
-                name[len(stream) + 1 :], delivery.since, delivery.until, done.rows, done.size_bytes, done.sha256
-            )
+            below = wanted.name[len(stream) + 1 :]
+            line = Line(below, delivery.since, delivery.until, done.rows, done.size_bytes, done.sha256)
             add_to_manifest(place, f"{stream}/{names.MANIFEST}", line)
-        return Shipped(done.rows, done.withheld, done.size_bytes, unit.rows.files, key=name)
+
+    def _present(self, place: Place, stream: str, unit: Unit, first: int, name: str) -> tuple[str, ...]:
+        """The other objects that may hold rows of the unit, where only those are sent that the prefix lacks."""
+        since = unit.delivery.since
+        if unit.lacking_upto <= since or not self._reads_back:
+            return ()
+        others = ((f"{stream}/{below}", covered) for _, below, covered in objects_of(place, stream, first))
+        return tuple(
+            other for other, covered in others
+            if other != name and covered.until > since and covered.since < unit.lacking_upto
+        )  # fmt: skip
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _owner(self) -> Owner | None:
-        """Whose prefix it is; an error when it is somebody else's and we may not take it."""
+    def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
+        """Whether the prefix has no marker of this lake, or a mark object of the stream and no other."""
         owner = read_owner(self._place)
+        if owner is None or owner.lake_id != self._lake_id:
+            return True
+        folder = names.stream_path(table, partition_by, stream.partition)
+        noted = self._noted(stream, folder, owner.epoch)
+        return noted is not None and self._is_gone(folder, noted) and not objects_of(self._place, folder, owner.epoch)
+
+    def highest_epoch(self, table: str) -> int:
+        """The highest epoch of any object below the prefix."""
+        return highest_epoch(self._place)
+
+    def _owner(self) -> Owner | None:
+        """Whose prefix it is; an error when it is somebody else's and we may not take it, or nobody's any more."""
+        owner = read_owner(self._place)
+        if owner is None:
+            self._refuse_unmarked(self._place)
         if owner is None or self._take_over or self._is_ours(owner):
             return owner
         raise refusal(self._place.shown(), (owner.lake_id, owner.sink_id), (self._lake_id, self._sink_id))
@@ -149,20 +269,28 @@ class Blob:
     def _is_ours(self, owner: Owner) -> bool:
         return (owner.lake_id, owner.sink_id) == (self._lake_id, self._sink_id)
 
-    def _claim(self, place: Place) -> None:
-        """Make sure that the prefix is ours. Asked before every unit: somebody may have taken it over."""
+    def _refuse_unmarked(self, place: Place) -> None:
+        if not self._take_over and self._delivered():
+            raise marker_gone(place.shown(names.OWNER), self._name)
+
+    def _claim(self, place: Place) -> Owner:
+        """Make sure that the prefix is ours. Asked before every unit: somebody may have taken it over, or away."""
         owner = read_owner(place)
         if owner is None:
-            if create_bytes(place, names.OWNER, Owner(self._lake_id, self._sink_id).document()):
-                return
+            self._refuse_unmarked(place)
+            ours = Owner(self._lake_id, self._sink_id, highest_epoch(place) + 1)
+            if create_bytes(place, names.OWNER, ours.document()):
+                return ours
             owner = read_owner(place)
         assert owner is not None, f"{place.shown(names.OWNER)} was there, and is gone"
         if self._is_ours(owner):
-            return
+            return owner
         if not self._take_over:
             raise refusal(place.shown(), (owner.lake_id, owner.sink_id), (self._lake_id, self._sink_id))
         epoch = owner.epoch if owner.lake_id == self._lake_id else highest_epoch(place) + 1
-        objects.put_bytes(place, names.OWNER, Owner(self._lake_id, self._sink_id, epoch).document())
+        ours = Owner(self._lake_id, self._sink_id, epoch)
+        objects.put_bytes(place, names.OWNER, ours.document())
+        return ours
 
 
 def place_of(settings: Mapping[str, Any]) -> Place:
@@ -184,14 +312,42 @@ def read_owner(place: Place) -> Owner | None:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(
             f"{place.shown(names.OWNER)} can't be read: {error}",
-            hint="It says whose prefix this is. Remove it if you know that it is this sink's.",
+            hint="It says whose prefix this is. Put it back as it was; a sink that lacks it sends everything anew.",
         ) from error
 
 
 def highest_epoch(place: Place) -> int:
-    """The highest epoch that any stream below a prefix has reached."""
-    parts = {part for entry in objects.listing(place, "", recursive=True) for part in entry.name.split("/")}
-    return max([names.FIRST_EPOCH, *(epoch for part in parts if (epoch := names.parse_epoch(part)))])
+    """The highest epoch that any stream below a prefix has reached; 0 where there is no object."""
+    files = [entry.name.split("/") for entry in objects.listing(place, "", recursive=True) if not entry.is_folder]
+    streams = [parts[:-1] for parts in files if names.parse_object_name(parts[-1]) is not None]
+    return max(
+        (names.parse_epoch(folders[-1] if folders else "") or names.FIRST_EPOCH for folders in streams), default=0
+    )
+
+
+def objects_of(place: Place, folder: str, first: int) -> list[tuple[int, str, names.ObjectName]]:
+    """The objects of a stream from an epoch on: each with its epoch, its name below the folder, and what it covers."""
+    entries = objects.listing(place, folder)
+    epochs = {names.parse_epoch(entry.name) for entry in entries if entry.is_folder} | {names.FIRST_EPOCH}
+    there = []
+    for epoch in sorted(epoch for epoch in epochs if epoch is not None and epoch >= first):
+        below = names.epoch_folder(epoch)
+        inside = objects.listing(place, f"{folder}/{below}") if below else entries
+        for entry in inside:
+            covered = None if entry.is_folder else names.parse_object_name(entry.name)
+            if covered is not None:
+                there.append((epoch, f"{below}/{entry.name}" if below else entry.name, covered))
+    return there
+
+
+def listed_mark(place: Place, folder: str, first: int) -> Mark | None:
+    """The end of the last object of the highest epoch, from one on; None where there is none."""
+    there = [Mark(epoch, covered.until) for epoch, _, covered in objects_of(place, folder, first)]
+    return max(there, key=_order, default=None)
+
+
+def _order(mark: Mark) -> tuple[int, int]:
+    return mark.epoch, mark.seq
 
 
 def sweep(place: Place, folder: str) -> None:

@@ -124,6 +124,34 @@ class CountsReplayed(Protocol):
         """The seqs of those that it has stored."""
 
 
+@runtime_checkable
+class Marked(Protocol):
+    """A destination that carries a marker of the sink it belongs to, for all of it or for each table."""
+
+    def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
+        """Whether a person has to say that the stream begins anew: the marker is gone, or everything that it had."""
+
+    def highest_epoch(self, table: str) -> int:
+        """The highest epoch that the place has anything of, for a table; 0 where it has nothing."""
+
+
+def marker_gone(where: str, sink: str) -> Conflict:
+    """The error for a place that a sink has delivered to, and that carries no marker now.
+
+    A disk that is not mounted, an emptied bucket or a wrong address looks like a place that nobody has used yet. What
+    was written there would be lost, and count as delivered.
+    """
+    return Conflict(
+        f"{where} is not there, although the sink {sink!r} has delivered to this place: it is not mounted, was "
+        "emptied, or is another place than before",
+        kind="marker_gone",
+        hint=f"Bring the place back, then `strand sink retry {sink}`. If it is lost for good, "
+        f"`strand sink retry {sink} --take-over` begins anew there, with every row.",
+        expected=where,
+        actual=None,
+    )
+
+
 def refusal(where: str, owner: tuple[str, str], ours: tuple[str, str]) -> Conflict:
     """The error for a place that belongs to somebody else; both are (lake id, sink id)."""
     lake, sink = owner

@@ -31,7 +31,7 @@ from strandline.failpoints import fail
 from strandline.model.row_digest import row_digests
 from strandline.model.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import SEQ
-from strandline.sinks.destination import Resume, Unit, refusal
+from strandline.sinks.destination import Resume, Unit, marker_gone, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +58,13 @@ class IcebergCopy:
         staging: str,
         start_seq: int = 0,
         take_over: bool = False,
+        name: str = "",
+        delivered: Callable[[str], bool] = lambda table: False,
     ) -> None:
-        """`staging` is a folder, as a URI, that this process and Spark's workers can write to."""
+        """`staging` is a folder, as a URI, that this process and Spark's workers can write to.
+
+        `delivered` tells whether the sink of this `name` has delivered anything of a table: then there is a copy.
+        """
         self._name, self._properties = catalog_of(settings)
         self._namespace = str(settings["namespace"])
         self._lake_id = lake_id
@@ -69,6 +74,8 @@ class IcebergCopy:
         self._start_seq = start_seq
         self._take_over = take_over
         self._reads_back = SEQ not in (settings.get("drop_columns") or ())
+        self._name_of_sink = name or sink_id
+        self._delivered = delivered
         self._lock = threading.Lock()
         self._copy: Copy | None = None
 
@@ -90,6 +97,7 @@ class IcebergCopy:
     def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
         """The highest mark that the target table has of this stream."""
         properties = self._target().properties(f"{self._namespace}.{table}")
+        self._refuse_unmarked(table, properties)
         if properties is None:
             return Standing(None)
         self._check_owner(table, properties)
@@ -158,6 +166,7 @@ class IcebergCopy:
         """Make sure of the table, its owner and its columns; the stream's mark there."""
         owner, schema = self._marker(), unit.rows.schema
         properties = target.properties(table)
+        self._refuse_unmarked(unit.delivery.table, properties)
         if properties is None:
             target.create(table, schema, [name for name in unit.partition_by if name in schema.names], owner)
             properties = target.properties(table) or {}
@@ -238,6 +247,20 @@ class IcebergCopy:
             value["hole_upto"] = unit.hole_upto
         key = f"{prefix}{delivery.epoch}.{delivery.until}"
         return target.commit(table, staged, Change({key: orjson.dumps(value).decode()}, remove, guard))
+
+    def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
+        """Whether the copy of a table is gone, or has no marker."""
+        return OWNER not in (self._target().properties(f"{self._namespace}.{table}") or {})
+
+    def highest_epoch(self, table: str) -> int:
+        """The highest epoch of any mark in the copy of a table."""
+        properties = self._target().properties(f"{self._namespace}.{table}") or {}
+        return max((int(key.split(".")[-2]) for key in properties if key.startswith(f"{MARKS}.")), default=0)
+
+    def _refuse_unmarked(self, table: str, properties: Mapping[str, str] | None) -> None:
+        """A catalog whose database is not mounted is made anew, and has no copy of a table that it had."""
+        if OWNER not in (properties or {}) and not self._take_over and self._delivered(table):
+            raise marker_gone(f"the table {self._namespace}.{table} with {OWNER}", self._name_of_sink)
 
     def _marker(self) -> dict[str, str]:
         return {OWNER: orjson.dumps({"lake": self._lake_id, "sink": self._sink_id}).decode()}

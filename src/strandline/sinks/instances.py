@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from strandline.errors import BadRequest, Busy, Environment, nearest
-from strandline.ledger import sinks
+from strandline.ledger import deliveries, sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
 from strandline.model.ids import new_id
-from strandline.model.sinks import Sink
+from strandline.model.sinks import Sink, Stream
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
 from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, is_secret, parse, resolved
@@ -261,14 +261,25 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 generation=around.ledger.generation(),
             )
         case "blob":
-            from strandline.sinks.blob import Blob
+            from strandline.sinks.blob import Blob, Remembered
+
+            def remember(stream: Stream) -> Remembered:
+                with around.ledger.read() as conn:
+                    noted = deliveries.read_noted(conn, sink.sink_id, stream)
+                if noted is None:
+                    return Remembered()
+                return Remembered(noted.mark.epoch > deliveries.UNKNOWN, noted.acked_epoch > 0)
 
             return Blob(
                 settings,
                 lake_id=around.lake_id,
                 sink_id=sink.sink_id,
                 spark=lambda: around.iceberg().session,
+                start_seq=sink.start_seq,
                 take_over=take_over,
+                name=sink.name,
+                delivered=lambda: _has_delivered(around.ledger, sink),
+                remember=remember,
             )
         case "iceberg":
             from strandline.sinks.iceberg import IcebergCopy
@@ -281,5 +292,12 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 staging=f"{around.warehouse}/{COPIES}",
                 start_seq=sink.start_seq,
                 take_over=take_over,
+                name=sink.name,
+                delivered=lambda table: _has_delivered(around.ledger, sink, table),
             )
     raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))
+
+
+def _has_delivered(ledger: Ledger, sink: Sink, table: str | None = None) -> bool:
+    with ledger.read() as conn:
+        return deliveries.has_delivered(conn, sink, table)

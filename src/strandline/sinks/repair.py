@@ -10,13 +10,13 @@ from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.tables import branch_name, read_states
+from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Mark, Sink, StreamState
 from strandline.model.wire import jsonable
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
-from strandline.sinks.destination import Destination, Later, Park
+from strandline.sinks.destination import Destination, Later, Marked, Park
 from strandline.sinks.forward import Forward
 from strandline.sinks.marks import as_if
 from strandline.sinks.reading import INBOUND, plan_unit, read_unit
@@ -68,6 +68,28 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
         deliveries.open_epoch(txn, hold, sink.sink_id, state.stream, Mark(epoch, to))
         closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
     return Rewound(state.stream.text(), mark.seq, to, epoch, closed)
+
+
+def begin_anew(ctx: Context, sink: Sink, place: Destination) -> int:
+    """Let the streams begin anew that a sink's place has lost, as if it were new; how many there are.
+
+    `place` may take over: where the marker is another sink's, it is ours from now on, and the streams go on.
+    """
+    if not isinstance(place, Marked):
+        raise BadRequest(
+            f"sink {sink.name!r} is of type {sink.type}, and its destination has no marker",
+            hint="Taking over is for blob and iceberg sinks.",
+        )
+    with ctx.ledger.read() as conn:
+        states = deliveries.read_streams(conn, sink)
+        partition_by = {state.table: find_table(conn, state.table).partition_by for state in states}
+    lost = [state for state in states if place.has_lost(state.stream, state.table, partition_by[state.table])]
+    above = {table: place.highest_epoch(table) for table in {state.table for state in lost}}
+    place.probe()
+    for state in lost:
+        with holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold, ctx.ledger.write() as txn:
+            deliveries.begin_anew(txn, hold, sink, state.stream, above=above[state.table])
+    return len(lost)
 
 
 def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -> list[dict[str, Any]]:

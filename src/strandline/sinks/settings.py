@@ -152,6 +152,7 @@ _OF_TYPE: dict[str, dict[str, _Key]] = {
         "endpoint": _Key(None, _url("http", "https")),
         "region": _Key(None, _text),
         "manifest": _Key(False, _flag),
+        "taken_away": _Key(False, _flag),
     },
     "iceberg": {
         "catalog": _Key("jdbc", _one_of("jdbc", "rest")),

@@ -12,9 +12,11 @@ import gzip
 import hashlib
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,8 +31,10 @@ from strandline.engines import objects
 from strandline.engines.duck.ranges import Range, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
+from strandline.engines.read_back import read_present
 from strandline.errors import Busy, StrandError
 from strandline.model.arrow import is_bytes, is_list
+from strandline.model.row_digest import RowsDigest
 from strandline.model.schema import Schema
 from strandline.model.wire import to_json_lines
 
@@ -41,6 +45,8 @@ BLOCK_ROWS = 2048
 GROUP_ROWS = 60 * BLOCK_ROWS
 GROUP_BYTES = 64 << 20
 ZSTD_LEVEL = 3
+DIGESTS_AHEAD = 8
+"""How many batches of rows may wait for their digest."""
 
 EXTENSIONS = {
     ("parquet", "zstd"): "parquet",
@@ -54,7 +60,7 @@ EXTENSIONS = {
 @dataclass(frozen=True)
 class Export:
     """One object to write. On a disk it is left under `temporary`, for the driver to rename; in a bucket it is put
-    under its name.
+    under its name. Of the rows up to `lacking_upto` those are left out that the objects named in `present` hold.
     """
 
     rows: Range
@@ -65,16 +71,23 @@ class Export:
     name: str
     temporary: str
     digest: bool = False
+    present: tuple[str, ...] = ()
+    lacking_upto: int = 0
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: nothing at all when no row was kept."""
+    """What was written: nothing at all when no row was kept.
+
+    `sha256` is of the object's bytes; `rows_digest` of the rows that were kept, also of those that are there already,
+    and None when there were none.
+    """
 
     rows: int = 0
     withheld: int = 0
     size_bytes: int = 0
     sha256: str | None = None
+    rows_digest: str | None = None
     error: StrandError | None = None
 
 
@@ -110,11 +123,11 @@ def write_object(wanted: Export) -> Exported:
 
 def _into_bucket(wanted: Export) -> Exported:
     with tempfile.TemporaryFile() as spool:
-        rows, withheld = _encode(wanted, lambda: spool)
-        if rows == 0:
-            return Exported(0, withheld)
+        done = _encode(wanted, lambda: spool)
+        if done.rows == 0:
+            return done
         objects.upload(wanted.place, wanted.name, spool)
-        return Exported(rows, withheld, spool.tell(), _sha256(spool) if wanted.digest else None)
+        return replace(done, size_bytes=spool.tell(), sha256=_sha256(spool) if wanted.digest else None)
 
 
 def _onto_disk(wanted: Export, temporary: Path) -> Exported:
@@ -126,13 +139,13 @@ def _onto_disk(wanted: Export, temporary: Path) -> Exported:
         return opened[0]
 
     try:
-        rows, withheld = _encode(wanted, create)
-        if rows == 0:
-            return Exported(0, withheld)
+        done = _encode(wanted, create)
+        if done.rows == 0:
+            return done
         (file,) = opened
         file.flush()
         os.fsync(file.fileno())
-        return Exported(rows, withheld, file.tell(), _sha256(file) if wanted.digest else None)
+        return replace(done, size_bytes=file.tell(), sha256=_sha256(file) if wanted.digest else None)
     finally:
         for file in opened:
             file.close()
@@ -146,23 +159,37 @@ def _sha256(file: IO[bytes]) -> str:
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> tuple[int, int]:
-    """Write the kept rows into the file that `create` makes when there is a first one; rows kept and withheld."""
-    rows = withheld = 0
+def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> Exported:
+    """Write the kept rows into the file that `create` makes when there is a first one; what was counted of them."""
+    rows = withheld = considered = 0
+    present = read_present(wanted.place, wanted.present, wanted.rows.since, wanted.lacking_upto)
 
-    def kept() -> Iterator[pa.RecordBatch]:
-        nonlocal rows, withheld
+    def kept(digest: RowsDigest, digesting: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+        nonlocal rows, withheld, considered
+        pending: deque[Future[None]] = deque()
         for piece in read_range(wanted.rows):
-            rows += piece.rows.num_rows
+            batch = piece.rows
+            considered += batch.num_rows
             withheld += piece.withheld
-            yield piece.rows
+            # Beside the encoding: Arrow and the hash let other threads work.
+            pending.append(digesting.submit(digest.add, batch))
+            if len(pending) > DIGESTS_AHEAD:
+                pending.popleft().result()
+            if wanted.present:
+                batch = batch.filter(present.lacks(batch, json_schema(wanted)))
+            rows += batch.num_rows
+            yield batch
+        for future in pending:
+            future.result()
 
-    blocks = even_blocks(kept())
-    first = next(blocks, None)
-    if first is not None:
-        write = _write_parquet if wanted.format == "parquet" else _write_json_lines
-        write(wanted, chain([first], blocks), create())
-    return rows, withheld
+    digest = RowsDigest()
+    with ThreadPoolExecutor(1, thread_name_prefix="digest") as digesting:
+        blocks = even_blocks(kept(digest, digesting))
+        first = next(blocks, None)
+        if first is not None:
+            write = _write_parquet if wanted.format == "parquet" else _write_json_lines
+            write(wanted, chain([first], blocks), create())
+    return Exported(rows, withheld, rows_digest=digest.text() if considered else None)
 
 
 def _write_parquet(wanted: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
