@@ -14,6 +14,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, select, update
 from strandline.ledger import batches, files, intents, touches
 from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
+from strandline.ledger.heads import note_rewrite
 from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head
 from strandline.model.commits import MERGE
@@ -206,7 +207,8 @@ def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
     theirs = read_head(txn.conn, source_id, table_id)
     ours = read_head(txn.conn, target_id, table_id)
     head = db.heads.c
-    columns = [one for one in db.heads.columns if one.name not in ("branch_id", "table_id", "version", "barrier")]
+    own = ("branch_id", "table_id", "version", "barrier", "rewrites")
+    columns = [one for one in db.heads.columns if one.name not in own]
     row = txn.conn.execute(select(*columns).where(head.branch_id == source_id, head.table_id == table_id)).one()
     version = ours.version
     if theirs.log_snapshot != ours.log_snapshot and theirs.log_snapshot is not None:
@@ -231,6 +233,25 @@ def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
         )
     values = {**row._mapping, "version": version, "barrier": head.barrier + 1}
     txn.conn.execute(update(db.heads).where(head.branch_id == target_id, head.table_id == table_id).values(**values))
+    _carry_rewrites(txn, source_id, target_id, table_id)
+
+
+def _carry_rewrites(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
+    """A target that lacks what was rewritten in the source's log has other rows from now on, and another token.
+
+    A purge goes from branch to branch: the source may have lost rows that the target still had. It gets the source's
+    token where that is later, so that the next adoption finds them equal, and one of its own where it is not.
+    """
+    head = db.heads.c
+    found = select(head.rewrites).where(head.table_id == table_id)
+    theirs, ours = (
+        int(txn.conn.execute(found.where(head.branch_id == one)).scalar_one()) for one in (source_id, target_id)
+    )
+    if theirs > ours:
+        here = update(db.heads).where(head.branch_id == target_id, head.table_id == table_id)
+        txn.conn.execute(here.values(rewrites=theirs))
+    elif theirs < ours:
+        note_rewrite(txn, target_id, table_id)
 
 
 def _replace_files(txn: Txn, source_id: str, target_id: str, table_id: str, version: int) -> None:

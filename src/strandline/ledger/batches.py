@@ -15,6 +15,7 @@ from strandline.errors import HistoryGone, NotFound
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us, grace_end_us
+from strandline.ledger.heads import note_rewrite
 from strandline.ledger.holds import held_since
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step, together
@@ -232,6 +233,7 @@ def quarantine(ledger: Ledger, branch_id: str, table_id: str, batch_id: str, rea
             .where(db.heads.c.branch_id == branch_id, db.heads.c.table_id == table_id)
             .values(rows_quarantined=db.heads.c.rows_quarantined + rows)
         )
+        note_rewrite(txn, branch_id, table_id)
         fail("quarantine.before_commit")
     fail("quarantine.after_commit")
     return True
@@ -274,4 +276,5 @@ def discard_quarantined(txn: Txn, batch_id: str) -> int:
             rows_pruned=db.heads.c.rows_pruned + row.rows,
         )
     )
+    note_rewrite(txn, row.branch_id, row.table_id)
     return int(row.rows)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, case, insert, select, update
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.model.ids import table_of
 from strandline.model.operations import TableEffect
 
 
@@ -29,6 +30,19 @@ def move(txn: Txn, effect: TableEffect, version: int) -> None:
     txn.conn.execute(
         update(db.heads).where(head.branch_id == effect.branch_id, head.table_id == effect.table_id).values(**values)
     )
+
+
+def note_rewrite(txn: Txn, branch_id: str, table_id: str) -> None:
+    """Visible rows of a table have changed otherwise than by later versions: none are to be added to what was read.
+
+    The token is the number of this write transaction, and not a count: two branches that were changed differently must
+    never come to the same one, because a branch may take over another one's head. A state has none of its own; it
+    shows rows of its table.
+    """
+    head = db.heads.c
+    number = txn.conn.execute(select(db.counter.c.writes)).scalar_one()
+    where = head.branch_id == branch_id, head.table_id == table_of(table_id)
+    txn.conn.execute(update(db.heads).where(*where).values(rewrites=number))
 
 
 def pass_over(txn: Txn, branch_id: str, table_id: str, seq: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
@@ -36,6 +36,22 @@ def number(txn: Txn, op_id: str, table_id: str, rows: int) -> int:
         .values(first_seq=first, last_seq=first + rows - 1)
     )
     return first
+
+
+def read_overtaken(conn: Connection, op_id: str) -> list[tuple[str, str]]:
+    """The (branch, table)s of an operation that have later rows already than those it has reserved seqs for.
+
+    Its rows appear below these, and may take the place of some of them: a load's row wins over one with the same key
+    that was appended meanwhile.
+    """
+    reserved, head = db.reservations.c, db.heads.c
+    later = and_(head.branch_id == reserved.branch_id, head.table_id == reserved.table_id)
+    rows = conn.execute(
+        select(reserved.branch_id, reserved.table_id)
+        .join(db.heads, later)
+        .where(reserved.op_id == op_id, reserved.last_seq >= reserved.first_seq, head.last_seq > reserved.first_seq)
+    )
+    return [(row.branch_id, row.table_id) for row in rows]
 
 
 def note_published(txn: Txn, op_id: str) -> None:

@@ -20,6 +20,11 @@ def state_id(table_id: str) -> str:
     return f"{table_id}-state"
 
 
+def table_of(table_id: str) -> str:
+    """The table whose state has this id; a table itself is its own."""
+    return table_id.removesuffix("-state")
+
+
 def lease_of_table(branch_id: str, table_id: str) -> str:
     """The name of the lease that every operation on a (branch, table) holds."""
     return f"table:{branch_id}:{table_id}"

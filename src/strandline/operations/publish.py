@@ -37,6 +37,13 @@ from strandline.model.commits import Commit
 from strandline.model.declared import Declared
 from strandline.model.operations import Effects, Intent, TableEffect
 
+REWRITING = frozenset({"purge", "erase", "retain"})
+"""The kinds of operations that take rows, versions or values away which readers were shown.
+
+By kind, because an intent of an older version says nothing else. Flush, fold, compaction and expiry show the same rows
+before and after; loads and merges write later versions; a branch at a past commit is seen by nobody until it is made.
+"""
+
 
 def apply(txn: Txn, intent: Intent) -> None:
     """Write everything an intent's effects say, or raise Conflict because something they depend on has moved."""
@@ -49,9 +56,14 @@ def apply(txn: Txn, intent: Intent) -> None:
         purges.check(txn.conn, effects.purge)
     if effects.merge is not None:
         merges.check(txn.conn, intent.branch_id, effects.merge)
+    rewritten = set(reservations.read_overtaken(txn.conn, intent.op_id))
     for effect in effects.tables:
         _check(txn.conn, effect)
         _move(txn, intent, effect)
+        if intent.kind in REWRITING:
+            rewritten.add((effect.branch_id, effect.table_id))
+    for branch_id, table_id in rewritten:
+        heads.note_rewrite(txn, branch_id, table_id)
     if effects.purge is not None:
         purges.record(txn, intent.op_id, effects.purge)
     reservations.note_published(txn, intent.op_id)
