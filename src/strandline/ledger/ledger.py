@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
-from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, was_undone
+from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, is_unknown, was_undone
 from strandline.ledger.migrations import MIGRATIONS
 from strandline.ledger.pipeline import Row
 from strandline.ledger.postgres import keep_as_it_is
@@ -336,6 +336,23 @@ class Ledger:
         self.database.close()
 
     def _migrate(self) -> None:
+        """Bring an older format forward, again when the database undid it.
+
+        On Postgres a reader that holds one table and waits for another may stand in its way (a deadlock, of which
+        Postgres ends one side); and an answer may be lost. The next try begins with the format that is there then.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._try_to_migrate()
+            except StrandError as error:
+                if not (was_undone(error) or is_unknown(error)) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(PAUSE_S)
+            else:
+                return
+
+    def _try_to_migrate(self) -> None:
         with self.database.write() as conn:
             _lock_database(conn)
             found = int(conn.execute(select(schema.counter.c.format)).scalar_one())
