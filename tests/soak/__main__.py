@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.soak.soak import Outcome, Settings, soak
+from tests.soak.troubles import KINDS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     folder = Path(options.folder or tempfile.mkdtemp(prefix="strand-soak-")).resolve()
     settings = Settings(folder, options.minutes * 60, options.seed, options.writers, options.workers, options.drain,
-                        options.ledger, options.warehouse)  # fmt: skip
+                        options.ledger, options.warehouse, frozenset(options.trouble))  # fmt: skip
     try:
         outcome = soak(settings, tell)
     except KeyboardInterrupt:
@@ -58,8 +59,16 @@ def _show(console: Console, outcome: Outcome, settings: Settings) -> None:
         "Chaos: " + ", ".join(f"{what} {times:,}" for what, times in sorted(outcome.chaos.items())) + ".",
         soft_wrap=True,
     )
+    troubles = ", ".join(f"{what} {times:,}" for what, times in sorted(outcome.troubles.items()))
+    console.print(f"Troubles: {troubles or 'none'}.", soft_wrap=True, markup=False)
+    console.print(
+        f"{outcome.gone:,} acked rows are gone with a ledger that went back; "
+        f"{outcome.too_old:,} rows were too old to be stored."
+    )
     for text in outcome.wrong:
         console.print(f"wrong: {text}", style="red", markup=False, soft_wrap=True)
+    lost, repeated = (sum(getattr(one, what) for one in outcome.verdicts.values()) for what in ("lost", "repeated"))
+    console.print(f"Lost {lost:,}, repeated {repeated:,}.")
     verdict = "Every acked row is everywhere, once." if outcome.is_right else f"Look into {settings.folder}."
     console.print(f"Seed {settings.seed}. {verdict}", markup=False)
 
@@ -77,6 +86,8 @@ def _destinations(outcome: Outcome) -> Table:
         "altered": "altered",
         "from_nowhere": "from nowhere",
         "answer_lost": "from calls whose answer was lost",
+        "gone": "of a ledger that went back",
+        "retained": "past their retention",
     }
     for name, title in rows.items():
         table.add_row(title, *(f"{getattr(verdict, name):,}" for verdict in outcome.verdicts.values()))
@@ -85,6 +96,14 @@ def _destinations(outcome: Outcome) -> Table:
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = () if text == "none" else tuple(text.split(","))
+    unknown = set(kinds) - set(KINDS)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(KINDS)}, none")
+    return kinds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", default=2, help="how many workers share the lake (default: 2)", **more)
     parser.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--warehouse", choices=("local", "s3"), default="local")
+    which = f"which troubles there are beside kills and pauses: {','.join(KINDS)}, or none (default: all)"
+    parser.add_argument("--trouble", type=_kinds, default=KINDS, metavar="KINDS", help=which)
     parser.add_argument("--drain", type=float, default=300.0, metavar="SECONDS", help="how long it may take afterwards")
     parser.add_argument("--folder", help="where to make the lakes (default: a temporary folder, which is kept)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; the steps go to stderr")

@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +101,11 @@ class Lists:
     wrong: list[str]
 
 
-def judge_lists(scene: Scene, names: list[str]) -> Lists:
-    """Merge all that is left, and compare the lists with what the processes were told."""
+def judge_lists(scene: Scene, names: list[str], gone: Iterable[str] = ()) -> Lists:
+    """Merge all that is left, and compare the lists with what the processes were told.
+
+    Tokens that are `gone` with a ledger that went back are not asked for.
+    """
     with Lake(scene.lake) as lake:
         for branch in [one.name for one in lake.branches() if one.name != "main"]:
             try:
@@ -120,7 +124,8 @@ def judge_lists(scene: Scene, names: list[str]) -> Lists:
         told = [line.split() for line in lines if len(line.split()) == 2]
         offered |= {token for what, token in told if what == "offer"}
         acked |= {token for what, token in told if what == "acked"}
-    found = [f"{len(acked - there.keys())} acked tokens are lost"] if acked - there.keys() else []
+    lost = acked - there.keys() - set(gone)
+    found = [f"{len(lost)} acked tokens are lost"] if lost else []
     found += [f"{token} is there {times} times" for token, times in there.items() if times > 1]
     found += [f"{token} is from nowhere" for token in there.keys() - offered]
     found += [f"row {key} has {len(tokens)} tokens and {n} changes" for key, tokens, n in rows if len(tokens) != n]

@@ -6,11 +6,15 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
 
 from strandline import failpoints
 from tests.proxy import PASS, Hurt, Seen, answer, cut_request, delay, drop_answer
 from tests.soak.children import Child
+from tests.soak.clocks import pick
 from tests.soak.scene import LEASE_TTL_S
 
 STEP_S = 0.1
@@ -41,6 +45,15 @@ FAILPOINTS = {
 PASSAGES = {"worker": (2, 12), "maintainer": (2, 30), "receiver": (5, 60), "writer": (1, 60), "brancher": (1, 15)}
 
 
+class Troubles(Protocol):
+    """What goes on beside it, and comes to its end by itself once it is told to."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def finish(self) -> None: ...
+
+
 class Chaos:
     """What is done to the processes, and how often it was."""
 
@@ -51,27 +64,67 @@ class Chaos:
         receiver: Child,
         writers: Sequence[Child],
         progress: Callable[[], int],
+        clocks: Path | None = None,
     ) -> None:
-        """`progress` is a number that grows with every delivery."""
+        """`progress` is a number that grows with every delivery; `clocks` is the library that moves them."""
         self.done: Counter[str] = Counter()
         self.surprises: list[str] = []
         self._random = random.Random(f"chaos {seed}")
         self._progress = progress
         self._moved_at: dict[str, int] = {}
         self._workers, self._receiver, self._writers = list(workers), receiver, list(writers)
+        self._clocks = clocks
+        self._lock = threading.RLock()
+        self.excuse: Callable[[Child], str | None] = lambda _child: None
+        """Why a process may have ended by itself, if there is a reason."""
+
+    @property
+    def receiver(self) -> Child:
+        """The process that receives."""
+        return self._receiver
+
+    @property
+    def senders(self) -> list[Child]:
+        """Everybody who has the lake open."""
+        return [*self._workers, *self._writers]
+
+    @property
+    def workers(self) -> list[Child]:
+        """Those who deliver."""
+        return self._workers
+
+    @contextmanager
+    def stopped(self, children: Sequence[Child]) -> Iterator[None]:
+        """In the block these processes don't run, and nothing of them is left; then they are started again."""
+        with self._lock:
+            for child in children:
+                child.is_held = True
+                child.halt()
+        try:
+            yield
+        finally:
+            with self._lock:
+                for child in children:
+                    child.is_held = False
 
     @property
     def children(self) -> list[Child]:
         """Everybody."""
         return [*self._workers, self._receiver, *self._writers]
 
-    def rage(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Hurt somebody every now and then, and keep everybody running meanwhile."""
+    def keep_clocks_right(self) -> None:
+        """From now on nobody starts with a moved clock."""
+        self._clocks = None
+
+    def rage(self, seconds: float, tell: Callable[[str], None], troubles: Troubles | None = None) -> None:
+        """Hurt somebody every now and then, and keep everybody running meanwhile, until all troubles are over."""
         for child in self.children:
             self._start(child, self._failpoint(child))
         end_s = time.monotonic() + seconds
         next_s = time.monotonic() + 1.0
-        while (now_s := time.monotonic()) < end_s:
+        while (now_s := time.monotonic()) < end_s or not (troubles is None or troubles.is_over):
+            if troubles is not None and now_s >= end_s:
+                troubles.finish()
             self.supervise(self.children, tell, arming=True)
             if now_s >= next_s:
                 self._hurt_somebody(tell)
@@ -82,6 +135,10 @@ class Chaos:
 
     def supervise(self, children: Sequence[Child], tell: Callable[[str], None], *, arming: bool) -> None:
         """Wake who has been paused for long enough; start again who is not running, to die again when `arming`."""
+        with self._lock:
+            self._supervise([child for child in children if not child.is_held], tell, arming=arming)
+
+    def _supervise(self, children: Sequence[Child], tell: Callable[[str], None], *, arming: bool) -> None:
         for child in children:
             if child.paused_until_s is not None and time.monotonic() >= child.paused_until_s:
                 child.wake()
@@ -90,13 +147,20 @@ class Chaos:
             if child.code == ENDED_AT_A_FAILPOINT:
                 self.done[f"{child.role} died at a failpoint"] += 1
                 tell(f"{child.name} died at {child.failpoint}")
+            elif child.code >= 0 and (reason := self.excuse(child)) is not None:
+                self.done[f"{child.role} ended: {reason}"] += 1
+                tell(f"{child.name} ended with {child.code}: {reason}")
+                time.sleep(STEP_S)
             elif child.code >= 0:
                 self.surprises.append(f"{child.name} ended by itself with {child.code}:\n{child.last_words()}")
             self._start(child, self._failpoint(child) if arming else "")
 
     def _start(self, child: Child, failpoint: str) -> None:
         self._moved_at[child.name] = self._progress()
-        child.start(failpoint)
+        how, clock = pick(self._random, self._clocks)
+        if clock:
+            self.done[f"{child.role} with a clock {how} off"] += 1
+        child.start(failpoint, clock)
 
     def _failpoint(self, child: Child) -> str:
         """A place where a process will die by itself, for places too narrow to be hit from outside."""
@@ -106,6 +170,10 @@ class Chaos:
         return f"{name}=exit@{self._random.randint(*PASSAGES[child.role])}"
 
     def _hurt_somebody(self, tell: Callable[[str], None]) -> None:
+        with self._lock:
+            self._hurt(tell)
+
+    def _hurt(self, tell: Callable[[str], None]) -> None:
         child = self._random.choice([*self._workers, *self._workers, self._receiver, *self._writers])
         how = self._random.choice(("kill", "kill orphan", "pause"))
         seconds = self._random.uniform(0.2, LONGEST_PAUSE_S)

@@ -11,8 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 GRACE_S = 15.0
 
@@ -26,20 +29,22 @@ class Child:
         self.failpoint = ""
         self.started_s = 0.0
         self.paused_until_s: float | None = None
+        self.is_held = False
+        """Whether it is to stay stopped until whoever stopped it is done."""
         self._command = [sys.executable, "-m", module, *arguments]
         self._env, self._log = env, log
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: list[int] = []
 
-    def start(self, failpoint: str = "") -> None:
-        """Start it, for the first time or again; with a failpoint it will end by itself."""
+    def start(self, failpoint: str = "", clock: Mapping[str, str] | None = None) -> None:
+        """Start it, for the first time or again; with a failpoint it will end by itself, `clock` moves its clock."""
         self.started_s = time.monotonic()
         self.failpoint = failpoint
         self.paused_until_s = None
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env={**self._env, "STRAND_FAILPOINTS": failpoint},
+                env={**self._env, **(clock or {}), "STRAND_FAILPOINTS": failpoint},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -88,6 +93,20 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._kill_all()
+
+    def halt(self) -> None:
+        """kill -9 to it and to what is left of its earlier lives; returns when none of them writes any more."""
+        if self._process is not None and self._process.poll() is None:
+            self.wake()
+        self._kill_all()
+        if self._process is not None:
+            self._process.wait(timeout=30)
+        self.paused_until_s = None
+        while any(map(_lives, self._groups)):
+            time.sleep(0.05)
+
+    def _kill_all(self) -> None:
         for group in self._groups:
             _signal_group(group, signal.SIGKILL)
 
@@ -100,3 +119,12 @@ def _signal_group(group: int, number: int) -> None:
     """The group is ours: a group's id is not given to another one while a member lives."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of a group does anything yet."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False

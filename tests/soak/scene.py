@@ -1,17 +1,19 @@
 """The scene of a soak: a lake with three sinks, a receiver, and where everybody writes down what happened.
 
-The tables of the receiver have no row key, so a row that arrives twice is there twice. One table of the lake has none
-either; the other has one, is partitioned, and is offered some of its rows by every writer.
+The tables of the receiver have no row key, so a row that arrives twice is there twice. Two tables of the lake have none
+either, and one of these has a retention; the third has a row key, is partitioned, and is offered some of its rows by
+every writer. One sink was added by a command, the two others are sections of `strand.toml`, which are edited meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from strandline import create
 from strandline.config import Store
@@ -20,12 +22,16 @@ from strandline.ledger.tokens import create_token
 from tests import s3
 from tests.kit import COLUMNS
 
-PLAIN, KEYED = "events", "messages"
-TABLES = (PLAIN, KEYED)
+PLAIN, KEYED, TIMED = "events", "messages", "readings"
+TABLES = (PLAIN, KEYED, TIMED)
+TIME = "ts"
+"""The column by which rows of the timed table grow old."""
+RETENTION_S = 3600.0
 LISTS = "lists"
 """A keyed table, which is changed on branches and merged."""
 GATEWAY = "soak"
-SINKS = ("central", "archive", "copy")
+ADDED, WRITTEN = "central", ("archive", "copy")
+"""The sink that a command added, and those that are sections of `strand.toml`, by their first names."""
 
 # A pause is often longer than this, so a process wakes up to find that another has gone on.
 LEASE_TTL_S = 3.0
@@ -81,6 +87,20 @@ class Scene:
         """When this file is there, writers stop after the call they are in."""
         return self.folder / "stop"
 
+    @property
+    def backups(self) -> Path:
+        """Where backups and copies lie that are put back later."""
+        return self.folder / "backups"
+
+    @property
+    def era(self) -> Path:
+        """How often the lake's ledger has gone back so far; writers offer no row of an older era again."""
+        return self.folder / "era"
+
+    def read_era(self) -> int:
+        """The era that a writer writes in."""
+        return int(self.era.read_text()) if self.era.exists() else 0
+
     def calls(self, writer: str) -> Path:
         """What a writer offered, and what it was told."""
         return self.folder / f"{writer}.calls"
@@ -97,23 +117,31 @@ class Places:
     ledger: str | None = None
     warehouse: str | None = None
     store: Store | None = None
+    new_database: Callable[[], str] | None = None
+    """Makes another empty database beside the ledger's, where a ledger is restored that is no file."""
+
+    @property
+    def are_local(self) -> bool:
+        """Whether the whole lake is one folder, which can be copied."""
+        return self.ledger is None and self.warehouse is None
 
 
 @contextmanager
 def places(folder: Path, ledger: str, warehouse: str) -> Iterator[Places]:
     """The servers that a soak needs, for as long as it lasts."""
     with ExitStack() as servers:
-        url = store = uri = None
+        url = store = uri = new_database = None
         if ledger == "postgres":
             from tests import postgres
 
-            url = servers.enter_context(postgres.serving()).new_database()
+            new_database = servers.enter_context(postgres.serving()).new_database
+            url = new_database()
         if warehouse == "s3":
             (folder / "s3").mkdir(parents=True)
             os.environ.update(AWS_ACCESS_KEY_ID="strandline", AWS_SECRET_ACCESS_KEY="strandline-soak-alone")
             bucket = s3.new_bucket(servers.enter_context(s3.serving(folder / "s3")))
             uri, store = bucket.uri, bucket.store
-        yield Places(url, uri, store)
+        yield Places(url, uri, store, new_database)
 
 
 def make(scene: Scene, at: Places) -> str:
@@ -121,21 +149,35 @@ def make(scene: Scene, at: Places) -> str:
     with create.create(scene.lake, ledger=at.ledger, warehouse=at.warehouse, store=at.store) as lake:
         lake.create_table(PLAIN, COLUMNS)
         lake.create_table(KEYED, COLUMNS, row_key=["part_id"], partition_by=["source"])
+        lake.create_table(TIMED, {**COLUMNS, TIME: "timestamp"})
+        lake.set_table(TIMED, retention_s=RETENTION_S, time_column=TIME)
         lake.create_table(LISTS, {"id": "string", "tokens": "list<string>", "changes": "long"}, key=["id"])
     with create.create(scene.receiver) as receiver:
-        for table in TABLES:
+        for table in (PLAIN, KEYED):
             receiver.create_table(table, COLUMNS)
+        receiver.create_table(TIMED, {**COLUMNS, TIME: "timestamp"})
         receiver.create_table(LISTS, {"id": "string", "tokens": "list<string>?", "changes": "long?"})
         return create_token(receiver.ledger, GATEWAY)[1]
 
 
+PATIENCE: Mapping[str, Any] = {
+    "every": "1s",
+    "max_attempts": 1_000_000,
+    "unit_rows": 3_000,
+    "tables": [*TABLES, LISTS],
+}
+
+
 def connect(scene: Scene, url: str, token: str) -> None:
-    """Let the lake deliver to all three destinations, in small pieces, and never give up."""
-    patience = {"every": "1s", "max_attempts": 1_000_000, "unit_rows": 3_000, "tables": [*TABLES, LISTS]}
+    """Let the lake deliver to a receiver, in small pieces, and never give up; `sections` are the other two sinks."""
     scene.catalog.parent.mkdir()
     with Lake(scene.lake) as lake:
         forward = {"url": url, "gateway": GATEWAY, "token": token, "chunk_rows": 300, "timeout": "4s"}
-        blob = {"uri": f"file://{scene.blobs}"}
-        copy = {"catalog": "jdbc", "uri": f"jdbc:sqlite:{scene.catalog}", "warehouse": scene.copied}
-        for name, kind, settings in zip(SINKS, ("forward", "blob", "iceberg"), (forward, blob, copy), strict=True):
-            lake.add_sink(name, kind, {**settings, **patience}, check=False)
+        lake.add_sink(ADDED, "forward", {**forward, **PATIENCE}, check=False)
+
+
+def sections(scene: Scene) -> dict[str, dict[str, Any]]:
+    """The sinks that are written in `strand.toml`."""
+    blob = {"type": "blob", "uri": f"file://{scene.blobs}"}
+    copy = {"type": "iceberg", "catalog": "jdbc", "uri": f"jdbc:sqlite:{scene.catalog}", "warehouse": scene.copied}
+    return {name: {**section, **PATIENCE} for name, section in zip(WRITTEN, (blob, copy), strict=True)}

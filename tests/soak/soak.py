@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
+import strandline as sl
+from strandline.errors import StrandError
 from strandline.lake import Lake
 from strandline.ledger.dead_letters import count_open
 from strandline.ledger.deliveries import read_streams
@@ -20,11 +26,18 @@ from tests.proxy import PASS, Proxy
 from tests.soak.brancher import Lists, judge_lists
 from tests.soak.chaos import Chaos, Weather
 from tests.soak.children import Child
-from tests.soak.oracle import Offered, Verdict, feeds, overlaps, read_offered, verdicts
-from tests.soak.scene import ENVIRONMENT, LISTS, SINKS, TABLES, Places, Scene, connect, make, places
+from tests.soak.clocks import find_library
+from tests.soak.oracle import Offered, Verdict, feeds, overlaps, verdicts
+from tests.soak.person import Person
+from tests.soak.scene import ENVIRONMENT, KEYED, LISTS, TABLES, Places, Scene, connect, make, places
+from tests.soak.stage import Stage
+from tests.soak.troubles import KINDS, Troubles
+from tests.soak.writer import SOURCES, Call, append_call, row_of
 
 Tell = Callable[[str], None]
 REPORT_S = 15.0
+LAST = "last"
+"""The writer that comes when chaos is over."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class Settings:
     drain_s: float = 300.0
     ledger: str = "sqlite"
     warehouse: str = "local"
+    troubles: frozenset[str] = frozenset(KINDS)
 
     @property
     def names(self) -> list[str]:
@@ -60,6 +74,10 @@ class Outcome:
     chaos: Counter[str]
     wrong: list[str]
     lists: Lists
+    troubles: Counter[str] = field(default_factory=Counter)
+    gone: int = 0
+    """Rows that were acked, and that a ledger took with it when it went back."""
+    too_old: int = 0
 
     @property
     def is_right(self) -> bool:
@@ -75,7 +93,10 @@ class Outcome:
             "calls_whose_answer_was_lost": self.offered.lost_calls,
             "destinations": {name: verdict.document() for name, verdict in self.verdicts.items()},
             "lists": {"acked": self.lists.acked, "merges": self.lists.merges},
+            "gone_with_a_ledger": self.gone,
+            "too_old": self.too_old,
             "chaos": dict(self.chaos),
+            "troubles": dict(self.troubles),
         }
 
 
@@ -93,30 +114,40 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     proxy.keeps = False
     proxy.rule = weather
     connect(scene, proxy.url, token)
-    chaos = _cast(scene, settings, port)
+    library = find_library() if "clock" in settings.troubles else None
+    if "clock" in settings.troubles and library is None:
+        tell("libfaketime is not installed: all clocks are right")
+    chaos = _cast(scene, settings, port, library)
+    chance = random.Random(f"troubles {settings.seed}")
+    stage = Stage(scene, at, chaos, settings.seed, [*settings.names, LAST], tell, chance)
+    troubles = Troubles(stage, set(settings.troubles), lambda: sum(_delivered(scene).values()))
     tell(
         f"seed {settings.seed}: {settings.writers} writers, {len(settings.branchers)} branchers, "
-        f"{settings.workers} workers, a maintainer, a receiver; "
+        f"{settings.workers} workers, a maintainer, a receiver; troubles: {', '.join(sorted(settings.troubles))}; "
         f"ledger {settings.ledger}, warehouse {settings.warehouse}; {settings.folder}"
     )
     try:
-        chaos.rage(settings.seconds, tell)
+        troubles.start()
+        chaos.rage(settings.seconds, tell, troubles)
         proxy.rule = lambda _n, _seen: PASS
-        left = _drain(scene, settings, chaos, tell)
+        left = _drain(scene, settings, chaos, troubles.person, tell)
     finally:
+        troubles.finish()
         for child in chaos.children:
             child.end()
         proxy.close()
     tell("comparing every destination with what was acked")
-    offered = read_offered(scene, settings.seed, settings.names)
-    found = verdicts(scene, offered)
-    apart = feeds(scene)
-    lists = judge_lists(scene, settings.branchers)  # which merges what is left: no sink delivers that any more
-    wrong = [*left, *chaos.surprises, *overlaps(scene), *apart, *lists.wrong]
-    return Outcome(offered, found, chaos.done + weather.done, wrong, lists)
+    offered = stage.offered()
+    found = verdicts(scene, offered, stage.losses)
+    apart = feeds(scene, stage.losses)
+    lists = judge_lists(scene, settings.branchers, stage.losses.tokens)  # merges what is left: no sink delivers that
+    wrong = [*left, *chaos.surprises, *stage.wrong, *overlaps(scene), *apart, *lists.wrong]
+    gone = sum(len(offered.acked[table] & stage.losses.rows[table]) for table in TABLES)
+    too_old = sum(map(len, offered.too_old.values()))
+    return Outcome(offered, found, chaos.done + weather.done, wrong, lists, stage.done, gone, too_old)
 
 
-def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
+def _cast(scene: Scene, settings: Settings, port: int, library: Path | None) -> Chaos:
     """Everybody who plays, not started yet."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     env = environment(**ENVIRONMENT, PYTHONPATH=path, STRAND_LAKE=str(scene.lake))
@@ -131,24 +162,31 @@ def _cast(scene: Scene, settings: Settings, port: int) -> Chaos:
     writers = [child(name, "tests.soak.writer", folder, seed, name) for name in settings.names]
     writers += [child(name, "tests.soak.brancher", folder, seed, name) for name in settings.branchers]
     workers.append(child("maintainer", "tests.soak.maintainer", folder))
-    return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()))
+    return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()), library)
 
 
 def _delivered(scene: Scene) -> dict[str, int]:
-    """How many units every sink has delivered."""
-    with Lake(scene.lake, read_only=True) as lake, lake.ledger.read() as conn:
-        return {sink.name: sum(state.tally.units for state in read_streams(conn, sink)) for sink in list_sinks(conn)}
+    """How many units every sink has delivered; nothing is known while the lake is being put back or its file edited."""
+    try:
+        with Lake(scene.lake, read_only=True) as lake, lake.ledger.read() as conn:
+            return {sink.name: sum(one.tally.units for one in read_streams(conn, sink)) for sink in list_sinks(conn)}
+    except (StrandError, OSError, SQLAlchemyError):
+        return {}
 
 
-def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[str]:
+def _drain(scene: Scene, settings: Settings, chaos: Chaos, person: Person, tell: Tell) -> list[str]:
     """Let writers finish their calls and everything be delivered; returns what is left after the time for it."""
     done = ", ".join(f"{sink} {units:,}" for sink, units in _delivered(scene).items())
     tell(f"chaos is over; units delivered so far: {done}; letting everything drain")
     writers = [child for child in chaos.children if child.name in (*settings.names, *settings.branchers, "maintainer")]
     others = [child for child in chaos.children if child not in writers]
+    chaos.keep_clocks_right()
+    for child in others:
+        child.halt()  # its clock may be a moved one
     scene.stop.touch()
     deadline_s = time.monotonic() + settings.drain_s
     told_s = time.monotonic()
+    _write_last(scene, settings)
     _retry(scene)
     with Lake(scene.lake, read_only=True) as lake:
         while left := [*(f"{child.name} still runs" for child in writers if child.code is None), *_left(lake)]:
@@ -157,17 +195,29 @@ def _drain(scene: Scene, settings: Settings, chaos: Chaos, tell: Tell) -> list[s
             if time.monotonic() - told_s > REPORT_S:
                 told_s = time.monotonic()
                 tell(f"not there yet: {'; '.join(left)}")
+                person.look()
             chaos.supervise(others, tell, arming=False)
-            if any("parked" in one for one in left):
-                _retry(scene)
             time.sleep(0.5)
         with lake.ledger.read() as conn:
             return [f"dead letters: {letters}" for letters in count_open(conn).values()]
 
 
+def _write_last(scene: Scene, settings: Settings) -> None:
+    """A row for every stream: a sink with nothing to send never asks its destination, which may have gone back."""
+    with Lake(scene.lake) as lake, scene.calls(LAST).open("ab", buffering=0) as out:
+        era, at_us = scene.read_era(), time.time_ns() // 1000
+        calls = (Call(settings.seed, LAST, number, era, at_us) for number in itertools.count())
+        streams: set[tuple[str, str]] = set()
+        while len(streams) < len(TABLES) - 1 + SOURCES:
+            call = next(calls)
+            append_call(lake, call, out)
+            streams |= {(call.table, row_of(i)["source"] if call.table == KEYED else "") for i in call.young_ids}
+        lake.mutate([sl.put(LISTS, {"id": LAST, "tokens": [], "changes": 0})])
+
+
 def _retry(scene: Scene) -> None:
     """As an operator would who knows that the trouble is over."""
-    for sink in SINKS:
+    for sink in _delivered(scene):
         real_strand(scene.lake, "--json", "sink", "retry", sink)
     real_strand(scene.lake, "--json", "worker", "retry", "--all")
 
