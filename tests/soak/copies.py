@@ -42,7 +42,7 @@ class Copies:
             done = stage.strand(copy, *command)
             if done.code == 0 or not any(word in done.words for word in SAYS):
                 stage.wrong.append(f"`strand {' '.join(command)}` in a copy of the lake: {done.code}, {done.error}")
-        stage.note("work in a copy refused")
+        stage.note("work in a copy of the lake")
         shutil.rmtree(copy)
 
     def clone(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.config import FILE_NAME
+from strandline.lake import Lake
 from tests.soak.children import Child
 from tests.soak.scene import sections
 from tests.soak.stage import Done, Stage
@@ -39,6 +40,8 @@ class Sections:
         self._half_until_s = 0.0
         self._renamed = 0
         self._save(self._now)
+        with Lake(stage.scene.lake) as lake:
+            lake.sinks()  # they are there from now on, whoever edits the file before a worker has read it
 
     def excuse(self, child: Child) -> str | None:
         """A process that started while the file was half saved could not read it."""

@@ -120,7 +120,7 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     chaos = _cast(scene, settings, port, library)
     chance = random.Random(f"troubles {settings.seed}")
     stage = Stage(scene, at, chaos, settings.seed, [*settings.names, LAST], tell, chance)
-    troubles = Troubles(stage, set(settings.troubles), lambda: sum(_delivered(scene).values()))
+    troubles = Troubles(stage, set(settings.troubles), lambda: sum(_delivered(scene).values()), settings.seconds)
     tell(
         f"seed {settings.seed}: {settings.writers} writers, {len(settings.branchers)} branchers, "
         f"{settings.workers} workers, a maintainer, a receiver; troubles: {', '.join(sorted(settings.troubles))}; "

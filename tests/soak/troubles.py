@@ -22,6 +22,7 @@ from tests.soak.stage import Stage
 KINDS = ("restore", "hand", "copies", "clock", "config")
 REST_S = (1.0, 8.0)
 MOST_REST_S = 45.0
+MOST_REST_SHARE = 0.2
 UNITS = 6
 Trouble = Callable[[], None]
 
@@ -29,8 +30,9 @@ Trouble = Callable[[], None]
 class Troubles:
     """A thread that makes trouble until it is told to finish; what it has begun it brings to its end."""
 
-    def __init__(self, stage: Stage, kinds: set[str], progress: Callable[[], int]) -> None:
+    def __init__(self, stage: Stage, kinds: set[str], progress: Callable[[], int], seconds: float) -> None:
         self._stage, self._kinds, self._progress = stage, kinds, progress
+        self._most_rest_s = min(MOST_REST_S, seconds * MOST_REST_SHARE)
         self._restores, self._person = Restores(stage), Person(stage)
         self._sections, self._copies = Sections(stage), Copies(stage, self._restores)
         self._finish = threading.Event()
@@ -75,7 +77,7 @@ class Troubles:
 
     def _rest(self) -> None:
         """Let some units be delivered, and the person look."""
-        until_s = time.monotonic() + MOST_REST_S
+        until_s = time.monotonic() + self._most_rest_s
         units = self._progress()
         while time.monotonic() < until_s and abs(self._progress() - units) < UNITS and not self._finish.wait(1.0):
             pass
