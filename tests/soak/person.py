@@ -17,6 +17,8 @@ from strandline.ledger.sinks import list_sinks
 from tests.soak.scene import TIMED
 from tests.soak.stage import Stage
 
+CONTINUE = "sink continue"
+
 
 @dataclass(frozen=True)
 class Parked:
@@ -29,12 +31,12 @@ class Parked:
     @property
     def is_hole(self) -> bool:
         """Whether rows are missing that nobody can send any more."""
-        return "past-hole" in self.reason or "retention" in self.reason
+        return "past-hole" in self.reason
 
     @property
     def wants_to_continue(self) -> bool:
         """Whether it is to be continued, and not merely tried again."""
-        return self.is_hole or "sink continue" in self.reason
+        return CONTINUE in self.reason
 
 
 class Person:
@@ -82,8 +84,9 @@ def parked_streams(stage: Stage) -> Iterator[Parked]:
     with Lake(stage.scene.lake, read_only=True) as lake, lake.ledger.read() as conn:
         for sink in list_sinks(conn):
             for state in read_streams(conn, sink):
-                if state.delivery is not None and state.delivery.parked:
-                    yield Parked(sink.name, state.table, state.delivery.parked)
+                reason = state.last_error if state.delivery is None else state.delivery.parked
+                if reason and (state.delivery is not None or CONTINUE in reason):
+                    yield Parked(sink.name, state.table, reason)
 
 
 def _in_general(reason: str) -> str:

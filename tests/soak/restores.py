@@ -6,6 +6,7 @@ being written is no copy. Whoever uses a place is stopped while it is put back, 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,15 @@ ATTEMPTS = 3
 NEEDS_A_PERSON = 6
 EXPECTED_FINDINGS = frozenset({"not_asked", "parked", "sink_paused"})
 """What doctor may say of a lake that was just restored: the rest of the soak sees to it."""
+
+
+LEDGER_FILES = "ledger.db*"
+
+
+def _move_ledger(source: Path, to: Path) -> None:
+    """A ledger with whatever SQLite keeps beside it."""
+    for file in source.glob(LEDGER_FILES):
+        shutil.move(file, to)
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,36 @@ class Restores:
             before = self._stopped_contents()
             put_folder_back(kept.folder / scene.lake.name, scene.lake, self._new("aside-lake"))
             self._went_back(before, kept, f"lake put back by hand from {kept.folder.name}")
+
+    def put_ledger_back(self) -> None:
+        """Put a copy of the ledger alone back by hand, beside a catalog and a warehouse that went on.
+
+        Where files that it names were deleted since, the lake refuses to write, and the newer ledger is put in its
+        place again; else it goes on as after a snapshot of the whole.
+        """
+        stage, scene = self.stage, self.stage.scene
+        kept = stage.random.choice(self.copies[-2:])
+        with stage.chaos.stopped(stage.chaos.senders):
+            before = self._stopped_contents()
+            newer = self._new("newer-ledger")
+            newer.mkdir()
+            _move_ledger(scene.lake, newer)
+            for file in (kept.folder / scene.lake.name).glob(LEDGER_FILES):
+                shutil.copy2(file, scene.lake)
+            done = stage.strand(scene.lake, "flush")
+            if done.code == 0:
+                self._went_back(before, kept, f"ledger alone put back by hand from {kept.folder.name}")
+                return
+            stage.tell(f"the older ledger is refused: {done.error}")
+            if "newer ledger" not in done.words:
+                stage.wrong.append(f"a ledger that was put back alone ends with {done.code}: {done.error}")
+            refused = self._new("refused-ledger")
+            refused.mkdir()
+            _move_ledger(scene.lake, refused)
+            _move_ledger(newer, scene.lake)
+            stage.note("ledger alone put back by hand, and refused")
+            if read_contents(scene.lake) != before:
+                stage.wrong.append("the newer ledger does not show what it did, after the older one was refused")
 
     def _stopped_contents(self) -> Contents:
         stage = self.stage

@@ -24,6 +24,8 @@ REST_S = (1.0, 8.0)
 MOST_REST_S = 45.0
 MOST_REST_SHARE = 0.2
 UNITS = 6
+GOING_BACK = ("restore_lake", "restore_both", "put_lake_back", "put_ledger_back")
+"""After these the ledger may know the sinks by older names."""
 Trouble = Callable[[], None]
 
 
@@ -69,7 +71,7 @@ class Troubles:
         began_s = time.monotonic()
         try:
             trouble()
-            if trouble.__name__ in ("restore_lake", "restore_both", "put_lake_back"):
+            if trouble.__name__ in GOING_BACK:
                 self._sections.reread()
         except Exception:
             self._stage.wrong.append(f"{trouble.__name__} failed:\n{traceback.format_exc()}")
@@ -104,7 +106,7 @@ class Troubles:
                 restores.put_blobs_back,
                 restores.put_copy_back,
             ],
-            "hand": [restores.put_lake_back] if local else [],
+            "hand": [restores.put_lake_back, restores.put_ledger_back] if local else [],
             "copies": [copies.work_in_a_copy, copies.clone] if local else [],
             "clock": [self._person.give_word_on_the_clock],
             "config": [
