@@ -21,7 +21,7 @@ STEP_S = 0.1
 BETWEEN_S = (0.5, 4.0)
 LONGEST_PAUSE_S = 2.5 * LEASE_TTL_S
 # A JVM needs some seconds to start. A worker that is always hurt before it has delivered anything shows little.
-WORKER_LIVES_S = (8.0, 60.0)
+WORKER_LIVES_S = (8.0, 120.0)
 HURT_SHARE = 0.12
 # What a process that ends at a failpoint says; a signal would be a negative number.
 ENDED_AT_A_FAILPOINT = 137

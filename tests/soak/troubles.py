@@ -21,7 +21,7 @@ from tests.soak.stage import Stage
 
 KINDS = ("restore", "hand", "copies", "clock", "config")
 REST_S = (1.0, 8.0)
-MOST_REST_S = 45.0
+MOST_REST_S = 120.0
 MOST_REST_SHARE = 0.2
 UNITS = 6
 GOING_BACK = ("restore_lake", "restore_both", "put_lake_back", "put_ledger_back")
