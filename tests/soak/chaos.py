@@ -14,7 +14,7 @@ from typing import Protocol
 from strandline import failpoints
 from tests.proxy import PASS, Hurt, Seen, answer, cut_request, delay, drop_answer
 from tests.soak.children import Child
-from tests.soak.clocks import pick
+from tests.soak.clocks import moved, pick
 from tests.soak.scene import LEASE_TTL_S
 
 STEP_S = 0.1
@@ -157,9 +157,11 @@ class Chaos:
 
     def _start(self, child: Child, failpoint: str) -> None:
         self._moved_at[child.name] = self._progress()
-        how, clock = pick(self._random, self._clocks)
-        if clock:
+        how, offset_s = pick(self._random, self._clocks)
+        clock: dict[str, str] = {}
+        if self._clocks is not None and offset_s:
             self.done[f"{child.role} with a clock {how} off"] += 1
+            clock = moved(self._clocks, offset_s, child.path)
         child.start(failpoint, clock)
 
     def _failpoint(self, child: Child) -> str:

@@ -53,6 +53,11 @@ class Child:
         self._groups.append(self._process.pid)
 
     @property
+    def path(self) -> str:
+        """Where it finds Python's modules."""
+        return self._env.get("PYTHONPATH", "")
+
+    @property
     def pid(self) -> int:
         """Its id, which is also its group's."""
         assert self._process is not None, f"{self.name} was never started"

@@ -7,6 +7,7 @@ in Python.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,8 @@ OFFSETS_S = (2 * HOUR_S, -2 * HOUR_S, 24 * HOUR_S, -24 * HOUR_S)
 MOVED_SHARE = 0.35
 PLACES = ("/usr/lib/*-linux-gnu*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
 LIBRARY = "libfaketimeMT.so.1"
+SITE = Path(__file__).parent / "moved"
+"""What a process with a moved clock reads at its start."""
 
 
 def find_library(places: Iterable[str] = PLACES) -> Path | None:
@@ -28,9 +31,10 @@ def find_library(places: Iterable[str] = PLACES) -> Path | None:
     return None
 
 
-def moved(library: Path, offset_s: int) -> dict[str, str]:
-    """The environment of a process whose clock is so many seconds off."""
+def moved(library: Path, offset_s: int, path: str = "") -> dict[str, str]:
+    """The environment of a process whose clock is so many seconds off; `path` is where it finds Python's modules."""
     return {
+        "PYTHONPATH": os.pathsep.join([str(SITE), path]),
         "LD_PRELOAD": str(library),
         "FAKETIME": f"{offset_s:+d}s",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -39,9 +43,9 @@ def moved(library: Path, offset_s: int) -> dict[str, str]:
     }
 
 
-def pick(chance: random.Random, library: Path | None) -> tuple[str, dict[str, str]]:
+def pick(chance: random.Random, library: Path | None) -> tuple[str, int]:
     """A clock for a process that is about to start: mostly the right one. Returns how it is off, in words."""
     if library is None or chance.random() >= MOVED_SHARE:
-        return "", {}
+        return "", 0
     offset_s = chance.choice(OFFSETS_S)
-    return f"{offset_s // HOUR_S:+d} h", moved(library, offset_s)
+    return f"{offset_s // HOUR_S:+d} h", offset_s

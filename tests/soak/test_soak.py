@@ -256,7 +256,7 @@ def test_a_moved_clock_says_another_time_and_waits_as_long_as_ever(tmp_path: Pat
         pytest.skip("libfaketime is not installed")
     file = tmp_path / "file"
     file.touch()
-    code = "import os, sys, time; print(time.time(), time.monotonic(), os.stat(sys.argv[1]).st_mtime)"
+    code = "import os, sys, time; time.sleep(0.01); print(time.time(), time.monotonic(), os.stat(sys.argv[1]).st_mtime)"
     env = environment(**moved(library, 24 * 3600))
     said = subprocess.run([sys.executable, "-c", code, file], env=env, capture_output=True, text=True, check=True)
     wall_s, monotonic_s, file_s = map(float, said.stdout.split())
