@@ -537,6 +537,8 @@ def ledger_url(root: Path, url: str) -> str:
             f"can't use {scheme + '://…' if found else url!r} as a ledger",
             hint=f"Write {DEFAULT_LEDGER} (relative to {FILE_NAME}), sqlite:////absolute/path, or postgresql://…",
         )
+    if "?" in rest:  # a folder may have one in its name; an address that ends in options is not what it looks like
+        raise BadRequest(f"the ledger's address has options: {url}", hint="Name the file alone.")
     return f"{_SQLITE}{os.path.normpath(root / rest[1:])}"
 
 

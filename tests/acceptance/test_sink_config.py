@@ -219,14 +219,14 @@ def test_f73_no_order_of_steps_makes_a_second_sink(
             with lake.ledger.read() as conn:
                 (only,) = list_sinks(conn)
             assert only.sink_id == sink_id, order
-            sections = config_file(lake.root).read()
+            sections = config_file(lake.root, lake.ledger).read()
             assert (only.paused is None) == (only.name in sections), order
         # Whatever it is called by now, the sink goes on under the section that a person writes for it.
         edited("old")
         lake.sinks()
         if only.name != "old":
             with lake.ledger.write() as txn:
-                following.rename(txn, config_file(lake.root).read(), only.name, "old")
+                following.rename(txn, config_file(lake.root, lake.ledger).read(), only.name, "old")
         assert known(lake) == {"old": None}, order
 
 
@@ -252,8 +252,8 @@ def do(lake: Lake, edited: Callable[..., None], step: str) -> None:
             with lake.ledger.write() as txn:
                 try:
                     if step == "resume":
-                        following.resume(txn, config_file(lake.root).read(), "old")
+                        following.resume(txn, config_file(lake.root, lake.ledger).read(), "old")
                     else:
-                        following.rename(txn, config_file(lake.root).read(), "old", "new")
+                        following.rename(txn, config_file(lake.root, lake.ledger).read(), "old", "new")
                 except (BadRequest, NotFound):
                     return

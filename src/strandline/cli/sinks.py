@@ -269,7 +269,7 @@ def rename(context: typer.Context, name: Name, new: Annotated[str, typer.Argumen
     check_name(new)
     session = session_of(context)
     with session.open() as lake:
-        sections = config_file(lake.root).read()
+        sections = config_file(lake.root, lake.ledger).read()
         with lake.ledger.write() as txn:
             following.rename(txn, sections, name, new)
         lake.sinks()  # where a section has its new name, it goes on
@@ -315,7 +315,7 @@ def resume(context: typer.Context, name: Name) -> None:
 
     session = session_of(context)
     with session.open() as lake:
-        sections = config_file(lake.root).read()
+        sections = config_file(lake.root, lake.ledger).read()
         with lake.ledger.write() as txn:
             was = following.resume(txn, sections, name)
         document = _describe(lake, name)
@@ -342,7 +342,7 @@ def remove(
     with session.open() as lake:
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
-        refuse_written(config_file(lake.root).read(), sink)
+        refuse_written(config_file(lake.root, lake.ledger).read(), sink)
         forget(lake.ledger, sink, force=force)
         forget_secrets(lake.root, sink)
     session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
@@ -368,7 +368,7 @@ def tick(
     with session.open() as lake:
         lake.sinks()  # those of strand.toml are there from now on
         with lake.ledger.read() as conn:
-            refused = refused_sections(conn, config_file(lake.root).read()) if names else {}
+            refused = refused_sections(conn, config_file(lake.root, lake.ledger).read()) if names else {}
             for name in names or []:
                 if name in refused:
                     raise refused[name]

@@ -23,7 +23,7 @@ from strandline import config as configuration
 from strandline import logs
 from strandline.errors import BadRequest, CallerError, StrandError
 from strandline.ledger import sinks
-from strandline.ledger.ledger import Connection, Txn
+from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.model.sinks import Sink
 from strandline.sinks.instances import Surroundings, Wanted, add, change, is_as_asked, wanted
 from strandline.sinks.settings import destination_of
@@ -98,9 +98,9 @@ class ConfigFile:
             self._sections, self._version = sections, version
 
 
-@lru_cache(maxsize=64)
-def config_file(root: Path) -> ConfigFile:
-    """The config of the lake in a folder, which the threads of a process share."""
+@lru_cache(maxsize=8)
+def config_file(root: Path, _ledger: Ledger) -> ConfigFile:
+    """The config of an open lake, which its threads share; a lake that is opened anew looks anew."""
     return ConfigFile(root)
 
 
@@ -113,7 +113,7 @@ def follow_config(around: Surroundings) -> None:
 
     A section that is wrong is reported, and keeps no other sink from working.
     """
-    sections = config_file(around.root).sections()
+    sections = config_file(around.root, around.ledger).sections()
     if sections is None:
         return
     asked, refused = _read(sections)
