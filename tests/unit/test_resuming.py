@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import Conflict
+from strandline.ledger.restores import JUMP
 from strandline.model import inbound
 from strandline.model.inbound import InboundMark, Source
 from strandline.model.sinks import Mark, SentChunk, Standing, Stream
@@ -164,10 +165,25 @@ class Sender:
     lacking: int = 0
     end: int | None = None
     stuck: Stuck | None = None
+    backup_seq: int | None = None
 
     def own(self, receiver: str | None) -> Own:
         return Own(0, self.last_seq, self.mark, self.end, self.acked_epoch, self.rewound_epoch, self.chunk,
-                   receiver=receiver)  # fmt: skip
+                   lacking_upto=self.lacking, backup_seq=self.backup_seq, receiver=receiver)  # fmt: skip
+
+    def restored(self, last_seq: int) -> None:
+        """It was restored, and does not count its mark until the destination was asked."""
+        self.backup_seq, self.last_seq, self.end = self.last_seq, last_seq, None
+
+    def carry_on(self, receiver: Receiver, pinned: str | None) -> None:
+        """A person says `strand sink continue`."""
+        standing = receiver.standing()
+        assert standing.mark is not None and self.stuck is not None
+        mark = continued(self.own(pinned), standing, self.stuck)
+        self.rewound_epoch, self.mark, self.end = mark.epoch, mark, None
+        self.lacking = standing.mark.seq
+        jump = 0 if self.backup_seq is None else JUMP
+        self.last_seq, self.backup_seq = max(self.last_seq, standing.mark.seq + jump), None
 
     def rows(self, since: int, until: int) -> dict[int, str]:
         return {seq: text for seq, text in self.log.items() if since < seq <= until}
@@ -175,9 +191,12 @@ class Sender:
     def tick(self, receiver: Receiver, pinned: str | None, *, dies_after: int) -> str | None:
         """Deliver in chunks of two seqs; after some chunks the process dies, and the delivery stays open."""
         for _ in range(4):
-            if self.mark is not None and self.end is None and self.last_seq > self.mark.seq:
-                self.end = self.last_seq
-            if self.mark is not None and self.end is None:
+            counts = self.mark is not None and self.backup_seq is None
+            head = max(self.log, default=0)
+            if self.mark is not None and counts and self.end is None and head > self.mark.seq:
+                self.end = head
+            if counts and self.end is None:
+                self.stuck = None
                 return pinned
             found = decide(
                 self.own(pinned), receiver.standing(), lambda a, b: f"rows1:{sorted(self.rows(a, b).items())}"
@@ -189,12 +208,15 @@ class Sender:
             if isinstance(found, Begin):
                 theirs = receiver.standing().mark
                 self.acked_epoch = max(self.acked_epoch, theirs.epoch if theirs else 0)
-                self.mark, self.chunk, self.end, self.lacking = found.mark, found.chunk, None, 0
+                if self.backup_seq is not None and theirs is not None:
+                    self.last_seq = max(self.last_seq, theirs.seq + JUMP)
+                self.mark, self.chunk, self.end, self.lacking = found.mark, found.chunk, None, found.lacking_upto
+                self.backup_seq = None
                 continue
             assert self.mark is not None and self.end is not None
             epoch, at, since = self.mark.epoch, found.confirmed, self.mark.seq
-            for number, start in enumerate(range(since, self.end, 2)):
-                until = min(start + 2, self.end)
+            steps = sorted({since, *(seq // 2 * 2 for seq in self.rows(since, self.end) if seq // 2 * 2 > since)})
+            for number, (start, until) in enumerate(zip(steps, [*steps[1:], self.end], strict=True)):
                 if until <= at:
                     continue
                 if number >= dies_after:
@@ -232,12 +254,7 @@ def test_f68_f72_no_history_of_copies_put_back_loses_or_repeats_a_row(steps: lis
                 raise AssertionError(f"{error} {error.detail}") from error
             if sender.stuck is None or sender.stuck.kind not in (AHEAD, DIFFERS):
                 break
-            standing = receiver.standing()
-            assert standing.mark is not None
-            mark = continued(sender.own(pinned), standing, sender.stuck)
-            sender.rewound_epoch, sender.mark, sender.end = mark.epoch, mark, None
-            sender.lacking = standing.mark.seq
-            sender.last_seq = max(sender.last_seq, standing.mark.seq)
+            sender.carry_on(receiver, pinned)
         assert sender.stuck is None, sender.stuck
 
     for step in steps:
@@ -265,3 +282,69 @@ def test_f68_f72_no_history_of_copies_put_back_loses_or_repeats_a_row(steps: lis
     assert not lost, "lost"
     if not rewound:
         assert [row for row, times in Counter(receiver.rows).items() if times > 1] == [], "repeated"
+
+
+# -- histories of two sides that are put back to moments that never were together --------------------------------------
+
+APART = ["append", "append", "tick", "tick", "copy sender", "copy receiver", "receiver back", "sender back", "restore"]
+
+
+class History:
+    """Two sides, what was kept of each, and which rows there ever were."""
+
+    def __init__(self) -> None:
+        self.sender, self.receiver = Sender(), Receiver()
+        self.senders: list[Sender] = []
+        self.receivers: list[Receiver] = []
+        self.pinned: str | None = None
+        self.names = 0
+
+    def append(self) -> None:
+        self.names, self.sender.last_seq = self.names + 1, self.sender.last_seq + 1
+        self.sender.log[self.sender.last_seq] = f"row{self.names}"
+
+    def deliver(self) -> None:
+        for _ in range(4):
+            try:
+                self.pinned = self.sender.tick(self.receiver, self.pinned, dies_after=99)
+            except Conflict as error:
+                raise AssertionError(f"{error} {error.detail}") from error
+            stuck = self.sender.stuck
+            if stuck is None or stuck.kind not in (AHEAD, DIFFERS):
+                break
+            self.sender.carry_on(self.receiver, self.pinned)
+        assert self.sender.stuck is None, self.sender.stuck
+
+    def restore(self, number: int) -> None:
+        """As `strand restore` does: the counter jumps above the backup's, and above what is replaced."""
+        replaced = self.sender.last_seq
+        self.sender = copy.deepcopy(self.senders[number % len(self.senders)])
+        self.sender.restored(max(replaced, self.sender.last_seq) + JUMP)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from(APART), st.integers(0, 5)), max_size=26))
+def test_f68_f72_sides_put_back_to_moments_that_were_never_together_lose_and_repeat_nothing(
+    steps: list[tuple[str, int]],
+) -> None:
+    """In the end the receiver has every row of the sender's log, and none twice."""
+    history = History()
+    for step, number in steps:
+        if step == "append":
+            history.append()
+        elif step == "tick":
+            history.deliver()
+        elif step == "copy sender":
+            history.senders.append(copy.deepcopy(history.sender))
+        elif step == "copy receiver" and history.receiver.mark is not None:
+            history.receivers.append(copy.deepcopy(history.receiver))
+        elif step == "receiver back" and history.receivers:
+            history.receiver = copy.deepcopy(history.receivers[number % len(history.receivers)])
+        elif step == "sender back" and history.senders:
+            history.sender = copy.deepcopy(history.senders[number % len(history.senders)])
+        elif step == "restore" and history.senders:
+            history.restore(number)
+    history.append()
+    history.deliver()
+    assert not set(history.sender.log.items()) - set(history.receiver.rows), "lost"
+    assert [row for row, times in Counter(history.receiver.rows).items() if times > 1] == [], "repeated"

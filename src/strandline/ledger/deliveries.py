@@ -98,10 +98,14 @@ def read_noted(conn: Connection, sink_id: str, stream: Stream) -> Noted | None:
 
 
 def begin_at(
-    txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, *, chunk: SentChunk | None, acked_epoch: int
-) -> None:
-    """A stream goes on behind a mark that follows from its destination's; what was open there is cancelled."""
-    kept = {"acked_epoch": acked_epoch or None, "lacking_upto": None, **_chunk_values(chunk)}
+    txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, *, chunk: SentChunk | None, acked_epoch: int,
+    lacking_upto: int = 0,
+) -> None:  # fmt: skip
+    """A stream goes on behind a mark that follows from its destination's; what was open there is cancelled.
+
+    Of the rows up to `lacking_upto` only those are sent that the destination lacks.
+    """
+    kept = {"acked_epoch": acked_epoch or None, "lacking_upto": lacking_upto or None, **_chunk_values(chunk)}
     _set_mark(txn, hold, sink_id, stream, mark, kept)
 
 

@@ -72,6 +72,7 @@ def _own(
         chunk=noted.chunk if noted is not None else None,
         removed_upto=deliveries.removed_upto(conn, stream),
         hole_upto=noted.hole_upto if noted is not None else 0,
+        lacking_upto=noted.lacking_upto if noted is not None else 0,
         backup_seq=restored.backup_seq if restored is not None and (turned or never) else None,
         receiver=sink.receiver,
     )
@@ -83,7 +84,7 @@ def _recompute(ctx: Context, sink: Sink, stream: Stream, name: str, delivery: De
     def digest(since: int, until: int) -> str | None:
         try:
             with ctx.ledger.read() as conn:
-                if delivery is not None:
+                if delivery is not None and since >= delivery.since:
                     rows, state = read_unit(conn, delivery)
                     unit = Unit(delivery, rows, state.schema, state.table.partition_by, dead_seqs(conn, delivery))
                 else:
@@ -150,9 +151,8 @@ def begin(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
     def work(txn: Txn) -> None:
         if seen.own.backup_seq is not None and theirs is not None:
             txn.raise_to(theirs.seq + JUMP)
-        deliveries.begin_at(
-            txn, hold, sink.sink_id, stream, decision.mark, chunk=decision.chunk, acked_epoch=acked_epoch
-        )
+        deliveries.begin_at(txn, hold, sink.sink_id, stream, decision.mark, chunk=decision.chunk,
+                            acked_epoch=acked_epoch, lacking_upto=decision.lacking_upto)  # fmt: skip
         close_letters(txn, sink.sink_id, stream, after=decision.mark.seq, lost=True)
         fail("mark.before_commit")
 

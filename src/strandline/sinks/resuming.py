@@ -31,8 +31,9 @@ class Own:
 
     `acked_epoch` is the highest epoch of which the destination has acked anything, `rewound_epoch` the last that a
     person opened; 0 is none. Retention has removed rows up to `removed_upto`, and a person has said to go on without
-    those up to `hole_upto`. `backup_seq` is the backup's counter where a restore brought the mark back, or came after
-    the sink was made and knows no mark. `receiver` is the lake id that the sink has pinned.
+    those up to `hole_upto`; rows up to `lacking_upto` are compared with the destination's. `backup_seq` is the backup's
+    counter where a restore brought the mark back, or came after the sink was made and knows no mark. `receiver` is the
+    lake id that the sink has pinned.
     """
 
     start_seq: int
@@ -44,6 +45,7 @@ class Own:
     chunk: SentChunk | None = None
     removed_upto: int = 0
     hole_upto: int = 0
+    lacking_upto: int = 0
     backup_seq: int | None = None
     receiver: str | None = None
 
@@ -79,12 +81,14 @@ class GoOn:
 class Begin:
     """A stream begins behind this mark; what was open there is cancelled, and dead letters above it are closed.
 
-    `note` is what a person should hear of it.
+    `note` is what a person should hear of it. Of the rows up to `lacking_upto` only those are sent that the destination
+    lacks.
     """
 
     mark: Mark
     chunk: SentChunk | None = None
     note: str | None = None
+    lacking_upto: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def decide(own: Own, standing: Standing, recompute: Recompute) -> Decision:
     if stranger is not None:
         return stranger
     if own.backup_seq is not None:
-        return _after_restore(own, standing, own.backup_seq)
+        return _after_restore(own, standing, own.backup_seq, recompute)
     if own.mark is None:
         return _without_mark(own, standing, recompute)
     return _with_mark(own, own.mark, standing, recompute)
@@ -132,8 +136,13 @@ def _stranger(own: Own, standing: Standing) -> Stuck | None:
     return None
 
 
-def _after_restore(own: Own, standing: Standing, backup_seq: int) -> Decision:
-    """Rows that were appended after the backup are lost, and the destination may have them under their seqs."""
+def _after_restore(own: Own, standing: Standing, backup_seq: int, recompute: Recompute) -> Decision:
+    """Rows that were appended after the backup are lost, and the destination may have them under their seqs.
+
+    Its mark means that it has every row up to there of the ledger that set it. That this one's rows up to the backup's
+    end are the same is certain only where that ledger went on from this backup. So rows above our own watermark are
+    compared one by one where the destination can say what it has.
+    """
     mark, theirs = own.mark, standing.mark
     epoch = max(own.epoch, 0 if theirs is None else theirs.epoch) + 1
     if theirs is None:
@@ -143,8 +152,19 @@ def _after_restore(own: Own, standing: Standing, backup_seq: int) -> Decision:
     if mark is not None and not standing.exact:
         seq = max(seq, mark.seq)
     if mark is not None and own.is_rewinding and theirs.epoch < mark.epoch and mark.seq <= seq:
-        seq = mark.seq
+        return _back(own, Mark(epoch, mark.seq), standing.chunk)
+    if standing.reads_back and (theirs.epoch > own.epoch or _is_other(own, standing.chunk, backup_seq, recompute)):
+        return Begin(Mark(epoch, own.start_seq), standing.chunk, lacking_upto=seq)
+    if standing.reads_back and mark is not None and mark.seq < seq:
+        return Begin(Mark(epoch, mark.seq), standing.chunk, lacking_upto=seq)
     return _back(own, Mark(epoch, seq), standing.chunk)
+
+
+def _is_other(own: Own, chunk: SentChunk | None, upto: int, recompute: Recompute) -> bool:
+    """Whether the last rows of the destination are certainly not those that this lake has under their seqs."""
+    if chunk is None or chunk.until > upto or chunk.since < max(own.removed_upto, own.start_seq):
+        return False
+    return _contradicts(chunk, recompute(chunk.since, chunk.until))
 
 
 def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decision:
@@ -175,10 +195,17 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
     if theirs.epoch == mark.epoch and theirs.seq >= mark.seq:
         return _compared(own, mark, theirs, standing.chunk, recompute)
     is_new = theirs.epoch < mark.epoch and own.acked_epoch < mark.epoch
-    if is_new and (mark.seq == theirs.seq or (own.is_rewinding and mark.seq < theirs.seq)):
+    is_below = own.is_rewinding or own.lacking_upto >= theirs.seq
+    if is_new and (mark.seq == theirs.seq or (is_below and mark.seq < theirs.seq)):
         return GoOn(mark.seq)
     if theirs.seq > own.last_seq:
         return _ahead(own, theirs)
+    if theirs.epoch < own.epoch and _is_other(own, standing.chunk, own.last_seq, recompute):
+        # The destination was put back to rows of a ledger that this one is not: its mark says nothing about ours.
+        if standing.reads_back:
+            return Begin(Mark(own.epoch + 1, own.start_seq), standing.chunk, lacking_upto=theirs.seq)
+        assert standing.chunk is not None
+        return _differs(standing.chunk)
     lost = theirs.epoch < own.rewound_epoch <= own.acked_epoch
     note = (
         f"the destination went back to seq {theirs.seq} of epoch {theirs.epoch}, before the rewind that opened epoch "
@@ -244,11 +271,15 @@ def continued(own: Own, standing: Standing, stuck: Stuck) -> Mark:
     """Where a stream goes on by a person's word, under an epoch that neither side has used.
 
     Past a hole it begins at the destination's mark, so that rows in the hole that are left are sent. Otherwise at our
-    own: the destination's mark says nothing about our rows.
+    own: the destination's mark says nothing about our rows. One that has been through an epoch that we know nothing of,
+    or lies behind us with other rows, may lack any of ours: all are compared.
     """
     theirs = standing.mark
     epoch = max(own.epoch, 0 if theirs is None else theirs.epoch) + 1
     if stuck.kind == HOLE:
         seq = own.start_seq if theirs is None else theirs.seq
         return Mark(epoch, seq if own.backup_seq is None else max(min(seq, own.backup_seq), own.start_seq))
-    return Mark(epoch, own.start_seq if own.mark is None else own.mark.seq)
+    is_foreign = theirs is not None and (
+        theirs.epoch > own.epoch or (own.mark is not None and theirs.seq < own.mark.seq)
+    )
+    return Mark(epoch, own.start_seq if own.mark is None or (is_foreign and standing.reads_back) else own.mark.seq)
