@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import Conflict
@@ -324,6 +324,12 @@ class History:
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(APART), st.integers(0, 5)), max_size=26))
+@example([("copy sender", 0), ("append", 0), ("tick", 0), ("sender back", 0), ("append", 0), ("copy sender", 0),
+          ("restore", 1)])  # fmt: skip
+@example([("append", 0), ("tick", 0), ("copy sender", 0), ("append", 0), ("copy sender", 0), ("restore", 0),
+          ("append", 0), ("tick", 0), ("restore", 1)])  # fmt: skip
+@example([("append", 0), ("tick", 0), ("copy sender", 0), ("append", 0), ("tick", 0), ("copy receiver", 0),
+          ("sender back", 0), ("append", 0), ("tick", 0), ("receiver back", 0)])  # fmt: skip
 def test_f68_f72_sides_put_back_to_moments_that_were_never_together_lose_and_repeat_nothing(
     steps: list[tuple[str, int]],
 ) -> None:
