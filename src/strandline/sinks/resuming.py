@@ -11,7 +11,7 @@ Where going on would lose or repeat rows in silence, the answer is that a person
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.model.sinks import Mark, SentChunk, Standing
 
@@ -154,10 +154,13 @@ def _after_restore(own: Own, standing: Standing, backup_seq: int, recompute: Rec
     if mark is not None and own.is_rewinding and theirs.epoch < mark.epoch and mark.seq <= seq:
         return _back(own, Mark(epoch, mark.seq), standing.chunk)
     if standing.reads_back and (theirs.epoch > own.epoch or _is_other(own, standing.chunk, backup_seq, recompute)):
-        return Begin(Mark(epoch, own.start_seq), standing.chunk, lacking_upto=seq)
+        return Begin(Mark(epoch, own.start_seq), standing.chunk, lacking_upto=theirs.seq)
     if standing.reads_back and mark is not None and mark.seq < seq:
-        return Begin(Mark(epoch, mark.seq), standing.chunk, lacking_upto=seq)
-    return _back(own, Mark(epoch, seq), standing.chunk)
+        return Begin(Mark(epoch, mark.seq), standing.chunk, lacking_upto=theirs.seq)
+    begun = _back(own, Mark(epoch, seq), standing.chunk)
+    # A mark of the lost time stays above ours until the first chunk of this epoch: that is no reason for another one.
+    is_above = standing.reads_back and theirs.seq > seq
+    return replace(begun, lacking_upto=theirs.seq) if is_above and isinstance(begun, Begin) else begun
 
 
 def _is_other(own: Own, chunk: SentChunk | None, upto: int, recompute: Recompute) -> bool:
