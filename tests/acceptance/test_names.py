@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,7 +107,7 @@ def test_f83_a_lake_in_a_folder_of_any_name_is_flushed_delivered_and_backed_up(t
         lake.flush()
         lake.append("messages", messages(3, 4))
         assert log_part_ids(lake) == ["p0", "p1", "p2"] and part_ids(lake) == ["p0", "p1", "p2", "p3"]
-        lake.add_sink("archive", "blob", {"uri": f"file://{base}/blobs", "format": "jsonl", "compression": "none"})
+        lake.add_sink("archive", "blob", {"uri": f"file://{base}/blobs"})
         assert [done.rows for done in lake.tick("archive")] == [4]
         lake.compact("messages")
         backup(lake, base / "backup")
@@ -118,6 +117,6 @@ def test_f83_a_lake_in_a_folder_of_any_name_is_flushed_delivered_and_backed_up(t
         lake.append("messages", messages(4, 5))
         lake.flush()
         assert log_part_ids(lake) == [f"p{n}" for n in range(5)]
-    lines = [json.loads(line) for file in base.glob("blobs/**/*.jsonl") for line in file.read_text().splitlines()]
-    assert sorted(row["part_id"] for row in lines) == ["p0", "p1", "p2", "p3"]
+    delivered = [pq.ParquetFile(file).read() for file in base.glob("blobs/**/*.parquet")]
+    assert sorted(row for table in delivered for row in table["part_id"].to_pylist()) == ["p0", "p1", "p2", "p3"]
     assert list((tmp_path / "50  #&? 'ü\"").iterdir()) == []
