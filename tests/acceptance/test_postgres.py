@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Text, literal, select
 
 from strandline import create
-from strandline.errors import BadRequest, Busy, Conflict, Displaced, LeaseLost, StrandError
+from strandline.errors import BadRequest, Busy, Conflict, Displaced, InvalidRows, LeaseLost, StrandError
 from strandline.lake import Lake
 from strandline.ledger import postgres as postgres_ledger
 from strandline.ledger import schema
@@ -140,7 +140,9 @@ here = os.uname()
 os.uname = lambda: os.uname_result((here.sysname, "another-host", *here[2:]))
 os.getpid = lambda: 1 << 22  # which no process has here
 import strandline as sl
+from strandline.ledger import owner
 from strandline.operations.beats import holding
+owner._boot = lambda: "another-boot"
 lake = sl.open(sys.argv[1])
 with holding(lake.context, "stream:s:x"):
     print("held", flush=True)
@@ -437,7 +439,7 @@ def test_what_no_index_could_hold_is_refused_when_it_is_appended(lake: Lake) -> 
         if len(odd) == 600:
             assert call(idempotency_key="k" * 500).rows == 1
             continue
-        with pytest.raises(BadRequest, match="partition's value has"):
+        with pytest.raises(InvalidRows, match="partition whose text has"):
             call()
     with pytest.raises(BadRequest, match="characters"):
         lake.append("parts", [{"source": "a"}], idempotency_key="k" * 501)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.fs import FileSelector, FileType
 
 from strandline.lake import Lake
 from tests.acceptance.places import Blobs, Copies
@@ -100,7 +101,9 @@ def test_f80_an_emptied_or_wrong_bucket_parks_its_sink(source: Lake, s3: S3) -> 
     settings = {"uri": f"s3://{s3.bucket}/archive", "endpoint": s3.endpoint, "max_attempts": 1}
     source.add_sink("archive", "blob", settings)
     source.tick("archive")
-    s3.system.delete_dir_contents(s3.bucket)
+    for entry in s3.system.get_file_info(FileSelector(s3.bucket, recursive=True)):
+        if entry.type == FileType.File:
+            s3.system.delete_file(entry.path)
     source.append("messages", messages(10, 12))
     (done,) = source.tick("archive")
     assert (done.outcome, done.rows) == ("parked", 0)
