@@ -268,7 +268,7 @@ def test_quiet_says_nothing_but_the_answer(strand: Strand) -> None:
 def test_version_names_what_it_stands_on(strand: Strand) -> None:
     document = strand("version", "--json").json
     assert set(document) == {"strandline", "python", "spark", "iceberg", "duckdb", "formats"}
-    assert document["formats"] == {"ledger": 1, "intent": 1}
+    assert document["formats"] == {"ledger": 2, "intent": 1}
 
 
 def test_a_closed_pipe_ends_quietly(root: Path) -> None:
@@ -309,7 +309,7 @@ def test_help_of_every_command_has_an_example(strand: Strand) -> None:
     for group in app.registered_groups:
         assert group.typer_instance is not None
         names += [[str(group.name), str(command.name)] for command in group.typer_instance.registered_commands]
-    assert len(names) == 61
+    assert len(names) == 66
     for name in names:
         ran = strand(*name, "--help")
         assert ran.code == 0
