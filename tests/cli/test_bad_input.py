@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from strandline.ledger.schema import FORMAT
 from tests.cli.conftest import Strand, call, command, content, environment, lines
 from tests.kit import in_ledger
 
@@ -164,7 +165,7 @@ def test_a_lake_of_a_newer_format_is_refused(root: Path, strand: Strand) -> None
             ran = strand(*arguments, "--json", stdin=lines({"id": "a"}))
             assert (ran.code, ran.error["code"]) == (6, "newer_format"), arguments
     finally:
-        set_format(1)
+        set_format(FORMAT)
 
 
 def test_a_folder_that_is_no_lake(strand: Strand, tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_a_large_merge_is_published_only_if_its_branches_are_so_still(lake: Lake
     with lake.ledger.read() as conn:
         if refused:
             with pytest.raises(Conflict, match="changed while it was merged"):
-                merges.check(conn, planned.branch_id, merges.stored(planned))
+                merges.check(conn, planned.branch_id, merges.stored(planned, 1))
         else:
-            merges.check(conn, planned.branch_id, merges.stored(planned))
+            merges.check(conn, planned.branch_id, merges.stored(planned, 1))
 
 
 def test_large_merges_into_a_branch_come_one_after_another(lake: Lake, judge: Judge) -> None:

@@ -104,7 +104,7 @@ def test_a_column_that_is_renamed_keeps_its_values(lake: Lake) -> None:
     assert told(apply(lake, renamed("name", "called"))) == [("rename name to", "called", "safe")]
     lake.mutate([sl.patch("person", "a", {"called": "Anna"})])
     assert rows(lake, "select id, called from person order by id") == [("a", "Anna"), ("b", "Bob")]
-    with pytest.raises(BadRequest, match="name"):
+    with pytest.raises(InvalidRows, match="name"):
         lake.mutate([sl.patch("person", "a", {"name": "x"})])
 
 
