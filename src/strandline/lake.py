@@ -19,7 +19,6 @@ from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
-from strandline.ledger.rereading import kept_lines, kept_rows
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.operations.placing import open_at_home
 from strandline.versioned import StateOf, Versioned
@@ -190,6 +189,7 @@ class Lake(Versioned):
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
             return self._append(table, lambda state: FewRows(state, actor, few), branch)
         from strandline.ledger.encode import append_rows
+        from strandline.ledger.rereading import kept_rows
 
         kept, how = kept_rows(rows), (self.ledger, actor, idempotency_key, keep_old)
         return self._append(table, lambda state: append_rows(kept, state, *how), branch, kept)
@@ -212,6 +212,8 @@ class Lake(Versioned):
         few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
         if few is not None:
             return self._append(table, lambda state: FewRows(state, actor, few), branch)
+
+        from strandline.ledger.rereading import kept_lines
 
         kept, how = kept_lines(lines), (self.ledger, actor, idempotency_key, keep_old)
         return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)

@@ -82,13 +82,15 @@ def test_the_api_describes_itself(server: Running) -> None:
     assert set(paths) == {
         "/v1/tables/{table}/rows",
         "/v1/inbound/{gateway}/{table}",
+        "/v1/inbound/{gateway}/{table}/replayed",
         "/healthz",
         "/readyz",
         "/metrics",
     }
     chunk = paths["/v1/inbound/{gateway}/{table}"]["post"]
     named = {one["name"] for one in chunk["parameters"] if one["in"] == "header"}
-    assert named == {*Sender().chunk(0, 1, b"", 1, opens=True, dead=1, key=("id",)).headers()}
+    more = {"digest": "rows1:a", "generation": "g", "receiver": "r", "hole": 1, "lacking": 1}
+    assert named == {*Sender().chunk(0, 1, b"", 1, opens=True, dead=1, key=("id",), **more).headers()}
     assert inbound.BATCH_ID in named
     for status, answer in chunk["responses"].items():
         if status.startswith(("4", "5")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -207,15 +208,15 @@ def test_a_branch_that_was_swept_while_it_was_made_is_refused(lake: Lake, monkey
     def sleep_long(*_args: Any) -> None:
         in_ledger(lake, "update branches set created_at_us = created_at_us - 172800000000 where kind = 'making'")
         with lake.ledger.read() as conn:
-            old = sweep._old_branches(conn)
-        sweep._let_go(lake.context, old[0])
+            old = sweep._old_branches(conn, time.time())
+        sweep._let_go(lake.context, old[0], time.time())
 
     with monkeypatch.context() as patch, pytest.raises(Conflict, match="deleted meanwhile"):
         patch.setattr(branch_at, "_cut", sleep_long)
         lake.branch("y", commits[1][0])
     assert [one.name for one in lake.branches()] == ["main"]
     made = lake.branch("y", commits[1][0])
-    sweep._let_go(lake.context, made.branch_id)
+    sweep._let_go(lake.context, made.branch_id, time.time())
     assert at(lake, "y", branch="y") == commits[1][1]
 
 

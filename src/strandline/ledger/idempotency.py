@@ -18,7 +18,6 @@ from strandline.errors import Conflict
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.ledger import Txn
-from strandline.model.row_digest import is_versioned
 
 
 def recall(
@@ -36,6 +35,8 @@ def recall(
     if row.kept_until_us is not None and _is_over(txn, row.kept_until_us):
         txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))
         return None
+    from strandline.model.row_digest import is_versioned  # Arrow, which most commands don't need
+
     if row.digest != digest and (is_versioned(row.digest) or row.digest not in older()):
         raise Conflict(
             f"the idempotency key {key!r} was used before, with other rows",

@@ -8,9 +8,10 @@ is told to begin again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEPT_BYTES = 64 << 20
 
@@ -57,7 +58,7 @@ class Kept(Generic[T]):
             self._pieces.clear()
 
 
-class KeptBatches(Kept[pa.RecordBatch]):
+class KeptBatches(Kept["pa.RecordBatch"]):
     """A reader of Arrow batches."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
@@ -69,6 +70,8 @@ def kept_rows(rows: Any) -> Any:
 
     Dicts of a generator are not counted: they are listed anyway, to be validated together.
     """
+    import pyarrow as pa  # not above: a process that only asks has no rows
+
     if isinstance(rows, pa.RecordBatchReader):
         return KeptBatches(rows)
     return Kept(rows, lambda _row: 0) if isinstance(rows, Iterator) else rows

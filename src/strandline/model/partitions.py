@@ -10,14 +10,16 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from strandline.errors import BadRequest
 from strandline.model.schema import Schema
 from strandline.model.types import Primitive, type_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ALL = "all"
 """The partition of a table that has no partition columns."""
@@ -75,6 +77,9 @@ def too_long(columns: Sequence[pa.Array]) -> Iterator[tuple[int, object, int]]:
 
 def _most_bytes(column: pa.Array) -> int:
     """What a value of this column adds to a partition's text at the most; a character may be written as `\\u0000`."""
+    import pyarrow as pa  # not above: most commands name partitions and hold no rows
+    import pyarrow.compute as pc
+
     if not pa.types.is_string(column.type):
         return 32
     return 8 + 6 * (pc.max(pc.binary_length(column)).as_py() or 0)
