@@ -194,7 +194,7 @@ def relocate(context: typer.Context) -> None:
     Refused where the first one is still in its place: that is a copy, and `strand clone` makes a lake of its own.
 
     \b
-    Example: strand --lake /new/place relocate
+    Example: strand relocate   (in the folder that the lake is in now)
     """
     from strandline.cli.progress import Progress
     from strandline.config import find_root
