@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from strandline import config as configuration
 from strandline import logs
-from strandline.errors import BadRequest, CallerError, StrandError
+from strandline.errors import BadRequest, CallerError, Environment, StrandError
 from strandline.ledger import sinks
 from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.model.sinks import Sink
@@ -116,12 +116,13 @@ def follow_config(around: Surroundings) -> None:
     sections = config_file(around.root, around.ledger).sections()
     if sections is None:
         return
-    asked, refused = _read(sections)
+    asked, wrong = _read(sections)
+    refused: dict[str, StrandError] = {**wrong}
     _pause_and_resume(around, sections, asked.values())
     for name, section in asked.items():
         try:
             _follow(around, section, sections)
-        except CallerError as error:
+        except (CallerError, Environment) as error:
             refused[name] = error
     for name in sections:
         now = refused[name].message if name in refused else ""

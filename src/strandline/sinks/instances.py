@@ -151,9 +151,9 @@ def _same_branch(conn: Connection, sink: Sink, asked: Wanted) -> None:
 
 
 def as_given(around: Surroundings, conn: Connection, sink: Sink) -> dict[str, Any]:
-    """A sink's settings as they were given, secrets and those with a place of their own included."""
+    """A sink's settings as they were given, those with a place of their own included, and secrets that are there."""
     names = {table.table_id: table.name for table in list_tables(conn)}
-    found: dict[str, Any] = {**with_secrets(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
+    found: dict[str, Any] = {**_with_secrets_left(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
     found.pop(SECRET_FILE, None)
     if sink.tables is not None:
         found["tables"] = [names[table_id] for table_id in sink.tables if table_id in names]
@@ -167,7 +167,7 @@ def is_as_asked(around: Surroundings, conn: Connection, there: Sink, asked: Want
     follows = living_branch(conn, there.branch_id)
     if follows is None:  # every tick says so
         return True
-    known = {key: value for key, value in with_secrets(around.root, there).items() if key != SECRET_FILE}
+    known = {key: value for key, value in _with_secrets_left(around.root, there).items() if key != SECRET_FILE}
     return follows == asked.branch and (known, there.tables, there.hold_until_us) == (
         dict(asked.settings),
         _table_ids(conn, asked),
@@ -228,6 +228,15 @@ def forget_secrets(root: Path, sink: Sink) -> None:
     """Remove what a removed sink had put away."""
     if SECRET_FILE in sink.settings:
         (root / sink.settings[SECRET_FILE]).unlink(missing_ok=True)
+
+
+def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
+    """The same where secrets may be given anew: a clone, or a restore elsewhere, came without the files of the first.
+
+    The file is asked for by those who deliver; here its absence would forbid to write it again.
+    """
+    file = sink.settings.get(SECRET_FILE)
+    return dict(sink.settings) if file is not None and not (root / file).exists() else with_secrets(root, sink)
 
 
 def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
