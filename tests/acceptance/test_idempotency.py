@@ -100,6 +100,20 @@ def test_f76_a_key_holds_when_columns_come(lake: Lake) -> None:
     assert given_null.repeated, "a null that is given and a field that is missing are the same"
 
 
+def test_f76_a_key_holds_when_a_column_is_widened(lake: Lake) -> None:
+    """A number was cut to 32 bits when the rows were first given, and is not any more."""
+    lake.create_table("t", {"id": "string", "x": "float?", "n": "int?"})
+    rows = [{"id": "a", "x": 0.1, "n": 1}, {"id": "b"}]
+    first = lake.append("t", rows, idempotency_key="k")
+    document = lake.schema()
+    document["tables"]["t"]["columns"] |= {"x": "double?", "n": "long?"}
+    lake.schema_apply(document)
+    again = lake.append("t", rows, idempotency_key="k")
+    assert again.repeated and again.first_seq == first.first_seq
+    with pytest.raises(Conflict):
+        lake.append("t", [{"id": "a", "x": 0.2, "n": 1}, {"id": "b"}], idempotency_key="k")
+
+
 def test_f76_a_key_holds_when_an_unknown_field_becomes_a_column(lake: Lake) -> None:
     """What was kept as an unknown field is the same value in a column of its own."""
     lake.create_table("t", {"id": "string"}, unknown_fields="json")

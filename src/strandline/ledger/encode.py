@@ -19,7 +19,7 @@ from strandline.model.ids import new_id
 from strandline.model.partitions import partitions
 from strandline.model.row_digest import digest_of
 from strandline.model.tables import Table, TableState
-from strandline.model.types import EXTRA
+from strandline.model.types import EXTRA, Primitive
 from strandline.model.wire import encode, to_json_lines
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches
@@ -38,9 +38,10 @@ def checksum(payload: bytes) -> bytes:
 
 
 def older_digests(given: Sequence[pa.RecordBatch], state: TableState) -> frozenset[str]:
-    """What format 1 may have stored as the digest of these rows: that of their JSON, under the schema of that time.
+    """What may have been stored as the digest of these rows under a schema of that time; by format 1, of their JSON.
 
-    Rows that have no value in a column which came later are those of a schema without it.
+    Rows that have no value in a column which came later are those of a schema without it. A number in a column that was
+    narrower then was cut to it.
     """
     batches = [batch for batch in given if batch.num_rows]
     valued = {name for batch in batches for name in batch.schema.names if batch.column(name).null_count < len(batch)}
@@ -53,7 +54,18 @@ def older_digests(given: Sequence[pa.RecordBatch], state: TableState) -> frozens
                 for line in to_json_lines(batch.select(names)):
                     digest.update(line)
             found.add(digest.hexdigest())
+        narrow = [name for name, column in schema.stored.items() if column.type == Primitive("float")]
+        if names_now := {state.schema.stored[name].name for name in narrow if name in state.schema.stored}:
+            found.add(digest_of([_narrowed(batch, names_now) for batch in batches], fields_of=EXTRA))
     return frozenset(found)
+
+
+def _narrowed(batch: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
+    """The rows as these columns had them when they were floats of 32 bits."""
+    for place, name in enumerate(batch.schema.names):
+        if name in names:
+            batch = batch.set_column(place, name, batch.column(name).cast(pa.float32(), safe=False))
+    return batch
 
 
 @dataclass(frozen=True)

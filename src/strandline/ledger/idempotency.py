@@ -25,7 +25,7 @@ def recall(
 ) -> dict[str, Any] | None:
     """The first answer under this key; a conflict when it was used with other rows; None when it is new.
 
-    A digest that an older version made is compared with what that version would have made of the same rows.
+    `older` are digests that the same rows had by an older version, or under an older schema.
     """
     row = txn.conn.execute(
         select(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key)
@@ -35,9 +35,7 @@ def recall(
     if row.kept_until_us is not None and _is_over(txn, row.kept_until_us):
         txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))
         return None
-    from strandline.model.row_digest import is_versioned  # Arrow, which most commands don't need
-
-    if row.digest != digest and (is_versioned(row.digest) or row.digest not in older()):
+    if row.digest != digest and row.digest not in older():
         raise Conflict(
             f"the idempotency key {key!r} was used before, with other rows",
             kind="key_exists",
