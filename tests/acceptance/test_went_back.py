@@ -106,6 +106,11 @@ def test_f68_rows_that_retention_removed_are_passed_over_by_a_persons_word(
     with Lake(receiver.root, read_only=True) as central, central.ledger.read() as conn:
         (hole,) = conn.execute(select(schema.inbound_holes)).all()
     assert (hole.since, hole.until) == (11, 12)
+    with down(receiver):
+        put_back(tmp_path / "copy", receiver.root)
+    source.append("messages", messages(14, 15))
+    (done,) = source.tick("central")
+    assert done.outcome == "parked" and "--past-hole" in (done.error or ""), "a word is about one hole"
 
 
 def test_f71_a_replayed_letter_that_the_receiver_lost_is_open_again(

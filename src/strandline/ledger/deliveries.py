@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, case, delete, insert, or_, select, update
 
 from strandline.errors import LeaseLost
 from strandline.ledger import schema as db
@@ -275,6 +275,8 @@ def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -
             delivered_at_us=txn.at_us,
             last_error=None,
             acked_epoch=delivery.epoch,
+            # A person's word was about this hole: the next one is asked about anew.
+            hole_upto=case((mark.hole_upto <= delivery.until, None), else_=mark.hole_upto),
             **(_chunk_values(shipped.chunk) if shipped.chunk is not None else {}),
         )
     )
