@@ -109,7 +109,7 @@ def restore(
         _tidy(root, made)
         raise
     aside = _put_aside(root, config, restored)
-    _take_over(root, config, restored.restore_id)
+    _take_over(root, config, restored.restore_id, manifest.backup_id)
     _put_in_place(root, config)
     fail("restore.after_config")
     asked = _ask(root, report)
@@ -425,7 +425,7 @@ def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place:
     _change(config.root, moved.write)
 
 
-def _take_over(root: Path, config: LakeConfig, op: str) -> None:
+def _take_over(root: Path, config: LakeConfig, op: str, backup_id: str | None = None) -> None:
     """Make the copied ledger at home, and put its generation into the marker: other copies are refused from here on."""
     place = _warehouse_of(root, config)
     url = _placed(config.ledger, root)
@@ -435,7 +435,8 @@ def _take_over(root: Path, config: LakeConfig, op: str) -> None:
         home, marker = read_home(txn.conn), read_marker(place)
         fence = max(home.fence, 0 if marker is None else marker.fence) + 1
         is_there = is_same_place(home.warehouse, place.uri)  # then its files are named by the address it has
-        be_at_home(txn, place=path, warehouse=home.warehouse if is_there else place.uri, fence=fence)
+        warehouse = home.warehouse if is_there else place.uri
+        be_at_home(txn, place=path, warehouse=warehouse, fence=fence, backup_id=backup_id)
         return read_home(txn.conn)
 
     def taken(marker: Marker | None) -> Marker:

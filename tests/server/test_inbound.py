@@ -112,6 +112,22 @@ def test_f72_of_a_range_that_is_compared_only_what_is_lacking_is_stored(lake: La
     assert [seq for _, seq in origin(lake)] == [1, 2, 3, 4, 4, 5]
 
 
+def test_f72_a_schema_that_changed_on_either_side_makes_no_other_row(lake: Lake, server: Running) -> None:
+    """A default that the sender's rows have since, a column with another name, and one that came here."""
+    sender = Sender()
+    lake.create_table("loose", {"part_id": "string"}, unknown_fields="json")
+    body = ndjson(rows([1, 2, 3]))
+    opens = sender.chunk(0, 3, body, 3, opens=True)
+    assert server.post(opens, body, table="loose").json()["stored"] == 3
+    document = lake.schema()
+    document["tables"]["loose"]["columns"] |= {"n": "long?", "grade": {"type": "long?", "default": 7}}
+    lake.schema_apply(document)
+    shown = [{**row, "grade": 7, "text": row.pop("body")} for row in rows([1, 2, 3, 4])]
+    body = ndjson([*shown[:2], {**shown[2], "part_id": "another"}, shown[3]])
+    answer = server.post(sender.at(epoch=2).chunk(0, 4, body, 4, lacking=4), body, table="loose")
+    assert answer.json()["stored"] == 2, "the row that was not here, and the one that says something else"
+
+
 def test_f75_a_replay_of_a_row_that_is_here_stores_nothing(lake: Lake, server: Running) -> None:
     """The letter's range was stored with its row, because both sides went back; the replay is counted all the same."""
     sender = Sender()

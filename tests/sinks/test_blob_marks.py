@@ -62,14 +62,15 @@ class Archive:
     log: Path
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def write_log(self, bodies: dict[int, str]) -> None:
-        """Rows by their seqs, as a flushed file has them."""
+    def write_log(self, bodies: dict[int, str], **more: Any) -> None:
+        """Rows by their seqs, as a flushed file has them, with more columns."""
         seqs = sorted(bodies)
         table = pa.table(
             {
                 "body": [bodies[seq] for seq in seqs],
                 "at": pa.array([seq * 1_000_000 for seq in seqs], pa.timestamp("us", "UTC")),
                 "_seq": pa.array(seqs, pa.int64()),
+                **more,
             }
         )
         pq.write_table(table, self.log)
@@ -150,7 +151,7 @@ def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Archive:
 def test_a_mark_says_how_far_the_stream_is_and_what_the_last_rows_were(archive: Archive) -> None:
     assert archive.standing(Remembered()).mark is None
     unit = archive.unit(0, 10)
-    shipped = archive.blob().ship(unit)
+    shipped = archive.blob(generation="g7").ship(unit)
     chunk = SentChunk(0, 10, unit.digest_in(0, 10))
     assert shipped.chunk == chunk
     standing = archive.standing()
@@ -158,7 +159,9 @@ def test_a_mark_says_how_far_the_stream_is_and_what_the_last_rows_were(archive: 
     assert archive.noted() == {
         "version": 1, "lake": "lake1", "stream": STREAM.text(), "epoch": 1, "seq": 10, "since": 0, "until": 10,
         "digest": chunk.digest, "object": name_of(0, 10), "rows": 10, "withheld": 0, "bytes": shipped.size_bytes,
+        "generation": "g7",
     }  # fmt: skip
+    assert standing.sender == "g7"
 
 
 def test_a_unit_without_kept_rows_makes_no_object_and_moves_the_mark(archive: Archive) -> None:
@@ -319,10 +322,23 @@ def test_f72_a_unit_of_which_the_prefix_has_everything_moves_the_mark_alone(arch
     assert (standing.mark, standing.chunk) == (Mark(2, 20), shipped.chunk)
 
 
-def test_f72_rows_without_seqs_cannot_be_told_apart(archive: Archive) -> None:
-    archive.settings["drop_columns"] = ["_seq"]
-    assert archive.standing().reads_back is False
-    archive.settings.clear()
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_f72_a_column_that_came_since_with_a_default_makes_no_other_row(archive: Archive, form: str) -> None:
+    """What an object and the rows have in common is compared, where both say when a row was appended."""
+    archive.settings["format"] = form
+    times = pa.array([seq * 10 for seq in range(1, 21)], pa.timestamp("us", "UTC"))
+    archive.write_log({seq: f"row {seq}" for seq in range(1, 21)}, _at=times, name=["x"] * 20)
+    archive.ship((0, 10), (10, 20))
+    bodies = {seq: f"row {seq}" if seq != 15 else "another" for seq in range(1, 21)}
+    archive.write_log(bodies, _at=times, called=["x"] * 20, grade=[7] * 20)
+    assert archive.blob().ship(archive.unit(0, 20, epoch=2, lacking_upto=20)).rows == 1
+
+
+def test_f72_rows_without_seqs_and_objects_that_readers_take_away_cannot_be_told_apart(archive: Archive) -> None:
+    for setting in ({"drop_columns": ["_seq"]}, {"taken_away": True}):
+        archive.settings.update(setting)
+        assert archive.standing().reads_back is False
+        archive.settings.clear()
     assert archive.standing().reads_back is True
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from strandline.errors import Conflict
 from strandline.ledger.restores import JUMP
 from strandline.model import inbound
+from strandline.model.generations import new_generation
 from strandline.model.inbound import InboundMark, Source
+from strandline.model.row_digest import NO_ROWS
 from strandline.model.sinks import Mark, SentChunk, Standing, Stream
 from strandline.sinks.resuming import (
     AHEAD,
@@ -28,6 +30,7 @@ from strandline.sinks.resuming import (
     Stuck,
     continued,
     decide,
+    has_upto,
 )
 
 CHUNK = SentChunk(40, 50, "rows1:a")
@@ -81,7 +84,13 @@ CASES: list[tuple[str, Own, Standing, Any]] = [
     ("a mark that was forgotten", Own(7, 1000, acked_epoch=5), at(4, 30), Begin(Mark(6, 30))),
     ("a mark above all seqs", Own(7, 20), at(4, 30), AHEAD),
     ("after a restore", own(backup_seq=100), at(2, 80), Begin(Mark(3, 80))),
-    ("after a restore, far beyond it", own(backup_seq=100), at(5, 10**13), Begin(Mark(6, 100))),
+    ("after a restore, far beyond it", own(backup_seq=100), at(2, 10**13), Begin(Mark(3, 100))),
+    ("after a restore, an epoch that nobody knows", own(backup_seq=100), at(5, 10**13), AHEAD),
+    ("the same, of this backup", own(backup_seq=100, generation="b.k"), at(5, 10**13, sender="a.k"),
+     Begin(Mark(6, 100))),
+    ("the same, of another backup", own(backup_seq=100, generation="b.k"), at(5, 10**13, sender="a.l"), AHEAD),
+    ("the same, and it can be read", own(backup_seq=100, generation="b.k"),
+     at(5, 10**13, sender="a.l", reads_back=True), Begin(Mark(6, 7))),
     ("after a restore of both", own(backup_seq=100), at(2, 30), Begin(Mark(3, 30))),
     ("after a restore of both, an epoch back", own(backup_seq=100), at(1, 30), Begin(Mark(3, 30))),
     ("after a restore, a listing", own(backup_seq=100), Standing(Mark(2, 30), exact=False), Begin(Mark(3, 50))),
@@ -97,7 +106,7 @@ CASES: list[tuple[str, Own, Standing, Any]] = [
 @pytest.mark.parametrize(("what", "ours", "standing", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_f68_what_both_sides_know_decides(what: str, ours: Own, standing: Standing, expected: Any) -> None:
     """Behind, the rows are sent again in an epoch that neither has used; ahead or other rows, a person is needed."""
-    found = decide(ours, standing, lambda _since, _until: None)
+    found = decide(ours, standing, lambda _since, _until: ())
     if isinstance(expected, str):
         assert isinstance(found, Stuck) and found.kind == expected
         assert "strand sink" in found.reason
@@ -111,21 +120,27 @@ def test_f68_what_both_sides_know_decides(what: str, ours: Own, standing: Standi
 def test_f72_rows_inside_the_open_delivery_are_compared(digest: str | None, fits: bool) -> None:
     """What the destination has must be what the snapshot has; another way of digesting proves nothing."""
     standing = at(2, 60, chunk=SentChunk(50, 60, "rows1:a"))
-    found = decide(own(end=70), standing, lambda since, until: digest if (since, until) == (50, 60) else "rows1:x")
+    digests = () if digest is None else (digest,)
+    found = decide(own(end=70), standing, lambda since, until: digests if (since, until) == (50, 60) else ("rows1:x",))
     assert isinstance(found, GoOn if fits else Stuck)
-    alone = decide(Own(7, 1000), at(2, 60, chunk=SentChunk(50, 60, "rows1:a")), lambda _since, _until: digest)
+    alone = decide(Own(7, 1000), at(2, 60, chunk=SentChunk(50, 60, "rows1:a")), lambda _since, _until: digests)
     assert isinstance(alone, Begin if fits else Stuck), "a sender without a watermark recomputes from its log"
 
 
 def test_f68_a_rewind_that_the_destination_lost_is_told() -> None:
     """What it sent again is not sent a third time, and somebody hears of it."""
-    found = decide(own(rewound_epoch=2), at(1, 30), lambda _since, _until: None)
+    found = decide(own(rewound_epoch=2), at(1, 30), lambda _since, _until: ())
     assert isinstance(found, Begin) and found.note is not None and "rewind" in found.note
 
 
 # -- histories of two sides --------------------------------------------------------------------------------------------
 
 SOURCE = Source("l", "s", Stream("b", "t", "all"))
+
+
+def digest_of(rows: dict[int, str]) -> str:
+    """What stands for the digest of rows."""
+    return f"rows1:{sorted(rows.items())}" if rows else NO_ROWS
 
 
 @dataclass
@@ -135,8 +150,10 @@ class Receiver:
     mark: InboundMark | None = None
     rows: list[tuple[int, str]] = field(default_factory=list)
 
-    def take(self, epoch: int, since: int, until: int, rows: dict[int, str], *, opens: bool, lacking: int) -> None:
-        digest = f"rows1:{sorted(rows.items())}"
+    def take(
+        self, epoch: int, since: int, until: int, rows: dict[int, str], *, opens: bool, lacking: int, generation: str
+    ) -> None:
+        digest = digest_of(rows)
         chunk = inbound.Chunk(SOURCE, epoch, since, until, len(rows), "x", opens=opens, digest=digest)
         verdict = inbound.decide(chunk, self.mark, "edge", "local")
         if verdict.above is None:
@@ -145,18 +162,21 @@ class Receiver:
             if seq > verdict.above and not (seq <= lacking and (seq, text) in self.rows):
                 self.rows.append((seq, text))
         last = None if self.mark is None else self.mark.chunk
-        self.mark = InboundMark(epoch, until, "edge", "local", SentChunk(since, until, digest) if rows else last)
+        kept = SentChunk(since, until, digest) if rows else last
+        self.mark = InboundMark(epoch, until, "edge", "local", kept, generation)
 
     def standing(self) -> Standing:
-        mark = None if self.mark is None else Mark(self.mark.epoch, self.mark.seq)
-        return Standing(mark, chunk=self.mark.chunk if self.mark else None, lake="c", is_lake=True, reads_back=True)
+        if self.mark is None:
+            return Standing(None, lake="c", is_lake=True, reads_back=True)
+        mark, chunk, sender = Mark(self.mark.epoch, self.mark.seq), self.mark.chunk, self.mark.generation
+        return Standing(mark, chunk=chunk, lake="c", is_lake=True, reads_back=True, sender=sender)
 
 
 @dataclass
 class Sender:
-    """A sender in memory: its log, and what it has noted of the one stream."""
+    """A sender in memory: its log, and what it has noted of the one stream. A row without a text is withheld."""
 
-    log: dict[int, str] = field(default_factory=dict)
+    log: dict[int, str | None] = field(default_factory=dict)
     last_seq: int = 0
     mark: Mark | None = None
     acked_epoch: int = 0
@@ -166,27 +186,29 @@ class Sender:
     end: int | None = None
     stuck: Stuck | None = None
     backup_seq: int | None = None
+    generation: str = "first"
 
     def own(self, receiver: str | None) -> Own:
         return Own(0, self.last_seq, self.mark, self.end, self.acked_epoch, self.rewound_epoch, self.chunk,
-                   lacking_upto=self.lacking, backup_seq=self.backup_seq, receiver=receiver)  # fmt: skip
+                   lacking_upto=self.lacking, backup_seq=self.backup_seq, receiver=receiver,
+                   generation=self.generation)  # fmt: skip
 
-    def restored(self, last_seq: int) -> None:
+    def restored(self, last_seq: int, backup: str) -> None:
         """It was restored, and does not count its mark until the destination was asked."""
+        self.generation = new_generation(backup)
         self.backup_seq, self.last_seq, self.end = self.last_seq, last_seq, None
 
     def carry_on(self, receiver: Receiver, pinned: str | None) -> None:
         """A person says `strand sink continue`."""
         standing = receiver.standing()
         assert standing.mark is not None and self.stuck is not None
-        mark = continued(self.own(pinned), standing, self.stuck)
+        mark, self.lacking = continued(self.own(pinned), standing, self.stuck), has_upto(self.own(pinned), standing)
         self.rewound_epoch, self.mark, self.end = mark.epoch, mark, None
-        self.lacking = standing.mark.seq
         jump = 0 if self.backup_seq is None else JUMP
         self.last_seq, self.backup_seq = max(self.last_seq, standing.mark.seq + jump), None
 
     def rows(self, since: int, until: int) -> dict[int, str]:
-        return {seq: text for seq, text in self.log.items() if since < seq <= until}
+        return {seq: text for seq, text in self.log.items() if text is not None and since < seq <= until}
 
     def tick(self, receiver: Receiver, pinned: str | None, *, dies_after: int) -> str | None:
         """Deliver in chunks of two seqs; after some chunks the process dies, and the delivery stays open."""
@@ -198,9 +220,7 @@ class Sender:
             if counts and self.end is None:
                 self.stuck = None
                 return pinned
-            found = decide(
-                self.own(pinned), receiver.standing(), lambda a, b: f"rows1:{sorted(self.rows(a, b).items())}"
-            )
+            found = decide(self.own(pinned), receiver.standing(), lambda a, b: [digest_of(self.rows(a, b))])
             self.stuck = found if isinstance(found, Stuck) else None
             if isinstance(found, Stuck):
                 return pinned
@@ -221,8 +241,8 @@ class Sender:
                     continue
                 if number >= dies_after:
                     return pinned
-                opens = start == 0
-                receiver.take(epoch, start, until, self.rows(start, until), opens=opens, lacking=self.lacking)
+                receiver.take(epoch, start, until, self.rows(start, until), opens=start == 0, lacking=self.lacking,
+                              generation=self.generation)  # fmt: skip
             assert receiver.mark is not None
             self.mark, self.end = Mark(epoch, self.end), None
             self.acked_epoch, self.chunk = epoch, receiver.mark.chunk or self.chunk
@@ -230,7 +250,9 @@ class Sender:
 
 
 STEPS = st.lists(
-    st.sampled_from(["append", "append", "tick", "tick", "die", "copy", "receiver back", "sender back", "rewind"]),
+    st.sampled_from(
+        ["append", "append", "withhold", "tick", "tick", "die", "copy", "receiver back", "sender back", "rewind"]
+    ),
     max_size=24,
 )
 
@@ -258,9 +280,9 @@ def test_f68_f72_no_history_of_copies_put_back_loses_or_repeats_a_row(steps: lis
         assert sender.stuck is None, sender.stuck
 
     for step in steps:
-        if step == "append":
+        if step in ("append", "withhold"):
             names, sender.last_seq = names + 1, sender.last_seq + 1
-            sender.log[sender.last_seq] = f"row{names}"
+            sender.log[sender.last_seq] = f"row{names}" if step == "append" else None
         elif step == "tick":
             deliver()
         elif step == "die":
@@ -278,7 +300,7 @@ def test_f68_f72_no_history_of_copies_put_back_loses_or_repeats_a_row(steps: lis
     names, sender.last_seq = names + 1, sender.last_seq + 1
     sender.log[sender.last_seq] = f"row{names}"
     deliver()
-    lost = set(sender.log.items()) - set(receiver.rows)
+    lost = {row for row in sender.log.items() if row[1] is not None} - set(receiver.rows)
     assert not lost, "lost"
     if not rewound:
         assert [row for row, times in Counter(receiver.rows).items() if times > 1] == [], "repeated"
@@ -317,15 +339,17 @@ class History:
 
     def restore(self, number: int) -> None:
         """As `strand restore` does: the counter jumps above the backup's, and above what is replaced."""
-        replaced = self.sender.last_seq
-        self.sender = copy.deepcopy(self.senders[number % len(self.senders)])
-        self.sender.restored(max(replaced, self.sender.last_seq) + JUMP)
+        replaced, number = self.sender.last_seq, number % len(self.senders)
+        self.sender = copy.deepcopy(self.senders[number])
+        self.sender.restored(max(replaced, self.sender.last_seq) + JUMP, f"backup{number}")
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(APART), st.integers(0, 5)), max_size=26))
 @example([("copy sender", 0), ("append", 0), ("tick", 0), ("sender back", 0), ("append", 0), ("copy sender", 0),
           ("restore", 1)])  # fmt: skip
+@example([("append", 0), ("copy sender", 0), ("append", 0), ("tick", 0), ("copy sender", 0), ("sender back", 0),
+          ("tick", 0), ("sender back", 1)])  # fmt: skip
 @example([("append", 0), ("tick", 0), ("copy sender", 0), ("append", 0), ("copy sender", 0), ("restore", 0),
           ("append", 0), ("tick", 0), ("restore", 1)])  # fmt: skip
 @example([("append", 0), ("tick", 0), ("copy sender", 0), ("append", 0), ("tick", 0), ("copy receiver", 0),

@@ -2,7 +2,10 @@
 
 A ledger that was put back by hand gives old seqs to new rows, so a seq alone does not tell whether a destination has a
 row: its content does. Parquet gives rows back as they were written. A line of JSON has lost the types of its values, so
-there the lines are compared, without their nulls: a column that was added since makes no other row.
+there the lines are compared, without their nulls.
+
+A column that came since, with a default or without, was dropped or has another name now makes no other row: where both
+say when a row was appended, those columns are compared that an object and the rows have in common.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -22,59 +25,69 @@ import zstandard
 from strandline.engines.objects import Place, reaching
 from strandline.model.row_digest import ROW_DIGEST_BYTES, row_digests
 from strandline.model.schema import Schema
-from strandline.model.types import SEQ
+from strandline.model.types import AT, SEQ
 from strandline.model.wire import to_json_lines
 
-Rows = set[tuple[int, bytes]]
-"""Rows by seq and digest."""
+Common: TypeAlias = frozenset[str] | None
+"""The columns that an object and the rows that are asked about have in common; None where all of both count."""
+
+Rows: TypeAlias = dict[Common, set[tuple[int, bytes]]]
+"""Rows by seq and digest of the columns that count."""
 
 
 @dataclass(frozen=True)
 class Present:
     """The rows that are there, by the kind of object that holds them."""
 
-    rows: Rows = field(default_factory=set)
-    lines: Rows = field(default_factory=set)
+    rows: Rows = field(default_factory=dict)
+    lines: Rows = field(default_factory=dict)
 
     def lacks(self, batch: pa.RecordBatch, schema: Schema | None) -> pa.BooleanArray:
         """For each row of a batch whether it is not there."""
         seqs = batch.column(SEQ).to_pylist()
         there = [False] * len(seqs)
-        if self.rows:
-            there = [(seq, digest) in self.rows for seq, digest in zip(seqs, row_digests(batch), strict=True)]
-        if self.lines:
-            lines = (_line_digest(line) for line in to_json_lines(batch, schema))
-            there = [
-                known or (seq, digest) in self.lines for known, seq, digest in zip(there, seqs, lines, strict=True)
-            ]
+        for common, rows in self.rows.items():
+            digests = row_digests(batch, without=() if common is None else set(batch.schema.names) - common)
+            there = [known or row in rows for known, row in zip(there, zip(seqs, digests, strict=True), strict=True)]
+        lines = [orjson.loads(line) for line in to_json_lines(batch, schema)] if self.lines else []
+        for common, rows in self.lines.items():
+            digests = [_line_digest(line, common) for line in lines]
+            there = [known or row in rows for known, row in zip(there, zip(seqs, digests, strict=True), strict=True)]
         return pa.array([not known for known in there], pa.bool_())
 
 
-def read_present(place: Place, names: Iterable[str], since: int, until: int) -> Present:
-    """The rows with a seq in `(since, until]` that these objects hold."""
-    present = Present()
+def read_present(place: Place, names: Iterable[str], since: int, until: int, columns: Iterable[str]) -> Present:
+    """The rows with a seq in `(since, until]` that these objects hold, for rows of these columns."""
+    present, asked = Present(), frozenset(columns)
     for name in names:
         with reaching(place, name), place.system.open_input_file(place.path(name)) as file:
-            if name.endswith(".parquet"):
-                present.rows.update(_parquet_rows(file, since, until))
-            else:
-                present.lines.update(_lines(file, name, since, until))
+            rows = _parquet_rows(file, asked) if name.endswith(".parquet") else _lines(file, name, asked)
+            held = present.rows if name.endswith(".parquet") else present.lines
+            for common, seq, digest in rows:
+                if since < seq <= until:
+                    held.setdefault(common, set()).add((seq, digest))
     return present
 
 
-def _parquet_rows(file: IO[bytes], since: int, until: int) -> Iterator[tuple[int, bytes]]:
+def _common(columns: Iterable[str], asked: frozenset[str]) -> Common:
+    common = asked.intersection(columns)
+    return common if AT in common else None
+
+
+def _parquet_rows(file: IO[bytes], asked: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
     for batch in pq.ParquetFile(file).iter_batches():
-        for seq, digest in zip(batch.column(SEQ).to_pylist(), row_digests(batch), strict=True):
-            if since < seq <= until:
-                yield seq, digest
+        common = _common(batch.schema.names, asked)
+        digests = row_digests(batch, without=() if common is None else set(batch.schema.names) - common)
+        for seq, digest in zip(batch.column(SEQ).to_pylist(), digests, strict=True):
+            yield common, seq, digest
 
 
-def _lines(file: IO[bytes], name: str, since: int, until: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: IO[bytes], name: str, asked: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
     with _unpacked(file, name) as content:
-        for line in _split(content):
-            seq = orjson.loads(line)[SEQ]
-            if since < seq <= until:
-                yield seq, _line_digest(line)
+        for text in _split(content):
+            line = orjson.loads(text)
+            common = _common(line, asked)
+            yield common, line[SEQ], _line_digest(line, common)
 
 
 def _unpacked(file: IO[bytes], name: str) -> Any:
@@ -98,7 +111,8 @@ def _split(content: IO[bytes]) -> Iterator[bytes]:
         yield held
 
 
-def _line_digest(line: bytes) -> bytes:
-    values = {name: value for name, value in orjson.loads(line).items() if value is not None}
+def _line_digest(line: Mapping[str, Any], common: Common) -> bytes:
+    counts = (item for item in line.items() if common is None or item[0] in common)
+    values = {name: value for name, value in counts if value is not None}
     canonical = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(canonical, digest_size=ROW_DIGEST_BYTES).digest()

@@ -92,6 +92,15 @@ def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
     return frozenset(int(seq) for seq in found.scalars())
 
 
+def buried_seqs(conn: Connection, sink_id: str, stream: Stream, since: int, until: int) -> list[frozenset[int]]:
+    """The seqs of a range that became dead letters, whatever has become of them since: of each epoch for itself."""
+    letter = db.dead_letters.c
+    rows = conn.execute(
+        select(letter.epoch, letter.seq).where(*_of(sink_id, stream), letter.seq > since, letter.seq <= until)
+    ).all()
+    return [frozenset(row.seq for row in rows if row.epoch == epoch) for epoch in sorted({row.epoch for row in rows})]
+
+
 def replayed_seqs(conn: Connection, sink_id: str, stream: Stream) -> frozenset[int]:
     """The dead letters of a stream that were replayed."""
     letter = db.dead_letters.c

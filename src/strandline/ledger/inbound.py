@@ -33,9 +33,10 @@ from strandline.model.inbound import (
     check_receiver,
     decide,
 )
-from strandline.model.row_digest import row_digests
+from strandline.model.row_digest import are_among
 from strandline.model.sinks import SentChunk
 from strandline.model.tables import TableState
+from strandline.model.types import EXTRA, ORIGIN_AT, ORIGIN_SEQ
 
 ATTEMPTS = 10
 
@@ -136,12 +137,14 @@ def _encoded(
 
 
 def _lacking(batch: pa.RecordBatch, already: pa.Table) -> pa.RecordBatch:
-    """The rows that are not among those, by what they hold and where they come from, in this table's own types."""
+    """The rows that are not among those, by what they hold and where they come from, in this table's own types.
+
+    What was unknown when a row came, and is a column now, is in another place: that makes no other row.
+    """
     shown = already.select([name for name in batch.schema.names if name in already.schema.names])
-    there = {
-        digest for piece in shown.cast(_like(batch.schema, shown.schema)).to_batches() for digest in row_digests(piece)
-    }
-    return batch.filter(pa.array([digest not in there for digest in row_digests(batch)], pa.bool_()))
+    there = shown.cast(_like(batch.schema, shown.schema))
+    among = are_among(batch, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,))
+    return batch.filter(pa.array([not is_there for is_there in among], pa.bool_()))
 
 
 def _like(schema: pa.Schema, shown: pa.Schema) -> pa.Schema:

@@ -16,6 +16,7 @@ from strandline.ledger import catalog
 from strandline.ledger import schema as db
 from strandline.ledger.dialect import Database
 from strandline.ledger.ledger import Txn
+from strandline.model.generations import new_generation
 from strandline.model.ids import new_id
 
 ROWS_AT_ONCE = 5000
@@ -37,9 +38,13 @@ def move_paths(txn: Txn, path: Callable[[str], str], document: Callable[[Any], A
             txn.conn.execute(update(table).where(key == name).values({column.name: moved}))
 
 
-def be_at_home(txn: Txn, *, place: str, warehouse: str, fence: int) -> None:
-    """Let a ledger that was copied be at home in its new place, in a generation of its own."""
-    values = {"generation": new_id(), "place": place, "warehouse": warehouse, "fence": fence, "raising": None}
+def be_at_home(txn: Txn, *, place: str, warehouse: str, fence: int, backup_id: str | None) -> None:
+    """Let a ledger that was copied be at home in its new place, in a generation of its own.
+
+    One that was restored from a backup says so in its generation, which destinations keep.
+    """
+    generation = new_generation(backup_id)
+    values = {"generation": generation, "place": place, "warehouse": warehouse, "fence": fence, "raising": None}
     txn.conn.execute(update(db.counter).values(**values))
 
 

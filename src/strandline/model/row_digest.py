@@ -20,11 +20,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["RowsDigest", "digest_of", "is_versioned", "row_digests"]
+__all__ = ["NO_ROWS", "RowsDigest", "are_among", "digest_of", "is_versioned", "row_digests"]
 
 VERSION = "rows1:"
 """What a digest begins with: one that was made in another way is never equal, and can be told apart."""
 ROW_DIGEST_BYTES = 16
+NO_ROWS = VERSION + hashlib.sha256().hexdigest()
+"""The digest of no rows at all."""
 _ROWS_AT_ONCE = 50_000
 _EXACT = float(2**53)
 """Below it every whole number has a double of its own."""
@@ -84,6 +86,37 @@ def row_digests(batch: pa.RecordBatch, *, without: Collection[str] = ()) -> list
         rows = _canonical(batch.slice(at, _ROWS_AT_ONCE), without)
         digests.extend(hashlib.blake2b(row, digest_size=ROW_DIGEST_BYTES).digest() for row in rows.to_pylist())
     return digests
+
+
+def are_among(
+    rows: pa.RecordBatch, others: pa.Table, *, seq: str, at: str, without: Collection[str] = ()
+) -> list[bool]:
+    """For each row whether it is among others: by its digest, or as an older or newer schema shows it.
+
+    A column that came since with a default, was dropped or renamed makes another digest, and the same row. So one with
+    the same seq and the same time is the same row too, unless a field says otherwise that both of them have. Columns
+    `without` say nothing.
+    """
+    others = others.filter(pc.is_in(others.column(seq), value_set=rows.column(seq)))
+    digests = {digest for batch in others.to_batches() for digest in row_digests(batch)}
+    among = [digest in digests for digest in row_digests(rows)]
+    unlike = [place for place, is_there in enumerate(among) if not is_there]
+    if not unlike or at not in rows.schema.names or at not in others.schema.names:
+        return among
+    asked = rows.take(pa.array(unlike, pa.int64())).to_pylist()
+    by_seq: dict[int, list[dict[str, Any]]] = {}
+    for other in others.to_pylist():
+        by_seq.setdefault(other[seq], []).append(other)
+    for place, row in zip(unlike, asked, strict=True):
+        among[place] = any(_is_same(row, other, at, without) for other in by_seq.get(row[seq], ()))
+    return among
+
+
+def _is_same(row: Mapping[str, Any], other: Mapping[str, Any], at: str, without: Collection[str]) -> bool:
+    if row[at] is None or other[at] is None:
+        return False
+    both = (name for name in row if name not in without and row[name] is not None and other.get(name) is not None)
+    return all(_text(row[name]) == _text(other[name]) for name in both)
 
 
 def _canonical(batch: pa.RecordBatch, without: Collection[str]) -> pa.LargeBinaryArray:

@@ -71,10 +71,11 @@ class Blob:
         name: str = "",
         delivered: Callable[[], bool] = lambda: False,
         remember: Callable[[Stream], Remembered] = lambda stream: Remembered(),
+        generation: str | None = None,
     ) -> None:
         """`delivered` tells whether the sink of this `name` has delivered anything: then there must be a marker.
 
-        `remember` tells what the ledger knows of a stream.
+        `remember` tells what the ledger knows of a stream; `generation` is the ledger's.
         """
         self._settings = settings
         self._place = place_of(settings)
@@ -86,7 +87,9 @@ class Blob:
         self._name = name or sink_id
         self._delivered = delivered
         self._remember = remember
-        self._reads_back = SEQ not in (settings.get("drop_columns") or ())
+        self._generation = generation
+        # Of objects that readers take away nobody knows any more which rows they had.
+        self._reads_back = SEQ not in (settings.get("drop_columns") or ()) and not settings.get("taken_away")
 
     def probe(self) -> None:
         """Raise what is wrong with the place; taking over is done here, where somebody asked for it."""
@@ -128,7 +131,7 @@ class Blob:
             listed = self._listed(folder, first)
             if listed is not None and _order(listed) > _order(noted.mark):
                 return Standing(listed, noted.chunk, reads_back=self._reads_back)
-        return Standing(noted.mark, noted.chunk, reads_back=self._reads_back)
+        return Standing(noted.mark, noted.chunk, reads_back=self._reads_back, sender=noted.generation)
 
     def _listed(self, folder: str, first: int) -> Mark | None:
         """How far the names go. In a prefix taken over from another lake the sink begins, in an epoch of its own."""
@@ -203,6 +206,7 @@ class Blob:
             done.rows,
             done.withheld,
             done.size_bytes,
+            self._generation,
         )
         move_mark(place, stream, moved, delivery.since)
         key = name if done.rows else None

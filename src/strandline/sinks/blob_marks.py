@@ -29,7 +29,7 @@ VERSION = 1
 class BlobMark:
     """A stream's mark, and its last unit with rows. `object` is where those are, below the stream's folder.
 
-    The counts are of the unit that ended at the mark.
+    The counts are of the unit that ended at the mark, and `generation` is that of the ledger that sent it.
 
     Ids of lake and stream stand in it, because a folder is named by a table: another lake that had the prefix may have
     had a table of that name.
@@ -43,6 +43,7 @@ class BlobMark:
     rows: int = 0
     withheld: int = 0
     size_bytes: int = 0
+    generation: str | None = None
 
     def document(self) -> bytes:
         """As it is stored."""
@@ -59,6 +60,7 @@ class BlobMark:
             "rows": self.rows,
             "withheld": self.withheld,
             "bytes": self.size_bytes,
+            "generation": self.generation,
         }
         return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -108,7 +110,10 @@ def _parse(content: bytes, where: str) -> BlobMark:
             Mark(int(document["epoch"]), int(document["seq"])),
             chunk,
             document["object"],
-            *(int(document[name]) for name in ("rows", "withheld", "bytes")),
+            int(document["rows"]),
+            int(document["withheld"]),
+            int(document["bytes"]),
+            document.get("generation"),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(

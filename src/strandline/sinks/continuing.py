@@ -23,7 +23,7 @@ from strandline.operations.context import Context
 from strandline.sinks.destination import Destination
 from strandline.sinks.marks import Whereabouts, count_rows, look_at
 from strandline.sinks.repair import find_stream
-from strandline.sinks.resuming import HOLE, RECEIVER, TABLE, Own, Stuck, continued
+from strandline.sinks.resuming import HOLE, RECEIVER, TABLE, Own, Stuck, continued, has_upto
 
 
 def accept_receiver(ctx: Context, sink: Sink) -> int:
@@ -140,7 +140,7 @@ def _open(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
     def work(txn: Txn) -> None:
         if theirs is not None:
             txn.raise_to(theirs.seq + (JUMP if seen.own.backup_seq is not None else 0))
-        upto = done.upto if done.compared and done.upto is not None and done.upto > mark.seq else 0
+        upto = has_upto(seen.own, seen.standing)
         hole = seen.own.removed_upto if is_hole else 0
         deliveries.open_epoch(txn, hold, sink.sink_id, stream, mark, lacking_upto=upto, hole_upto=hole)
         close_letters(txn, sink.sink_id, stream, after=mark.seq, lost=is_hole)

@@ -28,9 +28,9 @@ from strandline.engines.objects import Place
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
-from strandline.model.row_digest import row_digests
+from strandline.model.row_digest import are_among
 from strandline.model.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
-from strandline.model.types import SEQ
+from strandline.model.types import AT, SEQ
 from strandline.sinks.destination import Resume, Unit, marker_gone, refusal
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ class IcebergCopy:
         take_over: bool = False,
         name: str = "",
         delivered: Callable[[str], bool] = lambda table: False,
+        generation: str | None = None,
     ) -> None:
         """`staging` is a folder, as a URI, that this process and Spark's workers can write to.
 
         `delivered` tells whether the sink of this `name` has delivered anything of a table: then there is a copy.
+        `generation` is the ledger's.
         """
         self._name, self._properties = catalog_of(settings)
         self._namespace = str(settings["namespace"])
@@ -76,6 +78,7 @@ class IcebergCopy:
         self._reads_back = SEQ not in (settings.get("drop_columns") or ())
         self._name_of_sink = name or sink_id
         self._delivered = delivered
+        self._generation = generation
         self._lock = threading.Lock()
         self._copy: Copy | None = None
 
@@ -104,7 +107,8 @@ class IcebergCopy:
         found = highest(properties, self._prefix(stream))
         if found is None:
             return Standing(None, reads_back=self._reads_back)
-        return Standing(found.mark, chunk=found.chunk, reads_back=self._reads_back)
+        sender = found.told.get("generation")
+        return Standing(found.mark, chunk=found.chunk, reads_back=self._reads_back, sender=sender)
 
     def ship(self, unit: Unit) -> Shipped:
         """Append the unit's rows and move the mark, in one commit; nothing if the mark is there already."""
@@ -185,16 +189,14 @@ class IcebergCopy:
         since, upto = unit.rows.since, min(unit.lacking_upto, unit.rows.until)
         if upto <= since:
             return []
-        there = {
-            (seq, digest)
-            for batch in target.rows_between(table, since, upto).to_batches()
-            for seq, digest in zip(batch.column(SEQ).to_pylist(), row_digests(batch), strict=True)
-        }
+        there = target.rows_between(table, since, upto)
         return [
             seq
             for piece in read_range(replace(unit.rows, until=upto))
-            for seq, digest in zip(piece.rows.column(SEQ).to_pylist(), row_digests(piece.rows), strict=True)
-            if (seq, digest) in there
+            for seq, is_there in zip(
+                piece.rows.column(SEQ).to_pylist(), are_among(piece.rows, there, seq=SEQ, at=AT), strict=True
+            )
+            if is_there
         ]
 
     def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int, without: list[int]) -> Staged:
@@ -240,6 +242,7 @@ class IcebergCopy:
             "rows": shipped.rows,
             "withheld": shipped.withheld,
             "bytes": shipped.size_bytes,
+            "generation": self._generation,
         }
         if shipped.chunk is not None:
             value["chunk"] = asdict(shipped.chunk)

@@ -289,6 +289,7 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 name=sink.name,
                 delivered=lambda: _has_delivered(around.ledger, sink),
                 remember=remember,
+                generation=around.ledger.generation(),
             )
         case "iceberg":
             from strandline.sinks.iceberg import IcebergCopy
@@ -303,6 +304,7 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 take_over=take_over,
                 name=sink.name,
                 delivered=lambda table: _has_delivered(around.ledger, sink, table),
+                generation=around.ledger.generation(),
             )
     raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))
 

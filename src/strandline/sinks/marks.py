@@ -8,14 +8,15 @@ sides' word is decided in `resuming`; here it is gathered and written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from strandline import logs
 from strandline.engines.duck.ranges import read_range
-from strandline.errors import HistoryGone, StrandError
+from strandline.errors import BadRequest, HistoryGone, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
-from strandline.ledger.dead_letters import agree_on_replayed, close_letters, dead_seqs, replayed_seqs
+from strandline.ledger.dead_letters import agree_on_replayed, buried_seqs, close_letters, dead_seqs, replayed_seqs
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Connection, Txn
 from strandline.ledger.restores import JUMP, last_restore
@@ -26,7 +27,7 @@ from strandline.model.sinks import Delivery, Mark, Noted, Replayed, Sink, Standi
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
-from strandline.sinks.reading import INBOUND, Plan, read_unit
+from strandline.sinks.reading import INBOUND, Plan, check_routing, read_unit
 from strandline.sinks.resuming import Begin, Decision, Own, Recompute, Stuck, decide
 from strandline.sinks.settings import resolved
 
@@ -47,10 +48,12 @@ def look_at(
     ctx: Context, sink: Sink, destination: Destination, stream: Stream, name: str, delivery: Delivery | None
 ) -> Whereabouts:
     """Ask the destination where it is, and decide; nothing is written."""
+    generation = ctx.ledger.generation()
     with ctx.ledger.read() as conn:
         table = find_table(conn, name)
         noted = deliveries.read_noted(conn, sink.sink_id, stream)
         own = _own(conn, ctx, sink_by_id(conn, sink.sink_id) or sink, stream, noted, delivery)
+        own = replace(own, generation=generation)
     standing = destination.standing(stream, table.name, table.partition_by)
     return Whereabouts(own, standing, decide(own, standing, _recompute(ctx, sink, stream, name, delivery)), noted)
 
@@ -81,25 +84,48 @@ def _own(
 def _recompute(ctx: Context, sink: Sink, stream: Stream, name: str, delivery: Delivery | None) -> Recompute:
     """Our rows in a range: those of the delivery's pinned snapshot, or, where none is open, of the log as it is."""
 
-    def digest(since: int, until: int) -> str | None:
+    def digests(since: int, until: int) -> Iterator[str]:
         try:
             with ctx.ledger.read() as conn:
                 if delivery is not None and since >= delivery.since:
                     rows, state = read_unit(conn, delivery)
-                    unit = Unit(delivery, rows, state.schema, state.table.partition_by, dead_seqs(conn, delivery))
+                    units = [Unit(delivery, rows, state.schema, state.table.partition_by, dead_seqs(conn, delivery))]
                 else:
-                    unit = _unit_of_log(conn, sink, stream, name, since, until)
-            return unit.digest_in(since, until)
+                    units = _as_they_were(conn, sink, stream, name, since, until)
+            for unit in units:
+                yield unit.digest_in(since, until)
         except HistoryGone:
-            return None
+            return
 
-    return digest
+    return digests
 
 
-def _unit_of_log(conn: Connection, sink: Sink, stream: Stream, name: str, since: int, until: int) -> Unit:
-    """What a delivery of a range would be that is opened now."""
+def _as_they_were(conn: Connection, sink: Sink, stream: Stream, name: str, since: int, until: int) -> list[Unit]:
+    """A range of the log as it may have been sent: under each schema since, and without the dead letters of an epoch.
+
+    Under one that the sink's settings don't fit it was not sent with these.
+    """
     (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
-    plan = Plan(until, table.head.version, table.head.log_snapshot or 0, table.head.schema_version)
+    settings = resolved(sink.type, sink.settings)
+    buried = buried_seqs(conn, sink.sink_id, stream, since, until)
+    units: list[Unit] = []
+    for version in sorted(table.schemas, reverse=True):
+        try:
+            check_routing(settings, [replace(table, schema=table.schemas[version])])
+        except BadRequest:
+            continue
+        unit = _unit_of_log(conn, sink, stream, name, since, until, version)
+        units += [unit, *(replace(unit, dead=dead) for dead in buried)]
+    return units
+
+
+def _unit_of_log(
+    conn: Connection, sink: Sink, stream: Stream, name: str, since: int, until: int, version: int | None = None
+) -> Unit:
+    """What a delivery of a range would be that is opened now; under another schema, if one is named."""
+    (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
+    head = table.head
+    plan = Plan(until, head.version, head.log_snapshot or 0, head.schema_version if version is None else version)
     settings = {**resolved(sink.type, sink.settings), INBOUND: table.table.inbound}
     opened = as_if(sink, stream, name, Mark(1, since), plan, settings)
     rows, state = read_unit(conn, opened)

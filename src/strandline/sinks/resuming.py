@@ -10,9 +10,11 @@ Where going on would lose or repeat rows in silence, the answer is that a person
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from strandline.model.generations import are_of_one_backup
+from strandline.model.row_digest import NO_ROWS
 from strandline.model.sinks import Mark, SentChunk, Standing
 
 AHEAD, DIFFERS, HOLE, RECEIVER, TABLE = "ahead", "differs", "hole", "receiver", "table"
@@ -21,8 +23,12 @@ AHEAD, DIFFERS, HOLE, RECEIVER, TABLE = "ahead", "differs", "hole", "receiver", 
 or has lost its table.
 """
 
-Recompute = Callable[[int, int], str | None]
-"""The digest of our rows in a range, None when it can't be told."""
+Recompute = Callable[[int, int], Iterable[str]]
+"""The digests that our rows in a range may have had when they were sent; none when it can't be told.
+
+Of an open delivery there is one. Of the log there is one for each schema that the table has had, because a column that
+came since with a default, or has another name now, changes what a row looks like and not which row it is.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Own:
     person opened; 0 is none. Retention has removed rows up to `removed_upto`, and a person has said to go on without
     those up to `hole_upto`; rows up to `lacking_upto` are compared with the destination's. `backup_seq` is the backup's
     counter where a restore brought the mark back, or came after the sink was made and knows no mark. `receiver` is the
-    lake id that the sink has pinned.
+    lake id that the sink has pinned; `generation` is this ledger's own.
     """
 
     start_seq: int
@@ -48,6 +54,7 @@ class Own:
     lacking_upto: int = 0
     backup_seq: int | None = None
     receiver: str | None = None
+    generation: str | None = None
 
     @property
     def epoch(self) -> int:
@@ -140,32 +147,35 @@ def _after_restore(own: Own, standing: Standing, backup_seq: int, recompute: Rec
     """Rows that were appended after the backup are lost, and the destination may have them under their seqs.
 
     Its mark means that it has every row up to there of the ledger that set it. That this one's rows up to the backup's
-    end are the same is certain only where that ledger went on from this backup. So rows above our own watermark are
-    compared one by one where the destination can say what it has.
+    end are the same is certain only where that ledger came from this backup too, which its generation says. So rows
+    above our own watermark are compared one by one where the destination can say what it has; all rows, where its mark
+    is of an epoch, and of a ledger, that we know nothing of.
     """
     mark, theirs = own.mark, standing.mark
     epoch = max(own.epoch, 0 if theirs is None else theirs.epoch) + 1
     if theirs is None:
         keeps = mark is not None and not standing.exact
-        return _back(own, Mark(epoch, mark.seq if mark and keeps else own.start_seq), None)
+        return _back(own, standing, Mark(epoch, mark.seq if mark and keeps else own.start_seq))
     seq = max(min(theirs.seq, backup_seq), own.start_seq)
     if mark is not None and not standing.exact:
         seq = max(seq, mark.seq)
     if mark is not None and own.is_rewinding and theirs.epoch < mark.epoch and mark.seq <= seq:
-        return _back(own, Mark(epoch, mark.seq), standing.chunk)
-    if standing.reads_back and (theirs.epoch > own.epoch or _is_other(own, standing.chunk, backup_seq, recompute)):
-        return Begin(Mark(epoch, own.start_seq), standing.chunk, lacking_upto=theirs.seq)
+        return Begin(Mark(epoch, mark.seq), standing.chunk)
+    if not are_of_one_backup(standing.sender, own.generation):
+        if not standing.reads_back and theirs.epoch > max(own.epoch, 1) and (mark is None or mark.seq < seq):
+            return _ahead(own, theirs)
+        if standing.reads_back and (theirs.epoch > own.epoch or _is_other(own, standing.chunk, backup_seq, recompute)):
+            return _begin(own, standing, Mark(epoch, own.start_seq))
     if standing.reads_back and mark is not None and mark.seq < seq:
-        return Begin(Mark(epoch, mark.seq), standing.chunk, lacking_upto=theirs.seq)
-    begun = _back(own, Mark(epoch, seq), standing.chunk)
-    # A mark of the lost time stays above ours until the first chunk of this epoch: that is no reason for another one.
-    is_above = standing.reads_back and theirs.seq > seq
-    return replace(begun, lacking_upto=theirs.seq) if is_above and isinstance(begun, Begin) else begun
+        return _begin(own, standing, Mark(epoch, mark.seq))
+    return _back(own, standing, Mark(epoch, seq))
 
 
 def _is_other(own: Own, chunk: SentChunk | None, upto: int, recompute: Recompute) -> bool:
     """Whether the last rows of the destination are certainly not those that this lake has under their seqs."""
-    if chunk is None or chunk.until > upto or chunk.since < max(own.removed_upto, own.start_seq):
+    if chunk is None or chunk == own.chunk or chunk.until > upto:
+        return False
+    if chunk.since < max(own.removed_upto, own.start_seq):
         return False
     return _contradicts(chunk, recompute(chunk.since, chunk.until))
 
@@ -180,8 +190,10 @@ def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decisio
     is_whole = chunk is not None and chunk.since >= max(own.removed_upto, own.start_seq)
     if chunk is not None and is_whole and _contradicts(chunk, recompute(chunk.since, chunk.until)):
         return _differs(chunk)
+    if _passed_over(standing, own.start_seq, recompute):
+        return _unsent(theirs)
     epoch = theirs.epoch if own.epoch == 0 else max(theirs.epoch, own.epoch) + 1
-    return Begin(Mark(epoch, max(theirs.seq, own.start_seq)), chunk)
+    return _begin(own, standing, Mark(epoch, max(theirs.seq, own.start_seq)))
 
 
 def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -> Decision:
@@ -190,13 +202,13 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
     if theirs is None:
         if mark.seq == own.start_seq or not standing.exact:
             return GoOn(mark.seq)
-        return _back(own, Mark(own.epoch + 1, own.start_seq), None)
+        return _back(own, standing, Mark(own.epoch + 1, own.start_seq))
     if theirs.epoch > mark.epoch or (theirs.epoch == mark.epoch and theirs.seq > end):
         return _ahead(own, theirs)
     if not standing.exact:
         return GoOn(mark.seq)
     if theirs.epoch == mark.epoch and theirs.seq >= mark.seq:
-        return _compared(own, mark, theirs, standing.chunk, recompute)
+        return _compared(own, mark, theirs, standing, recompute)
     is_new = theirs.epoch < mark.epoch and own.acked_epoch < mark.epoch
     is_below = own.is_rewinding or own.lacking_upto >= theirs.seq
     if is_new and (mark.seq == theirs.seq or (is_below and mark.seq < theirs.seq)):
@@ -206,7 +218,7 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
     if theirs.epoch < own.epoch and _is_other(own, standing.chunk, own.last_seq, recompute):
         # The destination was put back to rows of a ledger that this one is not: its mark says nothing about ours.
         if standing.reads_back:
-            return Begin(Mark(own.epoch + 1, own.start_seq), standing.chunk, lacking_upto=theirs.seq)
+            return _begin(own, standing, Mark(own.epoch + 1, own.start_seq))
         assert standing.chunk is not None
         return _differs(standing.chunk)
     lost = theirs.epoch < own.rewound_epoch <= own.acked_epoch
@@ -214,31 +226,65 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
         f"the destination went back to seq {theirs.seq} of epoch {theirs.epoch}, before the rewind that opened epoch "
         f"{own.rewound_epoch}: what that sent again is not sent a third time"
     )
-    return _back(own, Mark(own.epoch + 1, theirs.seq), standing.chunk, note if lost else None)
+    return _back(own, standing, Mark(own.epoch + 1, theirs.seq), note if lost else None)
 
 
-def _compared(own: Own, mark: Mark, theirs: Mark, chunk: SentChunk | None, recompute: Recompute) -> Decision:
+def _compared(own: Own, mark: Mark, theirs: Mark, standing: Standing, recompute: Recompute) -> Decision:
     """Both have come equally far, or the destination further within the open delivery: do they mean the same rows?"""
-    if chunk is None:
-        return GoOn(theirs.seq)
-    if chunk.until <= mark.seq:
+    chunk = standing.chunk
+    if chunk is not None and chunk.until <= mark.seq:
         if own.chunk is not None and own.chunk != chunk:
             return _differs(chunk)
-    elif chunk.since < mark.seq or _contradicts(chunk, recompute(chunk.since, chunk.until)):
+    elif chunk is not None and (chunk.since < mark.seq or _contradicts(chunk, recompute(chunk.since, chunk.until))):
         return _differs(chunk)
+    if _passed_over(standing, mark.seq, recompute):
+        return _unsent(theirs)
     return GoOn(theirs.seq, chunk)
 
 
-def _contradicts(chunk: SentChunk, digest: str | None) -> bool:
-    """A digest that was made in another way, by an older or newer version, proves nothing."""
-    return digest is not None and digest != chunk.digest and _kind(digest) == _kind(chunk.digest)
+def _contradicts(chunk: SentChunk, digests: Iterable[str]) -> bool:
+    """Whether none of these is the chunk's. One that was made in another way, by another version, proves nothing."""
+    is_known = False
+    for digest in digests:
+        if digest == chunk.digest or _kind(digest) != _kind(chunk.digest):
+            return False
+        is_known = True
+    return is_known
+
+
+def _passed_over(standing: Standing, since: int, recompute: Recompute) -> bool:
+    """Whether we have rows where the destination's mark has moved without any: withheld ones of another time.
+
+    One that says no last rows has got none, if what sent to it would have said them.
+    """
+    mark, chunk = standing.mark, standing.chunk
+    if mark is None or (chunk is None and standing.sender is None):
+        return False
+    since = since if chunk is None else max(since, chunk.until)
+    return mark.seq > since and _contradicts(SentChunk(since, mark.seq, NO_ROWS), recompute(since, mark.seq))
 
 
 def _kind(digest: str) -> str:
     return digest.partition(":")[0]
 
 
-def _back(own: Own, mark: Mark, chunk: SentChunk | None, note: str | None = None) -> Begin | Stuck:
+def _begin(own: Own, standing: Standing, mark: Mark, note: str | None = None) -> Begin:
+    """Begin at a mark by ourselves: nothing that the destination has is to arrive again."""
+    return Begin(mark, standing.chunk, note, has_upto(own, standing))
+
+
+def has_upto(own: Own, standing: Standing) -> int:
+    """The seq up to which the destination may have rows of ours; 0 where it has none, or can't say which.
+
+    Its mark alone does not tell: an epoch that began lower has taken it back, and the rows above it have stayed. Above
+    our own counter there is nothing of ours, and what a restored ledger appends it has not got yet.
+    """
+    if standing.mark is None or not standing.reads_back:
+        return 0
+    return max(standing.mark.seq, own.last_seq if own.backup_seq is None else own.backup_seq)
+
+
+def _back(own: Own, standing: Standing, mark: Mark, note: str | None = None) -> Begin | Stuck:
     """Begin at a mark that may lie below our own, unless rows behind it are gone."""
     behind = own.mark is not None and mark.seq < own.mark.seq
     if behind and mark.seq < own.removed_upto and own.hole_upto < own.removed_upto:
@@ -248,7 +294,7 @@ def _back(own: Own, mark: Mark, chunk: SentChunk | None, note: str | None = None
             f"{own.removed_upto}: they can't be sent again. `strand sink continue --past-hole` sends those that are "
             "left",
         )
-    return Begin(mark, chunk, note)
+    return _begin(own, standing, mark, note)
 
 
 def _ahead(own: Own, theirs: Mark) -> Stuck:
@@ -267,6 +313,15 @@ def _differs(chunk: SentChunk) -> Stuck:
         f"the destination has other rows in ({chunk.since}, {chunk.until}] than this lake: the ledger of one of them "
         "was put back from an older copy, and rows would be taken for old ones. `strand sink continue` sends those "
         "that the destination lacks",
+    )
+
+
+def _unsent(theirs: Mark) -> Stuck:
+    return Stuck(
+        DIFFERS,
+        f"the destination has come to seq {theirs.seq} without rows that this lake has before it: the ledger of one of "
+        "them was put back from an older copy, and rows would be taken for old ones. `strand sink continue` sends "
+        "those that the destination lacks",
     )
 
 

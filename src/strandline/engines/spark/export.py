@@ -162,7 +162,8 @@ def _sha256(file: IO[bytes]) -> str:
 def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> Exported:
     """Write the kept rows into the file that `create` makes when there is a first one; what was counted of them."""
     rows = withheld = considered = 0
-    present = read_present(wanted.place, wanted.present, wanted.rows.since, wanted.lacking_upto)
+    columns = wanted.rows.schema.names
+    present = read_present(wanted.place, wanted.present, wanted.rows.since, wanted.lacking_upto, columns)
 
     def kept(digest: RowsDigest, digesting: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         nonlocal rows, withheld, considered
