@@ -13,6 +13,7 @@ from strandline import backup as backing_up
 from strandline.backup import backup
 from strandline.lake import Lake
 from strandline.ledger.restores import JUMP
+from strandline.model.generations import are_of_one_backup
 from tests import files
 from tests.backup.conftest import Ledgers
 from tests.delivery import assert_once, forward, receiving, streams
@@ -94,6 +95,22 @@ def test_f57_a_lake_that_is_restored_twice_delivers_every_new_row_and_no_old_one
             assert_once([*expected, *lost[1:]], list(counted.elements()))
         seqs = receiver.rows("select _origin_seq from messages")
         assert len(set(seqs)) == len(seqs), "a seq of the lost time was given out again"
+
+
+def test_f57_a_restored_generation_names_its_backup(lake: Lake, ledgers: Ledgers, tmp_path: Path) -> None:
+    """Of two restores of one backup a destination's mark says as much as of one: both have all of its rows."""
+    root, generations = lake.root, [lake.ledger.generation()]
+    for name in ("one", "other"):
+        backup(lake, tmp_path / name)
+    lake.close()
+    for name in ("one", "one", "other"):
+        ledgers.lose(root)
+        restored(tmp_path / name, root, "--replace", *ledgers.named())
+        with Lake(root, read_only=True) as again:
+            generations.append(again.ledger.generation())
+    first, once, twice, other = generations
+    assert len({*generations}) == 4 and are_of_one_backup(once, twice)
+    assert not are_of_one_backup(twice, other) and not are_of_one_backup(first, once)
 
 
 def test_f57_a_destination_that_is_down_gets_nothing_until_it_was_asked(
