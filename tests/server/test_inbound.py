@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import asdict
+from typing import Any
 
 import httpx
 import pytest
@@ -163,6 +164,47 @@ def test_f71_a_letter_replayed_above_the_mark_is_not_stored_with_its_range_in_a_
     assert server.send(again, 2, 4).json()["stored"] == 2
     assert server.send(again, 4, 6).json()["stored"] == 1
     assert sorted(seq for _, seq in origin(lake)) == [1, 2, 3, 4, 5, 6]
+
+
+def other_row(server: Running, sender: Sender, since: int, until: int, seq: int, **more: Any) -> httpx.Response:
+    """A row of a ledger that was put back by hand, under a seq that another one had."""
+    body = ndjson([{**row, "part_id": "other", "body": "another"} for row in rows([seq])])
+    return server.post(sender.chunk(since, until, body, 1, **more), body)
+
+
+def test_f72_another_row_under_the_seq_of_a_replayed_letter_is_stored(lake: Lake, server: Running) -> None:
+    """The sender was put back, and its new row was refused too; its replay is no repetition of the old one."""
+    sender = Sender()
+    server.send(sender, 0, 6, [1], opens=True)
+    assert server.send(sender, 4, 5, dead=5, digest="rows1:x").json()["stored"] == 1
+    again = sender.at(epoch=2)
+    server.send(again, 3, 7, [4], lacking=6)
+    assert other_row(server, again, 4, 5, 5, dead=5, digest="rows1:y").json()["stored"] == 1
+    assert other_row(server, again, 4, 5, 5, dead=5, digest="rows1:y").json()["stored"] == 0
+    assert server.send(again, 4, 5, dead=5, digest="rows1:z").json()["stored"] == 0  # the first one, as others write it
+    assert sorted(seq for _, seq in origin(lake)) == [1, 4, 5, 5]
+
+
+def test_f72_a_replay_of_an_older_sender_is_told_by_its_epoch_and_its_row(lake: Lake, server: Running) -> None:
+    """It says no digest."""
+    sender = Sender()
+    server.send(sender, 0, 6, [1], opens=True)
+    assert [server.send(sender, 4, 5, dead=5).json()["stored"] for _ in range(2)] == [1, 0]
+    again = sender.at(epoch=2)
+    server.send(again, 3, 7, [4], lacking=6)
+    assert other_row(server, again, 4, 5, 5, dead=5).json()["stored"] == 1
+    assert sorted(seq for _, seq in origin(lake)) == [1, 4, 5, 5]
+
+
+def test_f72_a_range_has_another_row_under_the_seq_of_a_letter_that_was_replayed_before(
+    lake: Lake, server: Running
+) -> None:
+    sender = Sender()
+    server.send(sender, 0, 2, opens=True)
+    server.send(sender, 4, 5, dead=5)
+    again = sender.at(epoch=2)
+    assert other_row(server, again, 2, 6, 5).json()["stored"] == 1
+    assert sorted(seq for _, seq in origin(lake)) == [1, 2, 5, 5]
 
 
 def test_a_dead_letter_is_replayed_once(lake: Lake, server: Running) -> None:

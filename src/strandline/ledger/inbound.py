@@ -8,13 +8,14 @@ and if it has moved, all of it is done anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, Connection, FromClause, and_, false, insert, or_, select, update
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, delete, false, insert, or_, select, update
 
 from strandline.errors import Busy, StrandError
 from strandline.failpoints import fail
@@ -44,6 +45,18 @@ Held = Callable[[int, int], pa.Table]
 """The rows of a gateway that its table has in a range of the sender's seqs, with where they come from."""
 
 
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter that was replayed and stored here: in which epoch, and the digest that its sender gave it."""
+
+    epoch: int
+    digest: str | None
+
+
+Letters = Mapping[int, Letter]
+"""Replayed dead letters by their seq."""
+
+
 def read_mark(conn: Connection, source: Source) -> InboundMark | None:
     """How far a source has come here; None if nothing of it was accepted yet."""
     row = conn.execute(select(db.inbound_marks).where(*_is(db.inbound_marks, source))).one_or_none()
@@ -68,13 +81,13 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
             mark = read_mark(conn, chunk.source)
             replayed = _replayed(conn, chunk, mark)
         verdict = decide(chunk, mark, gateway, state.table.table_id)
-        if verdict.above is None or chunk.dead in replayed:
+        if verdict.above is None or _is_repeated(chunk, replayed):
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch, chunk=mark.chunk)
         check_keeps_versions(chunk, state.table, state.schema)
         intake = Intake(ledger, state.table)
-        already = _already(chunk, verdict.above, held)
-        batches = _encoded(state, rows, gateway, verdict.above, replayed, intake, already)
+        batch = _lacking(_validated(state, rows, gateway, verdict.above), chunk, replayed, held)
+        batches = tuple(encode_batch(intake.take(batch), state.table))
         answer = ledger.run(
             partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)
         )
@@ -89,7 +102,7 @@ def _take(
     *,
     state: TableState,
     chunk: Chunk,
-    seen: tuple[InboundMark | None, frozenset[int]],
+    seen: tuple[InboundMark | None, Letters],
     batches: Sequence[NewBatch],
     gateway: str,
 ) -> Received | None:
@@ -103,48 +116,45 @@ def _take(
     return answer
 
 
-def _already(chunk: Chunk, above: int, held: Held) -> pa.Table | None:
-    """The rows that are here of those that a chunk may repeat: a replayed one, or some of a range that is compared.
+def _is_repeated(chunk: Chunk, replayed: Letters) -> bool:
+    """Whether a replay was stored before: the same seq alone may be another row of a ledger that was put back."""
+    letter = replayed.get(chunk.dead) if chunk.dead is not None else None
+    if letter is None:
+        return False
+    if chunk.digest is None or letter.digest is None:  # of a sender of an older version: nothing is known of its row
+        return chunk.epoch == letter.epoch
+    return chunk.digest == letter.digest
 
-    A stream that both sides were restored in may have a row that one of them still counts as refused.
-    """
-    if chunk.dead is not None:
-        return held(chunk.dead - 1, chunk.dead)
-    upto = min(chunk.lacking or 0, chunk.until)
-    return held(above, upto) if upto > above and chunk.rows else None
 
-
-def _encoded(
-    state: TableState,
-    rows: ChunkRows,
-    gateway: str,
-    above: int,
-    replayed: frozenset[int],
-    intake: Intake,
-    already: pa.Table | None,
-) -> tuple[NewBatch, ...]:
+def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> pa.RecordBatch:
     table = state.table
-    batch = validated(
-        rows,
-        state.schema,
-        extra=table.extra,
-        gateway=gateway,
-        above=above,
-        without=replayed,
-        partition_by=table.partition_by,
+    return validated(
+        rows, state.schema, extra=table.extra, gateway=gateway, above=above, partition_by=table.partition_by
     )
-    return tuple(encode_batch(intake.take(batch if already is None else _lacking(batch, already)), table))
 
 
-def _lacking(batch: pa.RecordBatch, already: pa.Table) -> pa.RecordBatch:
-    """The rows that are not among those, by what they hold and where they come from, in this table's own types.
+def _lacking(batch: pa.RecordBatch, chunk: Chunk, replayed: Letters, held: Held) -> pa.RecordBatch:
+    """The rows that are not here, by what they hold and where they come from, in this table's own types.
 
-    What was unknown when a row came, and is a column now, is in another place: that makes no other row.
+    Compared are those that a chunk may repeat: a replay, because both sides may have been restored and one of them
+    still counts the row as refused; rows with the seq of one that was replayed before its range came; and a range that
+    its sender says to compare. What was unknown when a row came, and is a column now, is in another place: that makes
+    no other row.
     """
+    upto = chunk.until if chunk.dead is not None else chunk.lacking or 0
+    seqs = batch.column(ORIGIN_SEQ)
+    compared = pc.less_equal(seqs, upto)
+    if replayed:
+        compared = pc.or_(compared, pc.is_in(seqs, value_set=pa.array(list(replayed), pa.int64())))
+    asked = batch.filter(compared)
+    if not asked.num_rows:
+        return batch
+    bounds = pc.min_max(asked.column(ORIGIN_SEQ)).as_py()
+    already = held(bounds["min"] - 1, bounds["max"])
     shown = already.select([name for name in batch.schema.names if name in already.schema.names])
     there = shown.cast(_like(batch.schema, shown.schema))
-    among = are_among(batch, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,))
-    return batch.filter(pa.array([not is_there for is_there in among], pa.bool_()))
+    among = iter(are_among(asked, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)))
+    return batch.filter(pa.array([not (is_asked and next(among)) for is_asked in compared.to_pylist()], pa.bool_()))
 
 
 def _like(schema: pa.Schema, shown: pa.Schema) -> pa.Schema:
@@ -170,9 +180,10 @@ def _move(txn: Txn, chunk: Chunk, mark: InboundMark | None, stored: int, gateway
     marks = db.inbound_marks
     if chunk.dead is not None:
         assert mark is not None, "a dead letter was accepted without a mark"
-        txn.conn.execute(
-            insert(db.inbound_dead).values(**_key(chunk.source), seq=chunk.dead, epoch=chunk.epoch, at_us=txn.at_us)
-        )
+        dead = db.inbound_dead
+        txn.conn.execute(delete(dead).where(*_is(dead, chunk.source), dead.c.seq == chunk.dead))
+        letter = {"seq": chunk.dead, "epoch": chunk.epoch, "digest": chunk.digest, "at_us": txn.at_us}
+        txn.conn.execute(insert(dead).values(**_key(chunk.source), **letter))
         counted = {"rows": marks.c.rows + stored, "at_us": txn.at_us}
         txn.conn.execute(update(marks).where(*_is(marks, chunk.source)).values(**counted))
         return Received(stored, mark.seq, mark.epoch, chunk=mark.chunk)
@@ -215,17 +226,19 @@ def _note_epoch(txn: Txn, chunk: Chunk, mark: InboundMark) -> None:
         txn.conn.execute(insert(db.inbound_holes).values(**key, **values))
 
 
-def _replayed(conn: Connection, chunk: Chunk, mark: InboundMark | None) -> frozenset[int]:
+def _replayed(conn: Connection, chunk: Chunk, mark: InboundMark | None) -> Letters:
     """Dead letters in the chunk's range that were stored already.
 
     A new epoch begins anew, for a chunk: it sends again on purpose what the mark has passed. A replay never does.
     """
     dead = db.inbound_dead.c
-    query = select(dead.seq).where(*_is(db.inbound_dead, chunk.source), dead.seq > chunk.since, dead.seq <= chunk.until)
+    query = select(dead.seq, dead.epoch, dead.digest).where(
+        *_is(db.inbound_dead, chunk.source), dead.seq > chunk.since, dead.seq <= chunk.until
+    )
     if chunk.dead is None:
         ahead = false() if mark is None else and_(dead.epoch == mark.epoch, dead.seq > mark.seq)
         query = query.where(or_(dead.epoch == chunk.epoch, ahead))
-    return frozenset(conn.execute(query).scalars())
+    return {row.seq: Letter(row.epoch, row.digest) for row in conn.execute(query)}
 
 
 def _key(source: Source) -> dict[str, str]:

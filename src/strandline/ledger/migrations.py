@@ -37,6 +37,7 @@ COLUMNS_OF_2: tuple[Column[object], ...] = (
     db.inbound_marks.c.chunk_since,
     db.inbound_marks.c.chunk_until,
     db.inbound_marks.c.chunk_digest,
+    db.inbound_dead.c.digest,
 )
 
 

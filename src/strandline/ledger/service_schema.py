@@ -210,6 +210,7 @@ inbound_marks = Table(
 )
 
 # Dead letters that were replayed and stored here: kept for good, because they lie below their stream's mark.
+# `digest` is what the sender said of the row: one with another may be another row, of a ledger that was put back.
 inbound_dead = Table(
     "inbound_dead",
     metadata,
@@ -220,6 +221,7 @@ inbound_dead = Table(
     Column("partition", Text, nullable=False),
     Column("seq", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
+    Column("digest", Text),
     Column("at_us", BigInteger, nullable=False),
     PrimaryKeyConstraint("lake_id", "sink_id", "branch_id", "table_id", "partition", "seq"),
 )

@@ -7,7 +7,7 @@ word that its rows are fine is not enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +145,6 @@ def validated(
     extra: bool,
     gateway: str,
     above: int,
-    without: Iterable[int] = (),
     partition_by: Sequence[str] = (),
 ) -> pa.RecordBatch:
     """The rows above a seq as the ledger stores them; InvalidRows names bad ones by their index in the chunk."""
@@ -162,12 +161,10 @@ def validated(
         ORIGIN_REMOVED: stamps.column("removed"),
     }
     fields = origin_fields()
-    whole = pa.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [*batch.columns, *(origin[field.name] for field in fields)],
         schema=pa.schema([*stored_schema(schema, extra), *fields]),
     )
-    skipped = pa.array(sorted(without), pa.int64())
-    return whole.filter(pc.invert(pc.is_in(stamps.column("seq"), value_set=skipped))) if len(skipped) else whole
 
 
 def _users(rows: ChunkRows, schema: Schema, extra: bool, start: int, partition_by: Sequence[str]) -> pa.RecordBatch:
