@@ -103,3 +103,12 @@ def test_columns_that_do_not_count_are_left_out() -> None:
     assert digest_of([rows], without=("_seq",)) == digest_of([of([{"a": 1}])])
     assert digest_of([]) == digest_of([rows.slice(0, 0)]) != digest_of([rows])
     assert row_digests(rows, without=("a", "_seq")) == row_digests(of([{"b": None}]))
+
+
+def test_f72_a_number_that_was_kept_in_32_bits_is_the_same_row() -> None:
+    """The column was widened since; another number, another time or another seq is another row."""
+    kept = pa.scalar(0.1, pa.float32()).as_py()
+    there = pa.table({"seq": [1, 1], "at": [MOMENT, MOMENT], "f": [kept, 2.0]})
+    rows = [(1, MOMENT, 0.1), (1, MOMENT, 0.2), (2, MOMENT, 0.1), (1, MOMENT + dt.timedelta(1), 0.1)]
+    asked = of([{"seq": seq, "at": at, "f": number} for seq, at, number in rows])
+    assert row_digest.are_among(asked, there, seq="seq", at="at") == [True, False, False, False]

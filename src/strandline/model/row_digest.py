@@ -116,7 +116,14 @@ def _is_same(row: Mapping[str, Any], other: Mapping[str, Any], at: str, without:
     if row[at] is None or other[at] is None:
         return False
     both = (name for name in row if name not in without and row[name] is not None and other.get(name) is not None)
-    return all(_text(row[name]) == _text(other[name]) for name in both)
+    return all(_text(row[name]) == _text(other[name]) or _is_cut(row[name], other[name]) for name in both)
+
+
+def _is_cut(value: Any, stored: Any) -> bool:
+    """Whether a number is what a column of 32 bits, which was widened since, had kept of this one."""
+    if not isinstance(value, float) or not isinstance(stored, float):
+        return False
+    return pa.array([value]).cast(pa.float32(), safe=False)[0].as_py() == stored
 
 
 def _canonical(batch: pa.RecordBatch, without: Collection[str]) -> pa.LargeBinaryArray:
