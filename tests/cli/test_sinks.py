@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import Lake
+from strandline.ledger.sinks import find_sink, pin_receiver
 from tests.kit import call, free_port, make_table, messages, strand_json
 
 
@@ -63,6 +64,18 @@ def test_no_check_adds_a_sink_without_asking(filled: Lake) -> None:
     assert (done.code, ticked["outcome"]) == (5, "failed")
     (stream,) = strand_json(filled, "sink", "show", "x")["streams"]
     assert "can't be reached" in stream["last_error"] and stream["lag"]["rows"] == 3
+
+
+def test_the_receiver_that_a_sink_knows_is_shown(filled: Lake) -> None:
+    """Its lake id, from the first contact on: what a person compares when a stream parks because another answers."""
+    url = f"http://127.0.0.1:{free_port()}"
+    strand_json(filled, "sink", "add", "x", "--type", "forward", "--set", f"url={url}", "--no-check")
+    assert strand_json(filled, "sink", "show", "x")["receiver"] is None
+    assert "delivers to" not in call("--lake", filled.root, "sink", "show", "x").out
+    with filled.ledger.write() as txn:
+        pin_receiver(txn, find_sink(txn.conn, "x").sink_id, "central1")
+    assert strand_json(filled, "sink", "show", "x")["receiver"] == "central1"
+    assert "delivers to the lake central1" in call("--lake", filled.root, "sink", "show", "x").out
 
 
 def test_unknown_sinks_and_streams_name_their_neighbours(filled: Lake, tmp_path: Path) -> None:

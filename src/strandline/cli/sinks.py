@@ -171,6 +171,8 @@ def _show(sink: dict[str, Any]) -> None:
     output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch'] or 'DELETED'}")
     for key, value in sorted(sink["settings"].items()):
         output.say(f"  {key} = {output.cell(value)}")
+    if sink["receiver"]:
+        output.say(f"  delivers to the lake {output.cell(sink['receiver'])}")
     if sink["paused"]:
         output.say(f"  PAUSED: {output.cell(sink['paused'])}")
     if sink["hold_until"]:

@@ -46,6 +46,7 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         "tables": None if sink.tables is None else [names.get(table_id, table_id) for table_id in sink.tables],
         "settings": dict(sink.settings),
         "start_seq": sink.start_seq,
+        "receiver": sink.receiver,
         "hold_until": _moment(sink.hold_until_us),
         "from_config": sink.from_config,
         "paused": sink.paused,
