@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -101,13 +101,17 @@ async def receive(gateway: str, table: str, request: Request, actor: Annotated[s
     return {**asdict(received), "lake": await service.look(service.lake.ledger.lake_id)}
 
 
-@router.get(
-    "/v1/inbound/{gateway}/{table}",
-    response_model=Mark,
-    responses=answers(400, 401, 403, 404, 409, 503),
-    summary="Ask how far a stream has come",
-)
-async def mark(
+@dataclass(frozen=True)
+class Asked:
+    """A question about a stream: whose it is, the table here, and the gateway that asks."""
+
+    service: Service
+    source: inbound.Source
+    table: str
+    gateway: str
+
+
+async def _asked(
     gateway: str,
     table: str,
     request: Request,
@@ -115,20 +119,29 @@ async def mark(
     lake: Annotated[str, Query(description="The sender's lake id.")],
     sink: Annotated[str, Query(description="The sender's sink id.")],
     stream: Annotated[str, Query(description="The stream, as in Strand-Stream.")],
-) -> Any:
-    """The mark of a stream; 404 with this lake's id when nothing of it was accepted yet."""
+) -> Asked:
+    """What every question about a stream says of it."""
     _check_gateway(gateway, actor)
-    service = service_of(request)
-    source = inbound.source(lake, sink, stream)
-    return await service.look(lambda: _mark(service, source, table, actor))
+    return Asked(service_of(request), inbound.source(lake, sink, stream), table, actor)
 
 
-def _mark(service: Service, source: inbound.Source, table: str, gateway: str) -> dict[str, Any]:
-    ledger = service.lake.ledger
+@router.get(
+    "/v1/inbound/{gateway}/{table}",
+    response_model=Mark,
+    responses=answers(400, 401, 403, 404, 409, 503),
+    summary="Ask how far a stream has come",
+)
+async def mark(asked: Annotated[Asked, Depends(_asked)]) -> Any:
+    """The mark of a stream; 404 with this lake's id when nothing of it was accepted yet."""
+    return await asked.service.look(lambda: _mark(asked))
+
+
+def _mark(asked: Asked) -> dict[str, Any]:
+    ledger = asked.service.lake.ledger
     known, generation = ledger.lake_id(), ledger.generation()
     with ledger.read() as conn:
-        mark = _read(conn, source, table, gateway, known)
-        letters = Replayed.of(replayed_letters(conn, source))
+        mark = _read(conn, asked, known)
+        letters = Replayed.of(replayed_letters(conn, asked.source))
     return {
         "mark": mark.seq,
         "epoch": mark.epoch,
@@ -140,9 +153,9 @@ def _mark(service: Service, source: inbound.Source, table: str, gateway: str) ->
     }
 
 
-def _read(conn: Connection, source: inbound.Source, table: str, gateway: str, lake_id: str) -> InboundMark:
-    local = find_table(conn, table)
-    mark = read_mark(conn, source)
+def _read(conn: Connection, asked: Asked, lake_id: str) -> InboundMark:
+    local = find_table(conn, asked.table)
+    mark = read_mark(conn, asked.source)
     if mark is None:
         raise NotFound(
             "nothing of this stream is here yet",
@@ -150,7 +163,7 @@ def _read(conn: Connection, source: inbound.Source, table: str, gateway: str, la
             mark=None,
             lake=lake_id,
         )
-    inbound.check_owner(mark, gateway)
+    inbound.check_owner(mark, asked.gateway)
     inbound.check_table(mark, local.table_id)
     return mark
 
@@ -162,26 +175,17 @@ def _read(conn: Connection, source: inbound.Source, table: str, gateway: str, la
     summary="List the replayed dead letters of a stream",
 )
 async def replayed(
-    gateway: str,
-    table: str,
-    request: Request,
-    actor: Annotated[str, Depends(who)],
-    lake: Annotated[str, Query(description="The sender's lake id.")],
-    sink: Annotated[str, Query(description="The sender's sink id.")],
-    stream: Annotated[str, Query(description="The stream, as in Strand-Stream.")],
+    asked: Annotated[Asked, Depends(_asked)],
     after: Annotated[int, Query(description="Seqs above this one.", ge=0, le=inbound.MAX_SEQ)] = 0,
 ) -> Any:
     """The seqs of the replayed dead letters that are stored here, a page at a time."""
-    _check_gateway(gateway, actor)
-    service = service_of(request)
-    source = inbound.source(lake, sink, stream)
 
     def read() -> list[int]:
-        with service.lake.ledger.read() as conn:
-            _read(conn, source, table, actor, "")
-            return replayed_letters(conn, source, after=after, limit=PAGE_ROWS + 1)
+        with asked.service.lake.ledger.read() as conn:
+            _read(conn, asked, "")
+            return replayed_letters(conn, asked.source, after=after, limit=PAGE_ROWS + 1)
 
-    seqs = await service.look(read)
+    seqs = await asked.service.look(read)
     return {"seqs": seqs[:PAGE_ROWS], "more": len(seqs) > PAGE_ROWS}
 
 
