@@ -17,9 +17,12 @@ from strandline.ledger import holds
 from strandline.ledger.deliveries import open_delivery
 from strandline.ledger.files import list_snapshots
 from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Mark
 from strandline.operations import expire as expiring
 from strandline.operations.beats import holding
 from strandline.sinks import tick as ticking
+from strandline.sinks.marks import draft
+from strandline.sinks.reading import Plan
 from strandline.views import keeping
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
@@ -159,10 +162,10 @@ def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Pat
 
     def deliver(snapshot: int) -> None:
         (sink,), (state,) = lake.sinks(), streams(lake, "archive")
-        unit: dict[str, Any] = {"epoch": 1, "since": 0, "until": 1, "version": 1, "schema_version": 1, "settings": {}}
+        plan = Plan(until=1, version=1, snapshot=snapshot, schema_version=1)
         name = lease_of_stream(sink.sink_id, state.stream.text())
         with holding(lake.context, name) as hold, lake.ledger.write() as txn:
-            open_delivery(txn, hold, sink.sink_id, state.stream, "messages", snapshot=snapshot, **unit)
+            open_delivery(txn, hold, draft(sink, state.stream, "messages", Mark(1, 0), plan, {}))
 
     condemn(older)
     for refused in (older, 12345):

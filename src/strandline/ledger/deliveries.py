@@ -189,55 +189,24 @@ def _insert_mark(txn: Txn, sink_id: str, stream: Stream, mark: Mark) -> None:
     )
 
 
-def open_delivery(
-    txn: Txn,
-    hold: Hold,
-    sink_id: str,
-    stream: Stream,
-    table: str,
-    *,
-    epoch: int,
-    since: int,
-    until: int,
-    version: int,
-    snapshot: int,
-    schema_version: int,
-    settings: Mapping[str, Any],
-) -> Delivery:
+def open_delivery(txn: Txn, hold: Hold, draft: Delivery) -> Delivery:
     """Write down what will be sent. Its snapshot is pinned from here on; HistoryGone when it expired meanwhile."""
     hold.check(txn)
-    pin(txn, stream.table_id, snapshot)
-    delivery = Delivery(
-        delivery_id=new_id(),
-        sink_id=sink_id,
-        stream=stream,
-        table=table,
-        epoch=epoch,
-        since=since,
-        until=until,
-        version=version,
-        snapshot=snapshot,
-        schema_version=schema_version,
-        settings=settings,
-        opened_at_us=txn.at_us,
-        attempts=0,
-        not_before_us=0,
-        last_error=None,
-        parked=None,
-    )
+    pin(txn, draft.stream.table_id, draft.snapshot)
+    delivery = replace(draft, delivery_id=new_id(), opened_at_us=txn.at_us)
     txn.conn.execute(
         insert(db.deliveries).values(
             delivery_id=delivery.delivery_id,
-            sink_id=sink_id,
-            **_key(stream),
-            epoch=epoch,
-            since=since,
-            until=until,
-            version=version,
-            snapshot_id=snapshot,
-            schema_version=schema_version,
-            settings=orjson.dumps(dict(settings)).decode(),
-            opened_at_us=txn.at_us,
+            sink_id=delivery.sink_id,
+            **_key(delivery.stream),
+            epoch=delivery.epoch,
+            since=delivery.since,
+            until=delivery.until,
+            version=delivery.version,
+            snapshot_id=delivery.snapshot,
+            schema_version=delivery.schema_version,
+            settings=orjson.dumps(dict(delivery.settings)).decode(),
+            opened_at_us=delivery.opened_at_us,
             attempts=0,
             not_before_us=0,
         )

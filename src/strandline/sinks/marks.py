@@ -8,8 +8,9 @@ sides' word is decided in `resuming`; here it is gathered and written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from strandline import logs
 from strandline.engines.duck.ranges import read_range
@@ -127,7 +128,7 @@ def _unit_of_log(
     head = table.head
     plan = Plan(until, head.version, head.log_snapshot or 0, head.schema_version if version is None else version)
     settings = {**resolved(sink.type, sink.settings), INBOUND: table.table.inbound}
-    opened = as_if(sink, stream, name, Mark(1, since), plan, settings)
+    opened = draft(sink, stream, name, Mark(1, since), plan, settings)
     rows, state = read_unit(conn, opened)
     return Unit(opened, rows, state.schema, state.table.partition_by)
 
@@ -139,12 +140,10 @@ def count_rows(ctx: Context, sink: Sink, stream: Stream, name: str, since: int, 
     return sum(piece.rows.num_rows for piece in read_range(unit.rows))
 
 
-def as_if(
-    sink: Sink, stream: Stream, table: str, mark: Mark, plan: Plan, settings: dict[str, object], name: str = "preview"
-) -> Delivery:
-    """A delivery that is written down nowhere."""
+def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
+    """A delivery that is written down nowhere yet."""
     return Delivery(
-        delivery_id=name,
+        delivery_id="draft",
         sink_id=sink.sink_id,
         stream=stream,
         table=table,

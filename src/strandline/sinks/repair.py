@@ -18,7 +18,7 @@ from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import Destination, Later, Marked, Park
 from strandline.sinks.forward import Forward
-from strandline.sinks.marks import as_if
+from strandline.sinks.marks import draft
 from strandline.sinks.reading import INBOUND, plan_unit, read_unit
 from strandline.sinks.settings import resolved
 
@@ -164,7 +164,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
             plan = plan_unit(conn, table, state, mark, settings)
             if plan is None:
                 return None
-            delivery = as_if(sink, stream, state.table, mark, plan, {**settings, INBOUND: table.table.inbound})
+            delivery = draft(sink, stream, state.table, mark, plan, {**settings, INBOUND: table.table.inbound})
         wanted, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
     samples: list[dict[str, Any]] = []

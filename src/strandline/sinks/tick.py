@@ -12,9 +12,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from strandline import logs
 from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
@@ -27,14 +26,14 @@ from strandline.ledger.ledger import Txn
 from strandline.ledger.sinks import note_tick, sink_by_id
 from strandline.ledger.tables import branch_name, read_states
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Delivery, Mark, Shipped, Sink, Stream, StreamState
+from strandline.model.sinks import Delivery, Shipped, Sink, Stream, StreamState
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
-from strandline.sinks.marks import begin, first_mark, look_at, settle
-from strandline.sinks.reading import INBOUND, Plan, check_routing, plan_unit, read_unit
+from strandline.sinks.marks import begin, draft, first_mark, look_at, settle
+from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Begin, GoOn, Stuck
 from strandline.sinks.settings import BRANCH_GONE, resolved
 from strandline.spans import span
@@ -201,29 +200,17 @@ class Ticker:
         if plan is None:
             return None
         try:
-            delivery = self._open(hold, state, mark, plan, {**settings, INBOUND: table.table.inbound})
+            kept = {**settings, INBOUND: table.table.inbound}
+            delivery = self._open(hold, draft(sink, stream, state.table, mark, plan, kept))
         except HistoryGone:  # what was planned was superseded and has expired, all between the two transactions
             return self._delivery(hold, stream)
         fail("deliver.after_open")
         log.info("opened", delivery=delivery.delivery_id, sink=self.sink.name, since=delivery.since, until=plan.until)
         return delivery
 
-    def _open(self, hold: Hold, state: StreamState, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
+    def _open(self, hold: Hold, drafted: Delivery) -> Delivery:
         def work(txn: Txn) -> Delivery:
-            delivery = deliveries.open_delivery(
-                txn,
-                hold,
-                self.sink.sink_id,
-                state.stream,
-                state.table,
-                epoch=mark.epoch,
-                since=mark.seq,
-                until=plan.until,
-                version=plan.version,
-                snapshot=plan.snapshot,
-                schema_version=plan.schema_version,
-                settings=settings,
-            )
+            delivery = deliveries.open_delivery(txn, hold, drafted)
             fail("deliver.before_open")
             return delivery
 
