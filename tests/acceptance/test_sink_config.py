@@ -6,10 +6,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from strandline.config import LakeConfig
 from strandline.errors import BadRequest, NotFound, StrandError
 from strandline.lake import Lake
 from strandline.ledger import schema as db
@@ -18,7 +20,9 @@ from strandline.model.sinks import Sink
 from strandline.reports.doctor import examine
 from strandline.sinks import following
 from strandline.sinks.following import GONE, ConfigFile, config_file
+from strandline.sinks.instances import wanted
 from strandline.worker.facts import Sightings, read_facts
+from tests.delivery import GATEWAY, Receiver, assert_once
 from tests.kit import call, make_table, messages, strand_json
 
 BLOBS = 'type = "blob"\nuri = "file:///nowhere/blobs"\n'
@@ -79,6 +83,8 @@ def test_f73_a_renamed_section_is_refused_until_its_sink_is_renamed(lake: Lake, 
     edited("old")
     lake.sinks()
     sink_id = sink_of(lake, "old").sink_id
+    removed = call("--lake", lake.root, "--json", "sink", "remove", "old")
+    assert removed.code == 3 and "[sinks.old]" in removed.error["hint"], "the file would make it again, from seq 0"
     early = call("--lake", lake.root, "--json", "sink", "rename", "old", "new")
     assert early.code == 3 and "[sinks.new] there in place of [sinks.old]" in early.error["hint"]
     edited("new")
@@ -89,6 +95,24 @@ def test_f73_a_renamed_section_is_refused_until_its_sink_is_renamed(lake: Lake, 
     assert "strand sink rename old new" in finding.fix
     strand_json(lake, "sink", "rename", "old", "new")
     assert known(lake) == {"new": None} and sink_of(lake, "new").sink_id == sink_id
+
+
+def test_f73_a_section_is_refused_that_another_process_has_made_under_its_old_name(
+    lake: Lake, edited: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers start, and one of them read the file before it was edited: the ledger is asked when it is written."""
+    edited("new")
+    add = following.add
+
+    def overtaken(*given: Any, **more: Any) -> Sink:
+        monkeypatch.undo()
+        other = wanted("old", "blob", {"uri": "file:///nowhere/blobs"}, where="")
+        add(lake.surroundings, other, start=0, check=False, allowed=lambda _txn: None)
+        return add(*given, **more)
+
+    monkeypatch.setattr(following, "add", overtaken)
+    lake.sinks()
+    assert known(lake) == {"old": GONE}
 
 
 def test_f73_two_sinks_to_one_destination_are_legal(lake: Lake, edited: Callable[..., None]) -> None:
@@ -110,8 +134,10 @@ def test_f73_a_sink_that_a_command_made_is_never_touched(lake: Lake, edited: Cal
     edited("a", "mine", body='type = "blob"\nuri = "file:///nowhere/else"\n')
     assert known(lake) == {"a": None, "mine": None}
     assert sink_of(lake, "mine").settings["uri"] == "file:///nowhere/blobs"
-    edited()
+    edited(rest='\n[sinks.wrong]\nuri = "file:///nowhere/blobs"\n')
     assert known(lake) == {"a": GONE, "mine": None}
+    refused = call("--lake", lake.root, "--json", "sink", "rename", "mine", "wrong")
+    assert refused.code == 3 and "section [sinks.wrong]" in refused.error["message"]
     strand_json(lake, "sink", "rename", "mine", "own")
     strand_json(lake, "sink", "remove", "own")
 
@@ -157,6 +183,27 @@ def test_f73_a_file_that_can_not_be_read_or_is_being_written_changes_nothing(
     assert known(lake) == {"a": None} and sink_of(lake, "a").settings["uri"].endswith("more")
 
 
+def test_f73_a_file_that_is_saved_while_it_is_read_is_read_again(
+    lake: Lake, edited: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read then may be the first half of it: it counts when it has settled."""
+    edited("a")
+    lake.sinks()
+    whole = (lake.root / "strand.toml").read_text()
+    load = following.configuration.load
+
+    def saved_meanwhile(root: Path) -> LakeConfig:
+        monkeypatch.undo()
+        write(root, whole.partition("[sinks.a]")[0], ago_s=0)
+        return load(root)
+
+    edited("a", body=BLOBS.replace("blobs", "more"))
+    monkeypatch.setattr(following.configuration, "load", saved_meanwhile)
+    assert known(lake) == {"a": None}
+    write(lake.root, whole.replace("blobs", "other"))
+    assert known(lake) == {"a": None} and sink_of(lake, "a").settings["uri"].endswith("other")
+
+
 def test_f73_a_file_that_was_just_saved_counts_when_it_has_settled(
     lake: Lake, edited: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,11 +233,15 @@ def test_f73_sinks_of_an_older_lake_are_the_file_s_if_a_section_has_their_name(
         txn.conn.execute(update(db.sinks).where(db.sinks.c.name == "renamed").values(name="before"))
     assert known(lake) == {"a": None, "before": None, "mine": None}
     assert [sink_of(lake, name).from_config for name in ("a", "before", "mine")] == [True, None, False]
-    strand_json(lake, "sink", "rename", "before", "renamed")
-    assert known(lake) == {"a": None, "mine": None, "renamed": None}
-    assert sink_of(lake, "renamed").from_config is True
+    strand_json(lake, "sink", "pause", "before")
+    strand_json(lake, "sink", "resume", "before")
+    assert known(lake) == {"a": None, "before": None, "mine": None}, "that it goes on does not say whose it is"
+    with lake.ledger.write() as txn:
+        following.rename(txn, config_file(lake.root, lake.ledger).read(), "before", "renamed")
     edited("a")
-    assert known(lake)["renamed"] == GONE
+    assert known(lake) == {"a": None, "mine": None, "renamed": GONE}, "the file had it, and has it no more"
+    edited("a", "renamed")
+    assert known(lake) == {"a": None, "mine": None, "renamed": None}
 
 
 STEPS = ("rename section", "remove section", "restore section", "sink rename", "half-saved", "restart", "resume")
@@ -228,6 +279,41 @@ def test_f73_no_order_of_steps_makes_a_second_sink(
             with lake.ledger.write() as txn:
                 following.rename(txn, config_file(lake.root, lake.ledger).read(), only.name, "old")
         assert known(lake) == {"old": None}, order
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("rename section", "sink rename", "restore section", "remove section"),
+        ("remove section", "rename section", "restart", "sink rename"),
+        ("half-saved", "restart", "sink rename", "rename section"),
+    ],
+)
+def test_f73_rows_that_come_between_the_steps_arrive_once(
+    lake: Lake, edited: Callable[..., None], receiver: Receiver, order: tuple[str, ...]
+) -> None:
+    """A tick behind each step delivers what came before it, or nothing while the sink is paused; in the end all."""
+    body = f'type = "forward"\nurl = "{receiver.url}"\ngateway = "{GATEWAY}"\ntoken = "{receiver.token}"\n'
+
+    def forwarded(*names: str) -> None:
+        edited(*names, body=body)
+
+    make_table(lake)
+    forwarded("old")
+    for number, step in enumerate(order):
+        lake.append("messages", messages(2 * number, 2 * number + 1))
+        lake.tick()
+        lake.append("messages", messages(2 * number + 1, 2 * number + 2))
+        do(lake, forwarded, step)
+        paused = {sink.name: sink.paused for sink in lake.sinks() if sink.paused}
+        before = len(receiver.rows())
+        lake.tick()
+        expected = before if paused else 2 * number + 2
+        assert len(receiver.rows()) == expected, (order, step)
+    (sink,) = lake.sinks()
+    forwarded(sink.name)
+    lake.tick()
+    assert_once([f"p{n}" for n in range(2 * len(order))], receiver.rows())
 
 
 def do(lake: Lake, edited: Callable[..., None], step: str) -> None:

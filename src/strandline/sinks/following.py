@@ -262,7 +262,7 @@ def rename(txn: Txn, sections: Sections, name: str, new: str) -> None:
             hint="Take the section out, or choose another name: a section does not govern a sink that it did not make.",
         )
     sinks.rename_sink(txn, sink.sink_id, new)
-    if governed and new in sections:
+    if governed and new in sections:  # now: the section may be gone again when the file is looked at next
         sinks.govern_sink(txn, sink.sink_id, from_config=True, paused=sink.paused)
 
 
@@ -280,8 +280,7 @@ def resume(txn: Txn, sections: Sections, name: str) -> str | None:
             f"sink {name!r} can't go on: {GONE}",
             hint=f"Write [sinks.{name}] again; or if it has another name there: strand sink rename {name} NEW.",
         )
-    from_config = False if sink.from_config is None and name not in sections else sink.from_config
-    sinks.govern_sink(txn, sink.sink_id, from_config=from_config, paused=None)
+    sinks.govern_sink(txn, sink.sink_id, from_config=sink.from_config, paused=None)
     return sink.paused
 
 
