@@ -16,7 +16,7 @@ from strandline.lake import Lake
 from strandline.model.partitions import partition_text
 from strandline.model.sinks import Mark
 from strandline.sinks import iceberg
-from strandline.sinks.destination import Unit
+from strandline.sinks.destination import Resume, Unit
 from strandline.sinks.iceberg import IcebergCopy
 from tests.kit import make_table, message, messages
 from tests.sinks.units import SINK, again, unit_of
@@ -278,6 +278,65 @@ def test_a_new_epoch_appends_again_and_an_old_one_is_refused(
         copy.ship(old)
     assert refused.value.detail["kind"] == "epoch"
     assert copy.standing(old.delivery.stream, "messages", ()).mark == Mark(2, 31)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_f68_a_unit_above_the_mark_is_a_gap_in_every_epoch(
+    filled: Lake, settings: dict[str, Any], open_copy: Callable[..., IcebergCopy], epoch: int
+) -> None:
+    """A mark means that every row up to it is here: the sender is sent back there, and nothing is appended."""
+    copy = open_copy()
+    with pytest.raises(Resume) as empty:
+        copy.ship(unit_of(filled, settings, since=11, until=21, epoch=epoch))
+    assert empty.value.mark is None
+    copy.ship(unit_of(filled, settings, until=11))
+    with pytest.raises(Resume) as behind:
+        copy.ship(unit_of(filled, settings, since=21, until=31, epoch=epoch))
+    assert behind.value.mark == Mark(1, 11) and part_ids(copy) == expected(10)
+
+
+def test_f68_a_copy_that_goes_back_while_a_unit_is_staged_gets_no_mark_above_the_gap(
+    filled: Lake,
+    settings: dict[str, Any],
+    open_copy: Callable[..., IcebergCopy],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The commit compares the mark that there is by then."""
+    copy = open_copy()
+    copy.ship(unit_of(filled, settings, until=11))
+    older = {key: value for key, value in copy._target().properties(TABLE).items() if "strandline.mark" in key}
+    copy.ship(unit_of(filled, settings, since=11, until=21))
+    (mark,) = [key for key in copy._target().properties(TABLE) if "strandline.mark" in key]
+
+    def goes_back(name: str) -> None:
+        if name == "copy.before_commit":
+            monkeypatch.undo()
+            change = java(copy).updateProperties().remove(mark)
+            for key, value in older.items():
+                change = change.set(key, value)
+            change.commit()
+
+    monkeypatch.setattr(iceberg, "fail", goes_back)
+    with pytest.raises(Resume) as behind:
+        copy.ship(unit_of(filled, settings, since=21, until=31))
+    assert behind.value.mark == Mark(1, 11)
+
+
+def test_f72_only_rows_that_the_copy_lacks_are_appended(
+    filled: Lake, settings: dict[str, Any], open_copy: Callable[..., IcebergCopy]
+) -> None:
+    """By seq and content; a row with the seq of another and other content is lacking."""
+    copy = open_copy()
+    copy.ship(unit_of(filled, settings, until=21))
+    unit = unit_of(filled, settings, since=11, until=31, epoch=2)
+    columns = tuple((name, f"CASE WHEN _seq = 15 THEN 'other' ELSE {text} END" if name == "body" else text)
+                    for name, text in unit.rows.select.columns)  # fmt: skip
+    rows = replace(unit.rows, select=replace(unit.rows.select, columns=columns))
+    shipped = copy.ship(replace(unit, rows=rows, lacking_upto=21))
+    assert shipped.rows == 11
+    assert sorted(part_ids(copy)) == sorted([*expected(), "p13"])
+    assert copy.standing(unit.delivery.stream, "messages", ()).chunk == shipped.chunk
 
 
 def test_the_target_is_evolved_with_the_source(
