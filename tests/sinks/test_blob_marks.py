@@ -268,6 +268,21 @@ def test_f68_a_prefix_that_goes_back_while_a_unit_is_written_gets_no_mark_above_
     assert behind.value.mark == Mark(1, 10) and archive.standing().mark == Mark(1, 10)
 
 
+def test_f80_a_prefix_that_lost_its_marker_is_not_written_unless_a_person_takes_it_over(archive: Archive) -> None:
+    """A disk that is not mounted looks like a new one; a sink that has delivered there is asked whether it has."""
+    archive.ship((0, 10))
+    archive.put_back({})
+    there: dict[str, Any] = {"delivered": lambda: True, "name": "cold"}
+    for act in (lambda: archive.standing(**there), lambda: archive.blob(**there).ship(archive.unit(10, 20))):
+        with pytest.raises(Conflict) as gone:
+            act()
+        assert gone.value.detail["kind"] == "marker_gone" and "retry cold --take-over" in gone.value.hint
+    assert archive.copy() == {}, "something was written"
+    archive.blob(take_over=True, **there).probe()
+    archive.blob(take_over=True, **there).ship(archive.unit(0, 20, epoch=2))
+    assert archive.standing(**there).mark == Mark(2, 20)
+
+
 def test_marks_of_another_lake_or_stream_do_not_count(archive: Archive) -> None:
     """A prefix that was taken over, or a table of the same name: the seqs there are not ours."""
     archive.ship((0, 10))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from strandline import create, failpoints
 from strandline.errors import BadRequest, Busy, Conflict
 from strandline.lake import Lake
 from strandline.model.partitions import partition_text
-from strandline.model.sinks import Mark
+from strandline.model.sinks import Mark, Stream
 from strandline.sinks import iceberg
 from strandline.sinks.destination import Resume, Unit
 from strandline.sinks.iceberg import IcebergCopy
@@ -73,6 +74,10 @@ def refs(copy: IcebergCopy) -> set[str]:
     return {str(ref) for ref in java(copy).refs()}
 
 
+def marks_in(copy: IcebergCopy) -> dict[str, str]:
+    return {key: text for key, text in dict(java(copy).properties()).items() if key.startswith("strandline.mark.")}
+
+
 def snapshots(copy: IcebergCopy) -> int:
     return len(list(java(copy).snapshots()))
 
@@ -107,8 +112,7 @@ def test_units_are_appended_and_the_mark_moves_with_them(
     assert part_ids(copy) == expected()
     assert read(copy).columns == ["part_id", "source", "n", "body", "_seq", "_at", "_actor"]
     assert refs(copy) == {"main"}
-    marks = [key for key in dict(java(copy).properties()) if key.startswith("strandline.mark.")]
-    assert len(marks) == 1, "older marks are left"
+    assert len(marks_in(copy)) == 1, "older marks are left"
 
 
 def test_a_unit_that_is_there_is_not_appended_again(
@@ -305,9 +309,9 @@ def test_f68_a_copy_that_goes_back_while_a_unit_is_staged_gets_no_mark_above_the
     """The commit compares the mark that there is by then."""
     copy = open_copy()
     copy.ship(unit_of(filled, settings, until=11))
-    older = {key: value for key, value in copy._target().properties(TABLE).items() if "strandline.mark" in key}
+    older = marks_in(copy)
     copy.ship(unit_of(filled, settings, since=11, until=21))
-    (mark,) = [key for key in copy._target().properties(TABLE) if "strandline.mark" in key]
+    (mark,) = marks_in(copy)
 
     def goes_back(name: str) -> None:
         if name == "copy.before_commit":
@@ -337,6 +341,26 @@ def test_f72_only_rows_that_the_copy_lacks_are_appended(
     assert shipped.rows == 11
     assert sorted(part_ids(copy)) == sorted([*expected(), "p13"])
     assert copy.standing(unit.delivery.stream, "messages", ()).chunk == shipped.chunk
+
+
+@pytest.mark.parametrize("properties", [None, {"owner": "somebody"}])
+def test_f80_a_copy_that_lost_its_marker_is_not_written_unless_a_person_takes_it_over(
+    settings: dict[str, Any], tmp_path: Path, properties: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog that was made anew has no table, or one of somebody else: a sink that has delivered there stops."""
+    given: dict[str, Any] = {"lake_id": "lake1", "sink_id": SINK, "staging": f"file://{tmp_path}", "name": "cold"}
+    catalog = SimpleNamespace(properties=lambda table: properties)
+    monkeypatch.setattr(IcebergCopy, "_target", lambda self: catalog)
+    stream = Stream("main", "table1", "all")
+
+    def open_copy(**more: Any) -> IcebergCopy:
+        return IcebergCopy(settings, spark=lambda: pytest.fail("no Spark is needed"), **given, **more)
+
+    with pytest.raises(Conflict) as gone:
+        open_copy(delivered=lambda table: table == "messages").standing(stream, "messages", ())
+    assert gone.value.detail["kind"] == "marker_gone" and "retry cold --take-over" in gone.value.hint
+    assert open_copy(delivered=lambda table: False).standing(stream, "messages", ()).mark is None
+    assert open_copy(delivered=lambda table: True, take_over=True).standing(stream, "messages", ()).mark is None
 
 
 def test_the_target_is_evolved_with_the_source(
