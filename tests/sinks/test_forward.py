@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
 
-from strandline.model.sinks import DeadLetter, Stream
+from strandline.config import Store
+from strandline.engines.objects import Place
+from strandline.model.sinks import DeadLetter
 from strandline.model.wire import encode
 from strandline.sinks.forward import Forward
 from strandline.sinks.settings import resolved
+from tests.sinks.test_blob_marks import STREAM, Archive
 
-STREAM = Stream("main", "table1", "all")
+SETTINGS = resolved("forward", {"url": "http://127.0.0.1:9"})
 NOTHING = {"code": "not_found", "message": "nothing yet", "hint": "", "detail": {"mark": None, "lake": "central"}}
 
 
-def test_f74_what_is_sent_says_whom_it_is_for_from_the_first_contact_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another server may take the address over between the question and the first chunk: it has to refuse that."""
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
+    """What reaches a receiver that knows nothing yet, and takes everything."""
     sent: list[httpx.Request] = []
 
     def receive(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
             return httpx.Response(404, json={"error": NOTHING})
         sent.append(request)
-        return httpx.Response(200, json={"stored": 1, "mark": 5, "epoch": 1})
+        mark = {"mark": int(request.headers["Strand-Until"]), "epoch": int(request.headers["Strand-Epoch"])}
+        return httpx.Response(200, json={"stored": 1, **mark})
 
     client = httpx.Client
     monkeypatch.setattr(httpx, "Client", lambda **given: client(transport=httpx.MockTransport(receive), **given))
-    settings = resolved("forward", {"url": "http://127.0.0.1:9"})
-    place = Forward(settings, lake_id="lake1", sink_id="sink1", start_seq=0, root=tmp_path)
+    return sent
+
+
+def open_forward(root: Path) -> Forward:
+    return Forward(SETTINGS, lake_id="lake1", sink_id="sink1", start_seq=0, root=root)
+
+
+def test_f74_what_is_sent_says_whom_it_is_for_from_the_first_contact_on(
+    tmp_path: Path, sent: list[httpx.Request]
+) -> None:
+    """Another server may take the address over between the question and the first chunk: it has to refuse that."""
+    place = open_forward(tmp_path)
     rows = pa.record_batch({"body": ["x"], "_seq": pa.array([5], pa.int64())})
     letter = DeadLetter("l1", "sink1", STREAM, "messages", 1, 5, "open", {}, 0, encode(rows))
-    place.replay(letter, settings)
+    place.replay(letter, SETTINGS)
     assert place.standing(STREAM, "messages").lake == "central"
-    place.replay(letter, settings)
+    place.replay(letter, SETTINGS)
     assert [request.headers.get("Strand-Receiver") for request in sent] == [None, "central"]
+
+
+def test_f68_f72_chunks_say_up_to_where_rows_are_gone_or_may_be_there(
+    tmp_path: Path, sent: list[httpx.Request]
+) -> None:
+    """Those above say nothing of it: the receiver need not compare, and a gap there is a gap."""
+    log = Archive(Place(f"file://{tmp_path}/unused", Store()), tmp_path / "log.parquet")
+    log.write_log({seq: f"row {seq}" for seq in range(1, 31)})
+    unit = log.unit(0, 9, epoch=2, lacking_upto=7)
+    delivery = replace(unit.delivery, settings={**SETTINGS, "chunk_rows": 3})
+    open_forward(tmp_path).ship(replace(unit, delivery=delivery, hole_upto=4))
+    told = [(request.headers.get("Strand-Hole"), request.headers.get("Strand-Lacking")) for request in sent]
+    assert told == [("4", "7"), ("4", "7"), (None, "7")]

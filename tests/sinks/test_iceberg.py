@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +14,9 @@ from strandline import create, failpoints
 from strandline.errors import BadRequest, Busy, Conflict
 from strandline.lake import Lake
 from strandline.model.partitions import partition_text
-from strandline.model.sinks import Mark, Stream
+from strandline.model.sinks import Mark
 from strandline.sinks import iceberg
-from strandline.sinks.destination import Resume, Unit
+from strandline.sinks.destination import Unit
 from strandline.sinks.iceberg import IcebergCopy
 from tests.kit import make_table, message, messages
 from tests.sinks.units import SINK, again, unit_of
@@ -74,10 +73,6 @@ def refs(copy: IcebergCopy) -> set[str]:
     return {str(ref) for ref in java(copy).refs()}
 
 
-def marks_in(copy: IcebergCopy) -> dict[str, str]:
-    return {key: text for key, text in dict(java(copy).properties()).items() if key.startswith("strandline.mark.")}
-
-
 def snapshots(copy: IcebergCopy) -> int:
     return len(list(java(copy).snapshots()))
 
@@ -112,7 +107,8 @@ def test_units_are_appended_and_the_mark_moves_with_them(
     assert part_ids(copy) == expected()
     assert read(copy).columns == ["part_id", "source", "n", "body", "_seq", "_at", "_actor"]
     assert refs(copy) == {"main"}
-    assert len(marks_in(copy)) == 1, "older marks are left"
+    marks = [key for key in dict(java(copy).properties()) if key.startswith("strandline.mark.")]
+    assert len(marks) == 1, "older marks are left"
 
 
 def test_a_unit_that_is_there_is_not_appended_again(
@@ -282,85 +278,6 @@ def test_a_new_epoch_appends_again_and_an_old_one_is_refused(
         copy.ship(old)
     assert refused.value.detail["kind"] == "epoch"
     assert copy.standing(old.delivery.stream, "messages", ()).mark == Mark(2, 31)
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_f68_a_unit_above_the_mark_is_a_gap_in_every_epoch(
-    filled: Lake, settings: dict[str, Any], open_copy: Callable[..., IcebergCopy], epoch: int
-) -> None:
-    """A mark means that every row up to it is here: the sender is sent back there, and nothing is appended."""
-    copy = open_copy()
-    with pytest.raises(Resume) as empty:
-        copy.ship(unit_of(filled, settings, since=11, until=21, epoch=epoch))
-    assert empty.value.mark is None
-    copy.ship(unit_of(filled, settings, until=11))
-    with pytest.raises(Resume) as behind:
-        copy.ship(unit_of(filled, settings, since=21, until=31, epoch=epoch))
-    assert behind.value.mark == Mark(1, 11) and part_ids(copy) == expected(10)
-
-
-def test_f68_a_copy_that_goes_back_while_a_unit_is_staged_gets_no_mark_above_the_gap(
-    filled: Lake,
-    settings: dict[str, Any],
-    open_copy: Callable[..., IcebergCopy],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """The commit compares the mark that there is by then."""
-    copy = open_copy()
-    copy.ship(unit_of(filled, settings, until=11))
-    older = marks_in(copy)
-    copy.ship(unit_of(filled, settings, since=11, until=21))
-    (mark,) = marks_in(copy)
-
-    def goes_back(name: str) -> None:
-        if name == "copy.before_commit":
-            monkeypatch.undo()
-            change = java(copy).updateProperties().remove(mark)
-            for key, value in older.items():
-                change = change.set(key, value)
-            change.commit()
-
-    monkeypatch.setattr(iceberg, "fail", goes_back)
-    with pytest.raises(Resume) as behind:
-        copy.ship(unit_of(filled, settings, since=21, until=31))
-    assert behind.value.mark == Mark(1, 11)
-
-
-def test_f72_only_rows_that_the_copy_lacks_are_appended(
-    filled: Lake, settings: dict[str, Any], open_copy: Callable[..., IcebergCopy]
-) -> None:
-    """By seq and content; a row with the seq of another and other content is lacking."""
-    copy = open_copy()
-    copy.ship(unit_of(filled, settings, until=21))
-    unit = unit_of(filled, settings, since=11, until=31, epoch=2)
-    columns = tuple((name, f"CASE WHEN _seq = 15 THEN 'other' ELSE {text} END" if name == "body" else text)
-                    for name, text in unit.rows.select.columns)  # fmt: skip
-    rows = replace(unit.rows, select=replace(unit.rows.select, columns=columns))
-    shipped = copy.ship(replace(unit, rows=rows, lacking_upto=21))
-    assert shipped.rows == 11
-    assert sorted(part_ids(copy)) == sorted([*expected(), "p13"])
-    assert copy.standing(unit.delivery.stream, "messages", ()).chunk == shipped.chunk
-
-
-@pytest.mark.parametrize("properties", [None, {"owner": "somebody"}])
-def test_f80_a_copy_that_lost_its_marker_is_not_written_unless_a_person_takes_it_over(
-    settings: dict[str, Any], tmp_path: Path, properties: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A catalog that was made anew has no table, or one of somebody else: a sink that has delivered there stops."""
-    given: dict[str, Any] = {"lake_id": "lake1", "sink_id": SINK, "staging": f"file://{tmp_path}", "name": "cold"}
-    catalog = SimpleNamespace(properties=lambda table: properties)
-    monkeypatch.setattr(IcebergCopy, "_target", lambda self: catalog)
-    stream = Stream("main", "table1", "all")
-
-    def open_copy(**more: Any) -> IcebergCopy:
-        return IcebergCopy(settings, spark=lambda: pytest.fail("no Spark is needed"), **given, **more)
-
-    with pytest.raises(Conflict) as gone:
-        open_copy(delivered=lambda table: table == "messages").standing(stream, "messages", ())
-    assert gone.value.detail["kind"] == "marker_gone" and "retry cold --take-over" in gone.value.hint
-    assert open_copy(delivered=lambda table: False).standing(stream, "messages", ()).mark is None
-    assert open_copy(delivered=lambda table: True, take_over=True).standing(stream, "messages", ()).mark is None
 
 
 def test_the_target_is_evolved_with_the_source(

@@ -15,7 +15,7 @@ from strandline.errors import Conflict
 from strandline.lake import Lake
 from strandline.ledger import schema as db
 from strandline.ledger.dead_letters import OPEN, REPLAYED, Refused, bury, list_letters, settle_letter
-from strandline.ledger.deliveries import close_delivery, forget_replayed, open_epoch, read_noted
+from strandline.ledger.deliveries import close_delivery, forget_replayed, has_delivered, open_epoch, read_noted
 from strandline.ledger.leases import Hold
 from strandline.ledger.sinks import find_sink
 from strandline.model.ids import lease_of_stream
@@ -25,6 +25,7 @@ from strandline.sinks.continuing import accept_receiver, continue_streams
 from strandline.sinks.destination import Unit
 from strandline.sinks.marks import Whereabouts, begin, draft, first_mark, look_at, settle
 from strandline.sinks.reading import Plan
+from strandline.sinks.repair import begin_anew
 from strandline.sinks.resuming import AHEAD, HOLE, RECEIVER, Begin, GoOn, Stuck
 from tests.kit import make_table, messages
 
@@ -50,6 +51,19 @@ class Words:
 
     def ship(self, unit: Unit) -> Shipped:
         raise AssertionError("nothing is sent here")
+
+
+@dataclass
+class Emptied(Words):
+    """A place with a marker, which may have lost it; another sink has been in epoch 3 there."""
+
+    is_lost: bool = True
+
+    def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
+        return self.is_lost
+
+    def highest_epoch(self, table: str) -> int:
+        return 3
 
 
 @dataclass
@@ -217,6 +231,36 @@ def test_f68_a_hole_is_passed_by_a_persons_word_alone(scene: Scene) -> None:
     with scene.lake.ledger.read() as conn:
         noted = read_noted(conn, scene.sink().sink_id, scene.stream)
     assert noted is not None and noted.hole_upto == 8
+
+
+def test_f72_a_stream_that_goes_on_by_a_persons_word_has_its_rows_compared(scene: Scene) -> None:
+    """The epoch begins at our own mark; new seqs are above the destination's, so none is taken for an old one."""
+    context = scene.lake.context
+    with holding(context, lease_of_stream(scene.sink().sink_id, scene.stream.text())) as hold:
+        first_mark(context, hold, scene.sink(), scene.place, scene.stream, "messages")
+        scene.deliver(hold, 11, dead=9)
+    scene.says(1, 100)
+    (continued,) = continue_streams(context, scene.sink(), scene.place, "messages", past_hole=False, yes=False)
+    assert (continued.kind, continued.compared, continued.upto) == (AHEAD, True, 100)
+    with scene.lake.ledger.read() as conn:
+        noted = read_noted(conn, scene.sink().sink_id, scene.stream)
+        assert scene.lake.ledger.last_seq(conn) >= 100
+    assert noted is not None and (noted.mark, noted.lacking_upto) == (Mark(2, 11), 100)
+    assert scene.letters() == [9], "its row is below the mark, and is not sent again"
+
+
+def test_f80_a_place_that_lost_its_marker_begins_anew_above_every_epoch(scene: Scene) -> None:
+    """What was delivered to the place that is gone counts no more, and its epochs are not used again."""
+    context = scene.lake.context
+    with holding(context, lease_of_stream(scene.sink().sink_id, scene.stream.text())) as hold:
+        first_mark(context, hold, scene.sink(), scene.place, scene.stream, "messages")
+        scene.deliver(hold, 11)
+    assert begin_anew(context, scene.sink(), Emptied(scene.place.answer, is_lost=False)) == 0
+    assert scene.mark() == Mark(1, 11)
+    assert begin_anew(context, scene.sink(), Emptied(scene.place.answer)) == 1
+    assert scene.mark() == Mark(4, 0)
+    with scene.lake.ledger.read() as conn:
+        assert not has_delivered(conn, scene.sink())
 
 
 def test_f68_a_rewind_that_waits_is_no_reason_to_go_back(scene: Scene, hold: Hold) -> None:
