@@ -203,5 +203,7 @@ def test_f70_what_an_older_strandline_staged_without_old_rows_is_not_published(l
     assert staged in body
     in_ledger(lake, "UPDATE intents SET body = :body", body=body.replace(staged, told))
     with reopened(lake) as again:
+        again.recover()
+        assert (log_part_ids(again), part_ids(again)) == ([], ["p0", "p1"]), "it is published as it was staged"
         again.flush("messages")
         assert log_part_ids(again) == ["p0", "p1"]
