@@ -5,20 +5,25 @@ A test moves the clock of its process alone: Postgres and the disk keep theirs.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline import create
 from strandline.errors import ClockBehind, HistoryGone
 from strandline.lake import Lake
 from strandline.ledger import batches, holds, jobs
 from strandline.ledger.clock import BEHIND_S, forgetting_us, read_clock, trust_clock
+from strandline.operations.deletion_time import store_us
 from strandline.reports import machine_checks, repairs
 from strandline.reports.findings import Look
 from strandline.worker.facts import read_needs
 from tests.kit import in_ledger, make_table, message, messages, part_ids
+from tests.s3 import S3
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -239,3 +244,41 @@ def test_f76_a_key_outlives_a_write_with_a_clock_ahead(lake: Lake, clock: Set) -
     assert answers(lake, "k", message(1)).repeated
     in_ledger(lake, "UPDATE idempotency SET kept_until_us = :at_us", at_us=time.time_ns() // 1000 - 1)
     assert not answers(lake, "k", message(9)).repeated
+
+
+@pytest.mark.sqlite_only
+def test_f79_the_store_is_asked_where_the_ledger_is_a_file(s3: S3, tmp_path: Path, clock: Set) -> None:
+    """A host whose clock is a month ahead, with its files in a bucket: nothing is left out, forgotten or deleted."""
+    with create.create(tmp_path / "lake", warehouse=s3.uri, store=s3.store) as lake:
+        lake.create_table("messages", {"part_id": "string", "ts": "timestamp"})
+        lake.set_table("messages", time_column="ts", retention_s=DAY_S)
+        with lake.ledger.write() as txn:
+            holds.hold(txn, "reader", since_us=txn.at_us, keep_s=600, purpose="view")
+        rows = [{"part_id": "p1", "ts": dt.datetime.now(dt.UTC)}]
+        clock(30 * DAY_S)
+        ack = lake.append("messages", rows)
+        assert (ack.rows, ack.too_old) == (1, 0)
+        in_ledger(lake, "UPDATE batches SET released_at_us = :at_us", at_us=int(time.time() * 1e6))
+        for delete in (lake.retain, lake.expire, lake.sweep):
+            with pytest.raises(ClockBehind, match=r"30\.0 days later"):
+                delete()
+        assert batches.sweep(lake.ledger, elsewhere_us=store_us(lake.context.staging)) == 0
+        with lake.ledger.write() as txn:
+            holds.hold(txn, "another", since_us=txn.at_us, keep_s=600, purpose="view")
+        assert held(lake) == ["another", "reader"]
+        assert lake.context.staging.listing() == [], "what was written to ask is still there"
+
+
+def test_f79_a_store_that_does_not_answer_leaves_no_row_out(lake: Lake) -> None:
+    """The row is stored, however old it looks: retention finds it when the time is known."""
+    lake.create_table("messages", {"part_id": "string", "ts": "timestamp"})
+    lake.set_table("messages", time_column="ts", retention_s=DAY_S)
+
+    def silent() -> tuple[int, ...]:
+        raise OSError("no route to the store")
+
+    old = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+    assert lake.append("messages", [{"part_id": "p1", "ts": old}]).too_old == 1
+    lake.ledger.elsewhere_us = silent
+    ack = lake.append("messages", [{"part_id": "p2", "ts": old}])
+    assert (ack.rows, ack.too_old) == (1, 0)

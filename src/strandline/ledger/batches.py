@@ -16,7 +16,7 @@ from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.heads import note_rewrite
-from strandline.ledger.holds import held_since
+from strandline.ledger.holds import forget_lapsed, held_since
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step, together
 from strandline.model.tables import BatchRef, Payload
@@ -175,7 +175,9 @@ def sweep(
     table_id: str | None = None,
     elsewhere_us: Sequence[int] = (),
 ) -> int:
-    """Delete batches whose grace is over, and keys that are too old; bounded, so that no append waits long for it.
+    """Delete batches whose grace is over, keys that are too old, and holds that have lapsed.
+
+    It is bounded, so that no append waits long for it.
 
     While the clock can't be trusted no grace is over, and no key is too old.
     """
@@ -194,6 +196,7 @@ def sweep(
             txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))
         if now_us is not None:
             txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.kept_until_us < now_us))
+            forget_lapsed(txn, now_us)
         return len(found)
 
 

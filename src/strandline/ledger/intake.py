@@ -74,11 +74,19 @@ class Intake:
     def cutoff_us(self) -> int | None:
         """Rows whose time lies before this are left out; None where none are."""
         if self._judges and not self._asked:
-            with self._ledger.read() as conn:
-                now_us = forgetting_us(conn)
+            now_us = self._now_us()
             self._cutoff_us = None if now_us is None else self._settings.cutoff_us(now_us)
             self._asked = True
         return self._cutoff_us
+
+    def _now_us(self) -> int | None:
+        """The time to judge by; None where no clock can be trusted, or the store that has one does not answer."""
+        try:
+            elsewhere_us = self._ledger.elsewhere_us()
+        except OSError:
+            return None
+        with self._ledger.read() as conn:
+            return forgetting_us(conn, *elsewhere_us)
 
 
 def times_of(column: pa.Array) -> pa.Array:

@@ -169,11 +169,16 @@ def _nothing(_lake_id: str | None) -> None:
     return None
 
 
+def _no_other_clock() -> tuple[int, ...]:
+    return ()
+
+
 class Ledger:
-    """A database with a ledger in it."""
+    """A database with a ledger in it. `elsewhere_us` asks the clocks that its lake has besides, outside of it."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.elsewhere_us: Callable[[], tuple[int, ...]] = _no_other_clock
         self._writing: dict[object, float] = {}
 
     @classmethod

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import time
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from strandline.engines.storage import S3, open_uri
 from strandline.ledger.clock import Clock, read_clock
 from strandline.model.ids import new_id
-from strandline.operations.context import Context
 from strandline.operations.staging import Staging
+
+if TYPE_CHECKING:
+    from strandline.operations.context import Context
 
 CLOCK = "clock-"
 """The folder of a file that was written to ask what time it is begins with this."""
@@ -32,23 +35,23 @@ def deletion_us(ctx: Context, what: str) -> int:
 
 def clock_of(ctx: Context) -> Clock:
     """The clocks there are: this machine's, the database's, and that of an object store."""
-    elsewhere_us = store_us(ctx)
+    elsewhere_us = store_us(ctx.staging)
     with ctx.ledger.read() as conn:
         return read_clock(conn, *elsewhere_us)
 
 
-def store_us(ctx: Context) -> tuple[int, ...]:
+def store_us(staging: Staging) -> tuple[int, ...]:
     """What time it is in the object store that has the lake's files; nothing where they are on a disk."""
-    where = ctx.staging.uri("")
-    return (int(_store_s(ctx, where) * 1e6),) if where.startswith(S3) else ()
+    where = staging.uri("")
+    return (int(_store_s(staging, where) * 1e6),) if where.startswith(S3) else ()
 
 
-def _store_s(ctx: Context, where: str) -> float:
+def _store_s(staging: Staging, where: str) -> float:
     with _lock:
         now_s = time.monotonic()
         asked_s, told_s = _asked.get(where, (-ASKED_FOR_S, 0.0))
         if now_s - asked_s >= ASKED_FOR_S:
-            told_s = ask_store(ctx.staging)
+            told_s = ask_store(staging)
             asked_s = time.monotonic()
             _asked[where] = (asked_s, told_s)
         return told_s + (time.monotonic() - asked_s)

@@ -97,7 +97,7 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)
-    elsewhere_us = store_us(ctx)
+    elsewhere_us = store_us(ctx.staging)
     while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES, elsewhere_us=elsewhere_us) == SWEEP_BATCHES:
         pass
     with ctx.ledger.read() as conn:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from strandline.engines.warehouse import is_same_place
 from strandline.errors import Displaced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.places import Home, read_home, set_place
+from strandline.operations.deletion_time import store_us
+from strandline.operations.staging import Staging
 
 
 class DisplacedWarning(UserWarning):
@@ -54,6 +57,7 @@ def open_at_home(root: Path, *, read_only: bool) -> Opened:
         if displaced is None and home.warehouse:
             config = replace(config, warehouse=home.warehouse)  # by a bind mount files would get names of the mount
         know(config.warehouse, config.store)
+        ledger.elsewhere_us = partial(store_us, Staging(config.warehouse))
     except BaseException:
         ledger.close()
         raise

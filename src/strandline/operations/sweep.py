@@ -106,7 +106,7 @@ def _sweep_lake(ctx: Context, grace_s: float, now_s: float | None, *, dry_run: b
     if dry_run:
         return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
     tidy_loads(ctx)
-    while batches.sweep(ctx.ledger, grace_s=grace_s, elsewhere_us=store_us(ctx)) > 0:
+    while batches.sweep(ctx.ledger, grace_s=grace_s, elsewhere_us=store_us(ctx.staging)) > 0:
         pass
     while touches.sweep_claims(ctx.ledger, grace_s=grace_s) > 0:
         pass
