@@ -14,9 +14,10 @@ from strandline import create, failpoints
 from strandline.engines.warehouse import Place, read_marker, swap_marker
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
+from strandline.ledger import loads
 from strandline.ledger.places import read_home
 from strandline.model.ids import new_id
-from strandline.operations import fence
+from strandline.operations import fence, recovery
 from strandline.operations.flush import Flush
 from tests.kit import call, crash, in_ledger, make_table, message, messages, part_ids, phases, reopened
 from tests.s3 import S3
@@ -240,6 +241,38 @@ def test_f69_an_older_lake_s_marker_is_brought_up_to_date_and_a_second_copy_of_i
     in_ledger(lake, "UPDATE counter SET fence = 0, raising = NULL, generation = 'another'")
     with reopened(lake) as second, pytest.raises(Displaced):
         second.context.fence.raise_()
+
+
+def test_f69_the_fence_is_raised_before_spark_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg's commits remove old metadata files on their own: a copy that is behind does not come to them."""
+    from strandline.engines.spark import session
+
+    def start(*_: Any) -> Any:
+        raise RuntimeError("Spark starts")
+
+    monkeypatch.setattr(session, "start", start)
+    before = fences(lake)[0]
+    with pytest.raises(RuntimeError, match="Spark starts"):
+        lake.iceberg()
+    assert fences(lake) == (before + 1, before + 1)
+    another_copy_wrote(lake)
+    with pytest.raises(Displaced):
+        lake.iceberg()
+
+
+def test_f69_folders_of_finished_loads_stay_while_another_copy_writes(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be those of loads that the other copy has not finished; the lake opens all the same."""
+    monkeypatch.setattr(loads, "finished_loads", lambda _: ["finished"])
+    lake.context.staging.create("finished")
+    another_copy_wrote(lake)
+    recovery.tidy_loads(lake.context)
+    assert lake.context.staging.listing() == ["finished"]
+    lake.context.fence.claim()
+    before = fences(lake)[0]
+    recovery.tidy_loads(lake.context)
+    assert lake.context.staging.listing() == [] and fences(lake) == (before + 1, before + 1)
 
 
 def json_marker(lake_id: str) -> Any:
