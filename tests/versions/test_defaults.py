@@ -6,6 +6,7 @@ writes rows again writes the default out.
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import re
 from pathlib import Path
@@ -208,10 +209,36 @@ def test_f78_a_large_merge_and_what_rewrites_rows_write_the_default_out(
     assert examine(lake, deep=True) == []
 
 
-def files(lake: Lake) -> list[str]:
+def files(lake: Lake, *names: str) -> list[str]:
     """The data files of main's log and state."""
     view = lake.view()
-    return [file.path.removeprefix("file://") for name in ("t", "t$state") for file in view.files(name)]
+    return [file.path.removeprefix("file://") for name in names or ("t", "t$state") for file in view.files(name)]
+
+
+def test_f78_what_retention_purge_and_erasure_write_again_has_its_default(lake: Lake) -> None:
+    """Each takes something out of a file whose rows are older than a column: what stays has the column's default."""
+    now = dt.datetime.now(dt.UTC)
+    lake.create_table("events", {"id": "string", "ts": "timestamp", "note": "string?"})
+    ages = {"old": 100, "gone": 1, "kept": 1}
+    lake.append("events", [{"id": key, "ts": now - dt.timedelta(days=age), "note": key} for key, age in ages.items()])
+    lake.flush("events")
+    apply(lake, "main", {"city": CITY}, table="events")
+    lake.append("events", [{"id": "given", "ts": now, "city": None}])
+    lake.flush("events")
+    lake.set_table("events", time_column="ts", retention_s=30 * 24 * 3600)
+    assert lake.retain("events")[0].detail["pruned"] == 1
+    apply(lake, "main", {"zip": {"type": "long?", "default": 7}}, table="events")
+    lake.purge("events", "id = 'gone'")
+    apply(lake, "main", {"code": {"type": "string?", "default": "c"}}, table="events")
+    without = {"tables": {"events": lake.schema()["tables"]["events"]}}
+    del without["tables"]["events"]["columns"]["note"]
+    lake.schema_apply(without, hard=True)
+    (written,) = (
+        row for path in files(lake, "events") for row in pq.read_table(path).to_pylist() if row["id"] == "kept"
+    )
+    assert [written[name] for name in ("note", "city", "zip", "code")] == [None, "Rome", 7, "c"]
+    shown = {key: (row["city"], row["zip"], row["code"]) for key, row in rows(lake, table="events").items()}
+    assert shown == {"kept": ("Rome", 7, "c"), "given": (None, 7, "c")}
 
 
 # -- without a lake ----------------------------------------------------------------------------------------------------

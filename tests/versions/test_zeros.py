@@ -14,6 +14,7 @@ import strandline as sl
 from strandline.engines.duck import compare, relations, sandbox
 from strandline.errors import MergeConflict
 from strandline.lake import Lake
+from strandline.operations import merge
 
 COLUMNS = {
     "id": "string",
@@ -129,3 +130,36 @@ def test_f83_bases_that_differ_by_a_sign_do_differ(lake: Lake) -> None:
     lake.merge("x2", "main")
     assert there(lake) == there(lake, "x")
     assert list(lake.diff("x", "main")) == []
+
+
+def test_f83_a_zero_keeps_its_sign_through_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flush, a large merge, fold and compaction: the files have its bits, and Spark shows them."""
+    make(lake, 0.0)
+    lake.flush("t")
+    change(lake, -0.0, "x")
+    lake.mutate([sl.patch("t", name, {"other": 1}) for name in WITH])
+    on_branch = there(lake, "x")
+    monkeypatch.setattr(merge, "MOST_ROWS", 0)
+    assert lake.merge("x").outcome == "merged"
+    lake.mutate([sl.put("t", {"id": "late", "n": -0.0, "f": 0.0})])
+    lake.flush("t")
+    lake.fold("t")
+    lake.compact("t")
+    assert there(lake) == {name: (value, 1) for name, (value, _) in on_branch.items()}
+    (file,) = lake.view().files("t$state")
+    stored = {row["id"]: row for row in pq.read_table(file.path.removeprefix("file://")).to_pylist()}
+    assert {name: signs(stored[name][name]) for name in WITH} == {
+        name: signs(shown(-0.0)) for name, shown in WITH.items()
+    }
+    assert (signs(stored["late"]["n"]), signs(stored["late"]["f"])) == ([-1], [1])
+    for row in lake.view().spark("t").where("id in ('n', 'f')").collect():
+        assert signs(row[row["id"]]) == [-1]
+
+
+def signs(value: Any) -> list[float]:
+    """Those of the zeros in a value; a map may come as a list of pairs."""
+    if isinstance(value, float):
+        return [math.copysign(1, value)] if value == 0 else []
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [sign for one in value for sign in signs(one)] if isinstance(value, list | tuple) else []
