@@ -199,6 +199,8 @@ def test_f69_a_killed_relocation_is_run_again(original: Path, tmp_path: Path, po
         with pytest.raises(Displaced):
             Lake(tmp_path / "moved")
     relocate(tmp_path / "moved")
+    named = metadata_locations(f"sqlite:///{tmp_path}/moved/catalog.db", "strand").values()
+    assert named and all(f"{tmp_path}/moved/warehouse" in location.current for location in named)
     with Lake(tmp_path / "moved") as lake:
         assert part_ids(lake) == ROWS and people(lake, branch="x") == ["a", "b"]
         lake.context.fence.raise_()
