@@ -232,8 +232,10 @@ def test_f78_what_retention_purge_and_erasure_write_again_has_its_default(lake: 
     lake.flush("events")
     lake.set_table("events", time_column="ts", retention_s=30 * 24 * 3600)
     assert lake.retain("events")[0].detail["pruned"] == 1
+    assert written_cities(lake, "events") == {("gone", "Rome"), ("kept", "Rome"), ("given", None)}
     apply(lake, "main", {"zip": {"type": "long?", "default": 7}}, table="events")
     lake.purge("events", "id = 'gone'")
+    assert {row["id"]: row.get("zip") for row in written(lake, "events")} == {"kept": 7, "given": None}
     apply(lake, "main", {"code": {"type": "string?", "default": "c"}}, table="events")
     without = {"tables": {"events": lake.schema()["tables"]["events"]}}
     del without["tables"]["events"]["columns"]["note"]
