@@ -34,13 +34,13 @@ from strandline.ledger.checks import counter_at_us
 from strandline.ledger.copying import copy_catalog, copy_ledger
 from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.owner import certainly_dead
 from strandline.ledger.restores import pins
 from strandline.ledger.sinks import list_sinks
 from strandline.ledger.tables import list_tables
 from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, Manifest, StoredFile
 from strandline.model.ids import new_id
 from strandline.model.operations import Intent
+from strandline.operations.partial import OWNER, begin
 from strandline.sinks.settings import SECRET_FILE, is_secret
 
 log = logs.Logger("strandline.backup")
@@ -51,7 +51,6 @@ KEEP_S = 30 * 24 * 3600.0
 COPYING_S = 600.0
 """How long a hold lasts that is renewed while files are copied: if the backup is killed, no longer than this."""
 CHUNK_BYTES = 4 << 20
-OWNER = "owner"
 PASSWORD_OF_LEDGER = "the password of the ledger"
 
 
@@ -70,20 +69,17 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False,
             actual=str(to),
         )
     backup_id = new_id()
-    partial = to.parent / f".{to.name}.partial-{backup_id}"
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        _remove_dead(to, one_host=lake.ledger.has_one_host)
-        partial.mkdir()
-    except PermissionError as error:
-        raise Environment(f"no permission to write {error.filename}", hint="Pick a folder you may write to.") from error
-    (partial / OWNER).write_text(lake.context.owner.text())
+        partial = begin(to, "partial", lake.context.owner)
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        message = f"can't make a folder beside {to}: {error.strerror}"
+        raise Environment(message, hint="Pick a folder you may write to.") from error
     try:
         with _held(lake, backup_id, None if with_data else keep_s) as held_until_us:
             manifest = _fill(lake, partial, backup_id, held_until_us, link=link)
-        (partial / OWNER).unlink()
         fail("backup.before_rename")
         partial.rename(to)
+        (to / OWNER).unlink()  # not before: without an owner and a final name it would be nobody's
         sync(to.parent)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
@@ -138,14 +134,6 @@ def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def _remove_dead(to: Path, *, one_host: bool) -> None:
-    """What killed backups to the same place left."""
-    for left in to.parent.glob(f".{to.name}.partial-*"):
-        owner = left / OWNER
-        if not owner.is_file() or certainly_dead(owner.read_text(), one_host=one_host):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from strandline.backup import backup
 from strandline.config import FILE_NAME
+from strandline.errors import NotFound
 from strandline.failpoints import fail
 from strandline.lake import Lake
 from strandline.model.backups import MANIFEST, Manifest
 from strandline.operations.context import Report, silent
+from strandline.operations.partial import begin
 from strandline.restore import make_clone
 
 
@@ -26,6 +28,8 @@ class Cloned:
 
     manifest: Manifest
     rows: dict[str, int]
+    sinks: tuple[str, ...] = ()
+    """Those that came along, all of them paused."""
 
 
 def clone(
@@ -33,20 +37,25 @@ def clone(
 ) -> Cloned:
     """Make a lake in a new folder out of a lake or a backup; without other words its ledger and files are in there."""
     source, to = source.expanduser().resolve(), to.expanduser().resolve()
-    if (source / MANIFEST).exists() or not (source / FILE_NAME).exists():
+    if (source / MANIFEST).exists():
         manifest = make_clone(source, to, ledger=ledger, warehouse=warehouse, report=report)
+    elif not (source / FILE_NAME).exists():
+        raise NotFound(
+            f"{source} is neither a lake nor a backup: it has no {FILE_NAME} and no {MANIFEST}",
+            hint="Name a lake's folder, or one that `strand backup` made.",
+        )
     else:
-        copy = to.parent / f".{to.name}.cloning"
-        shutil.rmtree(copy, ignore_errors=True)  # what a killed one left
-        try:
-            with Lake(source, report=report) as lake:
-                backup(lake, copy, with_data=True, link=True)
-            fail("clone.after_backup")
-            manifest = make_clone(copy, to, ledger=ledger, warehouse=warehouse, report=report)
-        except Exception:
-            shutil.rmtree(copy, ignore_errors=True)
-            raise
-        shutil.rmtree(copy)
+        with Lake(source, report=report) as lake:
+            working = begin(to, "cloning", lake.context.owner)
+            try:
+                backup(lake, working / "copy", with_data=True, link=True)
+                fail("clone.after_backup")
+                manifest = make_clone(working / "copy", to, ledger=ledger, warehouse=warehouse, report=report)
+            except Exception:
+                shutil.rmtree(working, ignore_errors=True)
+                raise
+            shutil.rmtree(working)
     with Lake(to, report=report) as made:
         view = made.view()
-        return Cloned(manifest, {name: view.count(name, "true") for name in view.tables})
+        rows = {name: view.count(name, "true") for name in view.tables}
+        return Cloned(manifest, rows, tuple(sorted(sink.name for sink in made.sinks())))
