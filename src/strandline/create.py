@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from strandline import config as configuration
@@ -9,7 +10,7 @@ from strandline.config import Store
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
 from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
-from strandline.errors import Conflict, Environment, NotFound
+from strandline.errors import Conflict, Environment, NotFound, StrandError
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 from strandline.operations.fence import Fence
@@ -24,6 +25,7 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
     _refuse_occupied(root)
     if warehouse is not None and configuration.warehouse_uri(root, warehouse).startswith(S3):
         _reach(warehouse, configuration.store_with_environment(store or Store()))
+    is_new = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
         url = configuration.ledger_url(root, ledger or configuration.DEFAULT_LEDGER)
@@ -39,9 +41,15 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
         configuration.write_default(
             root, ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE, store or Store()
         )
-    except PermissionError as error:
+    except StrandError:
+        if is_new:
+            with suppress(OSError):
+                root.rmdir()  # what was refused leaves no empty folder
+        raise
+    except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
         raise Environment(
-            f"no permission to write {error.filename}", hint="Pick a folder you may write to, or change its owner."
+            f"can't write {error.filename}: {error.strerror}",
+            hint="Pick a folder you may write to, or change its owner.",
         ) from error
     return Lake(root)
 

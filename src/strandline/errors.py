@@ -122,7 +122,7 @@ class HistoryGone(CallerError):
     """What a view names has been cleaned up since; it is an error, and never missing rows."""
 
     code, http_status, exit_code = "history_gone", 410, 3
-    hint = "Take a new view (run the command again) to read the table as it is now."
+    hint = "Take a new view (run the command again). If that says the same, `strand doctor` says which file is gone."
 
 
 class Conflict(CallerError):

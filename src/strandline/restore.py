@@ -66,6 +66,7 @@ from strandline.sinks.marks import Asked, ask
 T = TypeVar("T")
 
 STAGING = ".restoring"
+REPLACE = "Stop everything that uses it, then add --replace: it is put aside, and nothing of it is deleted."
 STAGED_CONFIG = ".restoring.toml"
 ASIDE = "replaced-"
 ICEBERG = "strand"
@@ -100,7 +101,7 @@ def restore(
     folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
     manifest = read_manifest(folder)
     verify(folder, manifest, report)
-    _refuse_occupied(root, replace)
+    _refuse_occupied(root, replace=replace)
     made = not root.exists()
     try:
         config = _stage(folder, root, _config_text(folder, root), ledger, warehouse)
@@ -124,7 +125,7 @@ def make_clone(
     folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
     manifest = read_manifest(folder)
     verify(folder, manifest, report)
-    _refuse_occupied(root, replace=False)
+    _refuse_occupied(root, replace=False, way_out="Name a new or an empty folder.")
     made = not root.exists()
     try:
         text = (folder / CONFIG).read_text(encoding="utf-8") or "[lake]\n"
@@ -253,7 +254,7 @@ def _record_again(folder: Path, manifest: Manifest, root: Path) -> None:
 # -- the place ---------------------------------------------------------------------------------------------------------
 
 
-def _refuse_occupied(root: Path, replace: bool) -> None:
+def _refuse_occupied(root: Path, *, replace: bool, way_out: str = REPLACE) -> None:
     if (root / STAGING).is_dir() or (root / STAGED_CONFIG).exists():
         return  # a restore was killed here
     if (root / FILE_NAME).exists():
@@ -261,7 +262,7 @@ def _refuse_occupied(root: Path, replace: bool) -> None:
             raise Conflict(
                 f"there is a lake in {root} already",
                 kind="lake_exists",
-                hint="Stop everything that uses it, then add --replace: it is put aside, and nothing of it is deleted.",
+                hint=way_out,
                 expected=None,
                 actual=str(root),
             )

@@ -163,7 +163,7 @@ def test_a_bad_value_is_refused_with_the_reason(type_: str, value: Any, reason: 
         ("struct<a:struct<b:list<timestamp>>>", {"a": {"b": ["2025-01-01T00:00:00"]}}, "c.a.b[0]", "without a zone"),
         ("map<string,long>", {"a": "x"}, "c['a']", "is not a long"),
         ("map<string,long>", {"a": None}, "c['a']", "required"),
-        ("map<string,long>", [[None, 1]], "c[None]", "required"),
+        ("map<string,long>", [[None, 1]], "c[null]", "required"),
         ("map<string,long>", [["a", 1], ["a", 2]], "c['a']", "occurs twice"),
         ("map<date,long>", [["2024-01-01", 1], [dt.date(2024, 1, 1), 2]], "c[datetime.date(2024, 1, 1)]", "twice"),
         ("map<long,long>", {"1": 1}, "c['1']", "is not a long"),
@@ -198,7 +198,7 @@ def test_any_mapping_is_a_row_and_anything_else_is_not() -> None:
     bad: Any = [{"name": "a"}, None, ["name"], {"name": 1}, "name"]
     error = refused(rw.from_dicts, bad, AGES, start=100)
     assert [(r["index"], r["field"]) for r in error.detail["rows"]] == [(101, ""), (102, ""), (103, "name"), (104, "")]
-    assert error.message == "row 101: None is not an object with a field per column (and 3 more)"
+    assert error.message == "row 101: null is not an object with a field per column (and 3 more)"
 
 
 def test_the_message_names_the_first_bad_row() -> None:

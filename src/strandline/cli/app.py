@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from strandline import __version__
 from strandline.cli import (
     backups,
     lakes,
     maintenance,
+    output,
     reading,
     schemas,
     service,
@@ -73,6 +75,12 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        output.say(f"strandline {__version__}")
+        raise typer.Exit
+
+
 # Here for the help and for completion alone: `session.hoist` has taken these flags out of the line before it is parsed.
 @app.callback()
 def _every_command(
@@ -81,6 +89,9 @@ def _every_command(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no remarks.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     log_format: Annotated[LogFormat, typer.Option(help="Log lines on stderr.")] = LogFormat.text,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version.", is_eager=True, callback=_say_version)
+    ] = False,
 ) -> None:
     pass
 

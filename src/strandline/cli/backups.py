@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.session import session_of
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -47,14 +49,15 @@ def backup(
     from strandline.backup import backup as make
 
     session = session_of(context)
+    if link and not with_data:
+        raise typer.BadParameter("--link goes with --with-data", ctx=context)
     with session.open() as lake:
         manifest = make(lake, Path(folder), with_data=with_data, link=link, keep_s=_duration(keep))
     document = {"backup": str(Path(folder).expanduser().resolve()), **_told(manifest)}
+    extent = f"{counted(len(manifest.files), 'file')}, {output.size(manifest.size_bytes)}"
 
     def human() -> None:
-        output.say(
-            f"Backed up to {document['backup']}: {len(manifest.files)} files, {output.size(manifest.size_bytes)}."
-        )
+        output.say(f"Backed up to {document['backup']}: {extent}.")
         output.say(f"  everything up to seq {manifest.seq:,}, as of {output.when(document['at'])}")
         if not with_data:
             until = output.when(document["until"])
@@ -178,10 +181,15 @@ def clone(
     root = Path(folder).expanduser().resolve()
     with Progress(shown=not session.quiet) as progress:
         done = make(Path(source), root, ledger=ledger, warehouse=warehouse, report=progress.report)
-    document = {"lake": str(root), "tables": sorted(done.rows), "rows": sum(done.rows.values())}
+    rows = sum(done.rows.values())
+    document = {"lake": str(root), "tables": sorted(done.rows), "rows": rows, "sinks": list(done.sinks)}
 
     def human() -> None:
-        output.say(f"Cloned to {root}: {len(done.rows)} tables, {document['rows']:,} rows; its sinks are paused.")
+        output.say(f"Cloned to {root}: {counted(len(done.rows), 'table')}, {counted(rows, 'row')}.")
+        for sink in done.sinks:
+            output.say(
+                f"  sink {sink} is paused; to let it send: strand --lake {shlex.quote(folder)} sink resume {sink}"
+            )
         for what in done.manifest.left_out:
             output.say(f"  left out, because it is secret: {what}")
 
@@ -211,10 +219,14 @@ def relocate(context: typer.Context) -> None:
 
 
 def _print_restored(root: Path, done: Restoration, followed: list[str], findings: list[Finding]) -> None:
+    from strandline.config import FILE_NAME
+
     at = output.when(_told(done.manifest)["at"])
     output.say(f"Restored {root} as of {at}; new seqs begin above {done.restored.seq:,}.")
     if done.aside is not None:
         output.say(f"  what was there is in {done.aside}")
+    if Path(done.manifest.root) != root and (Path(done.manifest.root) / FILE_NAME).exists():
+        output.say(f"  this is the lake of {done.manifest.root}: see that nobody uses that one any more")
     for what in done.manifest.left_out:
         output.say(f"  not in the backup, because it is secret: {what}")
     for line in [*map(_said, done.asked), *followed]:
@@ -222,7 +234,7 @@ def _print_restored(root: Path, done: Restoration, followed: list[str], findings
     for finding in findings:
         output.say(f"{finding.severity}: {output.cell(finding.what)}")
         output.say(f"  what to do: {output.cell(finding.fix)}")
-    output.say("Doctor says that all is well." if not findings else f"Doctor has {len(findings)} findings.")
+    output.say("Doctor says that all is well." if not findings else f"Doctor has {counted(len(findings), 'finding')}.")
 
 
 def _asked(one: Asked) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _opened(file: str) -> Iterator[Source]:
     if file == "-":
         yield _uncompressed(_recognised("stdin", _with_head(sys.stdin.buffer)))
         return
-    path = input_path(file)
+    path = input_path(file, "Check the path; `-` reads from stdin.")
     if path.suffix.lower() == ".csv":
         raise Unsupported(f"{file} is CSV, and append takes JSON lines, Parquet and Arrow", hint="Use `strand load`.")
     try:

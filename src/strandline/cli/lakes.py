@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,9 +22,14 @@ def register(app: typer.Typer) -> None:
 def init(
     context: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
-    ledger: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql://…")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///FILE, below DIR unless absolute, or postgresql://…")
+    ] = None,
     warehouse: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where Iceberg tables go: a path, or s3://BUCKET/PREFIX.")
+        str | None,
+        typer.Option(
+            metavar="URI", help="Where Iceberg tables go: a path below DIR unless absolute, or s3://BUCKET/PREFIX."
+        ),
     ] = None,
     endpoint: Annotated[str | None, typer.Option(metavar="URL", help="An object store that is not AWS.")] = None,
     region: Annotated[str | None, typer.Option(metavar="NAME", help="The region of the bucket.")] = None,
@@ -49,7 +55,8 @@ def init(
         output.say(f"  ledger     {document['ledger']}")
         output.say(f"  warehouse  {document['warehouse']}")
         output.say("Next, make a table:")
-        output.say(f'  strand --lake {folder} table create messages --columns "id:string,body:string?" --row-key id')
+        output.say(f"  strand --lake {shlex.quote(folder)} table create messages \\")
+        output.say('    --columns "id:string,body:string?" --row-key id')
 
     session.emit(document, human)
 

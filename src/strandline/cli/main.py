@@ -23,6 +23,7 @@ from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.session import Session, hoist
 from strandline.errors import known
+from strandline.model.wording import judged
 
 USAGE = 2
 INTERRUPTED = 130
@@ -97,8 +98,12 @@ def _failed(session: Session, error: Exception) -> int:
 
 def _usage(session: Session, error: Any) -> int:
     context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and not session.json:
+        output.to_stderr(error.format_message())
+        return USAGE
     path = context.command_path if context is not None else "strand"
-    said = {"code": "usage", "message": error.format_message(), "hint": f"`{path} --help` shows how.", "detail": {}}
+    message = error.format_message().replace("Value error, ", "")  # Pydantic's own words
+    said = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
     return _tell(session, said, USAGE)
 
 
@@ -118,7 +123,7 @@ def _tell(session: Session, said: dict[str, Any], exit_code: int) -> int:
             output.write_json({"error": said})
         else:
             output.to_stderr(f"error[{said['code']}]: {said['message']}")
-            for line in _rows(said["detail"]):
+            for line in _others(said["detail"]):
                 output.to_stderr(f"  {line}")
             if said["hint"]:
                 output.to_stderr(f"hint: {said['hint']}")
@@ -127,12 +132,24 @@ def _tell(session: Session, said: dict[str, Any], exit_code: int) -> int:
     return exit_code
 
 
-def _rows(detail: dict[str, Any]) -> list[str]:
-    """The bad rows after the first, which the message has named."""
-    rows = detail.get("rows", [])
-    said = [f"row {row['index']}, field {row['field']!r}: {row['value']}: {row['reason']}" for row in rows[1:]]
-    left = detail.get("bad", len(rows)) - len(rows)
-    return [*said, f"… and {left} more"] if left > 0 else said
+def _others(detail: dict[str, Any]) -> list[str]:
+    """What is wrong with rows after the first one, which the message has named."""
+    entries = detail.get("violations") or detail.get("rows")
+    if not isinstance(entries, list):
+        return []
+    lines = [_line_about(entry) for entry in entries[1:]]
+    left = int(detail.get("bad") or detail.get("count") or 0) - len(entries)
+    return [*lines, f"… and {left} more"] if left > 0 else lines
+
+
+def _line_about(entry: dict[str, Any]) -> str:
+    """One row that is wrong: it breaks a rule of a keyed table, is there already, or does not fit its table."""
+    if "rule" in entry:
+        return f"{entry['table']} {entry['key']}, field {entry['field']!r}: {judged(entry['value'], entry['reason'])}"
+    if "reason" not in entry:
+        return str(entry.get("row", f"row {entry.get('index')}"))
+    field = f", field {entry['field']!r}" if entry["field"] else ""
+    return f"row {entry['index']}{field}: {judged(entry['value'], entry['reason'])}"
 
 
 def _forget_stdout() -> None:

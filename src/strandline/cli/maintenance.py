@@ -13,6 +13,7 @@ from strandline.cli.params import Actor, Branch, Here, TableName, TableNames, wh
 from strandline.cli.session import Session, session_of
 from strandline.config import parse_duration, parse_size
 from strandline.errors import BadRequest, PreconditionFailed
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -178,13 +179,13 @@ def purge(
     with session.open() as lake:
         if not dry_run and not yes:
             planned = lake.purge(table, where, branch=branch, dry_run=True)
-            told = f"{planned.detail['rows']:,} rows of {planned.table} would be removed for good."
-            if not consents(session, f"{told} Go on?"):
+            told = f"{counted(planned.detail['rows'], 'row')} of {planned.table} would be removed for good"
+            if not consents(session, f"{told}. Go on?"):
                 raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
         how = {"branch": branch, "and_history": and_history, "dry_run": dry_run}
         asked = {"table": table, "where": where, "actor": who(actor), "how": how}
         answer = session.carry_out(lake, "purge", asked, here=here)
-    _emit(session, answer)
+    _emit(session, answer, "purge")
 
 
 def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str, Any], *, yes: bool) -> None:
@@ -198,7 +199,7 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str
     column = changes.get("time_column", state.table.settings.time_column)
     total = state.head.books.log
     if total and lake.view().count_older(name, column, window_s) == total:
-        told = f"every one of the {total:,} rows of {state.table.name} is older than that, and would be removed"
+        told = f"the whole log of {state.table.name} ({counted(total, 'row')}) is older than that, and would go"
         if not consents(session, f"{told}. Go on?"):
             raise PreconditionFailed(told, hint="`--yes` sets it all the same.", count=total)
 
@@ -241,19 +242,19 @@ def _run(
             lake.view(branch).state(name)
         asked = {"tables": tables or [], "branch": branch, "actor": who(actor), "how": how}
         answer = session.carry_out(lake, kind, asked, here=here)
-    _emit(session, answer)
+    _emit(session, answer, kind)
 
 
-def _emit(session: Session, done: list[dict[str, Any]]) -> None:
+def _emit(session: Session, done: list[dict[str, Any]], kind: str) -> None:
     for one in done:
         for text in one["warnings"]:
             session.warn(f"{one['table']}: {text}")
-    session.emit(done, lambda: _table(done))
+    session.emit(done, lambda: _table(done, kind))
 
 
-def _table(done: list[dict[str, Any]]) -> None:
+def _table(done: list[dict[str, Any]], kind: str) -> None:
     if not done:
-        output.say("There are no tables yet.")
+        output.say("There are no keyed tables." if kind == "fold" else "There are no tables yet.")
     for one in done:
         changed = [
             f"{name.replace('_', ' ')} {_shown(name, before)} → {_shown(name, one['after'].get(name, before))}"

@@ -185,8 +185,3 @@ def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], titl
     for row in rows:
         shown.add_row(*map(Text, row))
     Console(highlight=False).print(shown)
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

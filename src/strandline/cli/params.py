@@ -54,7 +54,7 @@ def listed(values: list[str] | None) -> list[str]:
     return [name.strip() for value in values or [] for name in value.split(",") if name.strip()]
 
 
-def input_path(name: str) -> Path:
+def input_path(name: str, hint: str = "Check the path.") -> Path:
     """A file that a user named, or an error that says what is there instead."""
     from strandline.errors import NotFound
 
@@ -62,5 +62,5 @@ def input_path(name: str) -> Path:
     if path.is_dir():
         raise BadRequest(f"{name} is a folder", hint="Name a file; `strand load` takes folders too.")
     if not path.exists():
-        raise NotFound(f"there is no file {name}", hint="Check the path; `-` reads from stdin.")
+        raise NotFound(f"there is no file {name}", hint=hint)
     return path

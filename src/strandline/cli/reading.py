@@ -14,6 +14,7 @@ from strandline.cli import output
 from strandline.cli.params import At, Branch, TableName, complete_table, listed
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -233,9 +234,7 @@ def export(
     total = sum(counts.values())
     session.emit(
         document,
-        lambda: output.say(
-            f"Exported {output.counted(total, 'row')} of {output.counted(len(names), 'table')} to {to}."
-        ),
+        lambda: output.say(f"Exported {counted(total, 'row')} of {counted(len(names), 'table')} to {to}."),
     )
 
 

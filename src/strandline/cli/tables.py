@@ -13,6 +13,7 @@ from strandline.cli import output
 from strandline.cli.params import Actor, Branch, Dedupe, TableName, input_path, listed
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest, nearest
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.maintenance import SettingChanges
@@ -39,16 +40,21 @@ def register(app: typer.Typer) -> None:
 def set_(
     context: typer.Context,
     name: TableName,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="See below.")],
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="See above.")],
     yes: Annotated[bool, typer.Option("--yes", help="Also if every row is older than that.")] = False,
 ) -> None:
     """Change how a table is kept.
 
     \b
-    retention=90d        rows older than this go (strand retain, or the worker); none keeps them for good
-                         of a keyed table: versions that were replaced so long ago, by the time of commits
-    time_column=ts       the column that says how old a row is; _at, when it was appended, unless set
-    target_file_size=128MiB  to which compaction merges small files
+    retention=90d   rows older than this go, by `strand retain` or the worker;
+                    of a keyed table versions that were replaced so long ago;
+                    none keeps them for good
+    time_column=ts  the column that says how old a row is; unless set it is
+                    _at, when the row was appended
+    target_file_size=128MiB
+                    to which compaction merges small files
+
+    \b
     Example: strand table set messages retention=90d time_column=ts
     """
     from strandline.cli.maintenance import confirm_window
@@ -73,8 +79,10 @@ def _changes(settings: list[str]) -> SettingChanges:
     changes: dict[str, Any] = {}
     for setting in settings:
         key, found, text = setting.partition("=")
-        if not found or key not in readers:
-            raise BadRequest(f"there is no setting {setting!r}", hint=nearest(key, readers))
+        if key not in readers:
+            raise BadRequest(f"there is no setting {key!r}", hint=nearest(key, readers))
+        if not found:
+            raise BadRequest(f"{setting!r} has no value", hint=f"Write {key}=VALUE.")
         name, read = readers[key]
         try:
             changes[name] = read(text)
@@ -90,7 +98,7 @@ def create(
     schema: Annotated[str | None, typer.Option(metavar="FILE", help="An Iceberg schema as JSON, instead.")] = None,
     row_key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="What makes rows duplicates.")] = None,
     key: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="A keyed table: a row for each.")] = None,
-    constraint: Annotated[list[str] | None, typer.Option(metavar="RULE", help="What rows keep: see below.")] = None,
+    constraint: Annotated[list[str] | None, typer.Option(metavar="RULE", help="What rows keep: see above.")] = None,
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
     dedupe: Dedupe = "table",
     unknown_fields: Annotated[
@@ -105,7 +113,10 @@ def create(
            decimal(10,2) list<string> struct<a:long,b:string?> map<string,long>
     Rules: unique(a, b)  one_of(a: x, y)  range(a: 0..9)  check(a: /regex/)
            reference(a -> TABLE, restrict|cascade)  cardinality(a: 0..9)
-    Example: strand table create messages --columns "id:string,ts:timestamp,body:string?" --row-key id
+
+    \b
+    Example: strand table create messages --row-key id \\
+                 --columns "id:string,ts:timestamp,body:string?"
     """
     from strandline.model.constraints import parse_constraints
     from strandline.model.schema import Schema, parse_columns
@@ -135,7 +146,10 @@ def create(
         "dedupe": table.dedupe,
         "unknown_fields": unknown_fields.value,
     }
-    session.emit(document, lambda: output.say(f"Made table {table.name} with {len(described.columns)} columns."))
+    session.emit(
+        document,
+        lambda: output.say(f"Made table {table.name} with {counted(len(described.columns), 'column')}."),
+    )
 
 
 def _schema_file(file: str) -> Schema:
@@ -206,11 +220,11 @@ def show(context: typer.Context, name: TableName, branch: Branch = "main") -> No
 
 def _show(table: dict[str, Any]) -> None:
     rows, sizes = table["rows"], table["size_bytes"]
-    files = output.counted(table["files"], "file")
+    files = counted(table["files"], "file")
     unknown = "kept as JSON in _extra" if table["unknown_fields"] == "json" else "refused"
     facts = {
         "rows": f"{rows['log']:,} in the log, {rows['tail']:,} in the tail",
-        "acked": f"{rows['acked']:,} rows: {rows['dropped']:,} dropped as duplicates, "
+        "acked": f"{counted(rows['acked'], 'row')}: {rows['dropped']:,} dropped as duplicates, "
         f"{rows['quarantined']:,} quarantined, {rows['pruned']:,} pruned",
         "size": f"{output.size(sizes['log'])} in {files}, {output.size(sizes['tail'])} in the tail",
         "seqs": f"last {table['last_seq']:,}; up to {table['stable_seq']:,} in the log for good",
@@ -218,6 +232,7 @@ def _show(table: dict[str, Any]) -> None:
         "row key": f"{_names(table['row_key'])} (dedupe: {table['dedupe']})" if table["row_key"] else "none",
         "partitioned": f"by {_names(table['partition_by'])}" if table["partition_by"] else "no",
         "unknown": f"fields are {unknown}",
+        "retention": _retention(table["settings"], keyed=bool(table["key"])),
         "iceberg": f"{table['iceberg_table']}, snapshot {table['snapshot_id'] or 'none yet'}",
     }
     output.say(f"table {table['table']}")
@@ -237,6 +252,20 @@ def _show(table: dict[str, Any]) -> None:
             [[s["version"], str(s["snapshot_id"]), s["kind"], s["rows"], s["at"]] for s in table["snapshots"]],
             title="Last snapshots",
         )
+
+
+def _retention(settings: dict[str, Any], *, keyed: bool) -> str:
+    if settings["retention_s"] is None:
+        return "none: rows stay"
+    return f"{_span(settings['retention_s'])}, by {'the time of commits' if keyed else settings['time_column']}"
+
+
+def _span(seconds: float) -> str:
+    """A length of time as `retention=` takes it."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds % size == 0:
+            return f"{int(seconds // size)}{unit}"
+    return f"{seconds:g}s"
 
 
 def _names(names: list[str]) -> str:

@@ -12,6 +12,7 @@ from strandline.cli import output, sinks
 from strandline.cli.params import Actor, Here
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.operations import Recovered
@@ -62,7 +63,12 @@ def _status(page: dict[str, Any]) -> None:
     output.say(f"ledger     {page['ledger']}  (format {page['format']})")
     output.say(f"warehouse  {page['warehouse']}")
     if page["displaced"]:
-        output.say(f"NOT AT HOME: {page['displaced']}")
+        output.say(f"NOT AT HOME: {page['displaced']}. `strand doctor` says what to do")
+    if page["not_there"]:
+        output.say(f"NOT THERE: {page['not_there']}. `strand doctor` says what to do")
+    if page["clock_behind_s"] is not None:
+        behind = output.age(page["clock_behind_s"])
+        output.say(f"CLOCK: {behind} behind the ledger's time, so nothing is deleted. `strand doctor` says what to do")
     output.say()
     if page["tables"]:
         output.table(
@@ -445,7 +451,8 @@ def quarantine_restore(
         "first_seq": ack.first_seq,
         "last_seq": ack.last_seq,
     }
-    said = f"Restored {ack.rows:,} of {found['rows']:,} rows to {found['table']}, seqs {ack.first_seq}..{ack.last_seq}."
+    said = f"Restored {ack.rows:,} of {counted(found['rows'], 'row')} to {found['table']}, "
+    said += f"seqs {ack.first_seq}..{ack.last_seq}."
     session.emit(document, lambda: output.say(said))
 
 
@@ -471,7 +478,9 @@ def quarantine_discard(context: typer.Context, batch: BatchId, actor: Actor = ""
             outcome="discarded",
             original_actor=about["actor"],
             tables=[{"table_id": about["table_id"]}],
-            reason=f"{rows} rows given up by hand: {about['reason']}",
+            reason=f"{counted(rows, 'row')} given up by hand: {about['reason']}",
             actor=actor or default_actor(),
         )
-    session.emit({"batch": batch, "rows": rows}, lambda: output.say(f"Gave up {rows:,} rows of batch {batch}."))
+    session.emit(
+        {"batch": batch, "rows": rows}, lambda: output.say(f"Gave up {counted(rows, 'row')} of batch {batch}.")
+    )

@@ -15,6 +15,7 @@ from strandline.cli.params import Actor, Branch
 from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.changes import RowChange
@@ -152,6 +153,8 @@ def tag(
     Example: strand tag v1 main
     """
     session = session_of(context)
+    if name is None and delete:
+        raise typer.BadParameter("name the tag that is to be deleted", ctx=context)
     if name is None:
         _list_tags(session)
         return
@@ -172,7 +175,14 @@ def _list_tags(session: Session) -> None:
         found = lake.tags()
     document = [{"tag": one.name, "commit": one.commit, "created_at": text_of(one.created_at_us)} for one in found]
     rows = [[one["tag"], one["commit"], output.when(one["created_at"])] for one in document]
-    session.emit(document, lambda: output.table(["tag", "commit", "made"], rows))
+
+    def human() -> None:
+        if rows:
+            output.table(["tag", "commit", "made"], rows)
+        else:
+            output.say("There are no tags yet. `strand tag NAME` makes one.")
+
+    session.emit(document, human)
 
 
 def log(
@@ -388,7 +398,7 @@ def _read_json(name: str) -> Any:
 def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
     from strandline.model.merge import tables_of
 
-    rows = ", ".join(f"{name} {output.counted(count, 'row')}" for name, count in done.tables.items()) or "no rows"
+    rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in done.tables.items()) or "no rows"
     match done.outcome:
         case "up_to_date":
             output.say(f"{done.into} has all of {done.source} already.")

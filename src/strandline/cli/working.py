@@ -13,6 +13,7 @@ from strandline import spans
 from strandline.cli import output
 from strandline.cli.session import Session, session_of
 from strandline.cli.supervised import end_with_parent, tell_ready
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.worker.loop import Worker
@@ -73,7 +74,7 @@ def _once(session: Session, one: Worker) -> None:
     jobs = one.once()
     failed = sorted(one.failed)
     document = {"jobs": [{"kind": job.kind, "name": job.name} for job in jobs], "failed": failed}
-    session.emit(document, lambda: output.say(f"{len(jobs)} jobs done, {len(failed)} of them failed."))
+    session.emit(document, lambda: output.say(f"{counted(len(jobs), 'job')} done, {len(failed)} failed."))
     if failed:
         raise typer.Exit(NOT_NOW)
 
@@ -100,7 +101,7 @@ def retry(
             if key not in known:
                 raise NotFound(f"there is no job {key!r}", hint=nearest(key, known))
         freed = retry_jobs(txn, None if every else keys or [])
-    said = f"{output.counted(len(freed), 'job')} will be tried again: {', '.join(freed) or 'none had failed'}."
+    said = f"{counted(len(freed), 'job')} will be tried again: {', '.join(freed) or 'none had failed'}."
     session.emit({"retried": freed}, lambda: output.say(said))
 
 

@@ -13,6 +13,7 @@ import typer
 from strandline.cli import output
 from strandline.cli.params import Actor, Branch, Dedupe, Here, TableName, TableNames, listed, who
 from strandline.cli.session import Session, session_of
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.operations import Flushed, Loaded
@@ -69,12 +70,12 @@ def _appended(table: str, ack: Ack) -> str:
     if ack.rows == 0 and ack.too_old == 0:
         return f"No rows to append to {table}."
     seqs = f", seqs {ack.first_seq}..{ack.last_seq}" if ack.rows else ""
-    what = f"{output.counted(ack.rows, 'row')} in {table}{seqs}{_left_out(ack.too_old)}"
+    what = f"{counted(ack.rows, 'row')} in {table}{seqs}{_left_out(ack.too_old)}"
     return f"Already stored: {what}." if ack.repeated else f"Stored {what}."
 
 
 def _left_out(too_old: int) -> str:
-    return f"; {output.counted(too_old, 'row')} past the retention left out" if too_old else ""
+    return f"; {counted(too_old, 'row')} past the retention left out" if too_old else ""
 
 
 def load(
@@ -84,19 +85,21 @@ def load(
     branch: Branch = "main",
     again: Annotated[bool, typer.Option("--again", help="Load although the same files were loaded before.")] = False,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="A name to remember this load by.")] = None,
-    mode: Annotated[Mode, typer.Option(help="See below; log tables take append.")] = Mode.append,
+    mode: Annotated[Mode, typer.Option(help="See above; log tables take append.")] = Mode.append,
     actor: Actor = "",
     here: Here = False,
 ) -> None:
-    """Load files of any size through Spark, once.
+    """Load files of any size, once.
 
     Parquet, JSON lines or CSV. The same files again load nothing more; after a crash the same command goes on where it
-    stopped. Of keyed tables it is one commit, of any size. With - for the table, every line names its own: `_table`.
+    stopped. Of keyed tables it is one commit, of any size; with - for the table, every line names its own: `_table`.
 
     \b
-    append      new rows alone: keys that are there are listed, and nothing is loaded
-    merge       rows with keys that are there replace those; the last line of a key wins
-    overwrite   the table becomes exactly the input
+    append     new rows alone: if keys are there already, nothing is loaded
+    merge      rows replace those with their keys; the last line of a key wins
+    overwrite  the table becomes exactly the input
+
+    \b
     Example: strand load messages 'archive/*.parquet'
     """
     from strandline.model.operations import Loaded
@@ -172,9 +175,9 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
             return
         seqs = f", seqs {loaded.first_seq}..{loaded.last_seq}" if loaded.first_seq is not None else ""
         into = ", ".join(loaded.tables) or loaded.table
-        gone = f", {output.counted(loaded.deleted, 'row')} deleted" if loaded.deleted else ""
+        gone = f", {counted(loaded.deleted, 'row')} deleted" if loaded.deleted else ""
         less = f"{_dropped(loaded)}{_left_out(loaded.too_old)}"
-        output.say(f"Loaded {output.counted(loaded.rows, 'row')} into {into}{seqs}{gone}{less}.")
+        output.say(f"Loaded {counted(loaded.rows, 'row')} into {into}{seqs}{gone}{less}.")
 
     session.emit({**document, "warnings": []}, human)
 
@@ -215,7 +218,7 @@ def _flushed(done: list[Flushed]) -> None:
             output.say(f"{flushed.table}: nothing to flush.")
         else:
             output.say(
-                f"{flushed.table}: flushed {output.counted(flushed.rows, 'row')}{_dropped(flushed)}; "
+                f"{flushed.table}: flushed {counted(flushed.rows, 'row')}{_dropped(flushed)}; "
                 f"up to seq {flushed.flushed_seq:,} in Iceberg."
             )
     if not done:
@@ -223,5 +226,5 @@ def _flushed(done: list[Flushed]) -> None:
 
 
 def _dropped(done: Flushed | Loaded) -> str:
-    told = [output.counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
+    told = [counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
     return f" ({' and '.join(told)} dropped)" if told else ""

@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.engines.storage import open_uri
+from strandline.config import Store
+from strandline.engines.objects import Place, reaching
+from strandline.engines.storage import S3, open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
 from strandline.model import rows as rules
 from strandline.model.schema import Schema
@@ -80,8 +83,9 @@ def find_inputs(sources: Sequence[str]) -> list[Input]:
 def _expand(source: str) -> list[Input]:
     from pyarrow.fs import FileSelector, FileType
 
-    system, path = _open_source(source)
-    info = system.get_file_info(path)
+    with reaching(Place(source, Store())) if source.startswith(S3) else nullcontext():
+        system, path = _open_source(source)
+        info = system.get_file_info(path)
     if info.type == FileType.NotFound and any(sign in path for sign in "*?["):
         inputs = [_input(system, found) for found in _glob(system, path)]
     else:

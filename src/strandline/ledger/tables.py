@@ -49,7 +49,7 @@ def refuse_protected(name: str, *, protected: bool) -> None:
         raise Conflict(
             f"branch {name!r} is protected",
             kind="branch_protected",
-            hint="Change another branch and merge it, or lift it with `strand branch protect --off`.",
+            hint=f"Change another branch and merge it, or lift it with `strand branch protect {name} --off`.",
             expected=None,
             actual=name,
         )

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from strandline.errors import BadRequest, NotFound, nearest
+from strandline.errors import BadRequest, InvalidRows, NotFound, nearest
 from strandline.model.commits import Commit
 from strandline.model.constraints import Constraint, OneOf, Reference
 from strandline.model.rows import from_dicts
 from strandline.model.schema import Gone, Schema
 from strandline.model.tables import TableState
 from strandline.model.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
+from strandline.model.values import shown
 from strandline.model.wanted import FIXED, WantedColumn, WantedTable
 
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
@@ -367,7 +368,7 @@ class _Change:
             for name in constraint.columns:
                 if name not in names:
                     raise BadRequest(f"{constraint.text()} names {name!r}, which is no column any more",
-                                     hint="Leave the constraint out too.")  # fmt: skip
+                                     hint="It stays unless `constraints` is given without it.")  # fmt: skip
         for one in [one for one in has if one not in self.constraints and not _enum_of(one, self.constraints)]:
             self.say(f"drop {one.text()}", None, "safe")
         for one in [one for one in self.constraints if one not in has]:
@@ -430,7 +431,11 @@ def default_text(column: Column, value: Any) -> str:
         raise BadRequest(
             f"column {column.text()!r} can't have a default", hint=f"One of {', '.join(sorted(FILLED))}, decimal can."
         )
-    array = from_dicts([{column.name: value}], Schema((Column(column.name, column.type),))).column(0)
+    try:
+        array = from_dicts([{column.name: value}], Schema((Column(column.name, column.type),))).column(0)
+    except InvalidRows as error:
+        message = f"the default of {column.name!r}, {shown(value)}, is no {type_text(column.type)}"
+        raise BadRequest(message, hint="Write a value of the column's type.") from error
     return str(array.cast("string")[0].as_py())
 
 

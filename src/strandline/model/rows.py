@@ -29,6 +29,7 @@ from strandline.model.schema import SYSTEM_COLUMNS, Schema
 from strandline.model.types import Column, List, Map, Primitive, Struct, Type
 from strandline.model.values import Refused, Rule, rule_for, shown, take_json
 from strandline.model.wire import decode, decode_columns, encode, jsonable, to_json_lines
+from strandline.model.wording import judged
 
 __all__ = [
     "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
@@ -55,8 +56,7 @@ class BadRow:
     def text(self) -> str:
         """As the error's message says it."""
         where = f"row {self.index}, field {self.field!r}" if self.field else f"row {self.index}"
-        said = f"{self.value} {self.reason}" if self.reason.startswith(("is ", "has ", "does ")) else self.reason
-        return f"{where}: {said}"
+        return f"{where}: {judged(self.value, self.reason)}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Findings:
         more = f" (and {len(self.found) - 1} more)" if len(self.found) > 1 else ""
         return InvalidRows(
             bad[0].text() + more,
-            hint="Nothing was stored. Fix the rows listed in the detail and send all of them again.",
+            hint="Nothing was stored. Fix the rows that are named and send all of them again.",
             rows=[asdict(row) for row in bad],
             bad=len(self.found),
         )

@@ -73,7 +73,7 @@ class Table:
             iceberg_name=f"state.{plain}",
         )
 
-    def require_log(self, what: str, hint: str = "Its rows are changed by lake.mutate.") -> None:
+    def require_log(self, what: str, hint: str = "Its rows are changed by `strand load` and lake.mutate.") -> None:
         """Unsupported unless this is a log table: `what` is only done with one."""
         if self.key:
             raise Unsupported(f"{self.name!r} is a keyed table, and {what}", hint=hint, table=self.name)

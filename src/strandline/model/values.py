@@ -337,7 +337,9 @@ def _inside(rule: Rule, value: Any, step: str) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: its repr, cut to 80 characters."""
+    """A value as an error shows it: `null`, or its repr, cut to 80 characters."""
+    if value is None:
+        return "null"
     if isinstance(value, (str, bytes)):
         value = value[:100]
     text = repr(value)

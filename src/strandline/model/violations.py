@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.model.wording import judged
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -19,4 +21,4 @@ class Violation:
 
     def text(self) -> str:
         """As the error's message says it."""
-        return f"{self.table} {self.key}, field {self.field!r}: {self.value} {self.reason}"
+        return f"{self.table} {self.key}, field {self.field!r}: {judged(self.value, self.reason)}"

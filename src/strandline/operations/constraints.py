@@ -27,6 +27,7 @@ from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.values import shown
 from strandline.model.violations import Violation
+from strandline.model.wording import counted
 from strandline.views.looking import Found
 from strandline.views.versions import Keys, Row, Version
 
@@ -257,7 +258,7 @@ class Judging:
         target = self.changes.get((link.target.table.table_id, key_hash(value)))
         if target is not None and target.after is None:
             return
-        said = f"is referred to by {number} rows, and {rule.text()}"
+        said = f"is referred to by {counted(number, 'row')}, and {rule.text()}"
         if rule.high is not None and number > rule.high and by is not None:
             self._tell(link.source, by.key, rule, value, said, by.place)
         elif number < rule.low:
@@ -307,7 +308,7 @@ def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows 
     """The error that lists what is broken; `only_rows` where every row is wrong by itself."""
     first = violations[0]
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-    hint = "Nothing was changed. The detail lists what breaks which rule."
+    hint = "Nothing was changed."
     some = violations[:MAX_REPORTED]
     listed = [asdict(one) for one in some]
     if only_rows:

@@ -125,6 +125,17 @@ def refusal(home: Home, marker: Marker | None, warehouse: Place) -> Displaced:
             warehouse=warehouse.uri,
         )
     refuse_other(warehouse, marker.lake, home.lake_id)
+    if marker.generation == home.generation and marker.fence < home.fence:
+        return Displaced(
+            f"the warehouse {warehouse.uri} is older than this ledger: its marker has fence {marker.fence}, and this "
+            f"ledger has fence {home.fence}. The warehouse was put back, or another folder is mounted",
+            hint=f"Mount or correct it, and go on. If this one is to be used, `{CLAIM}` says so, and `strand doctor` "
+            "says which files are gone.",
+            kind="fenced",
+            warehouse=warehouse.uri,
+            expected=home.fence,
+            actual=marker.fence,
+        )
     return Displaced(
         f"another copy of this lake, or a newer ledger, wrote to the warehouse {warehouse.uri}: its marker has fence "
         f"{marker.fence} of generation {marker.generation or '(none)'}, and this ledger has fence {home.fence} of "

@@ -31,6 +31,7 @@ from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
+from strandline.model.wording import counted, judged
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
@@ -229,7 +230,7 @@ def _append_small(
         request.branch,
         kind=request.kind,
         actor=request.actor,
-        message=f"{request.kind} {ack.rows} rows",
+        message=f"{request.kind} {counted(ack.rows, 'row')}",
         tables={state.table.name: ack.rows},
     )
     answer = {
@@ -260,7 +261,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
 
     work = cut(inputs)
     ctx.staging.create(pending.load_id)
-    ctx.report(f"reading {len(inputs)} files", 0, None)
+    ctx.report(f"reading {counted(len(inputs), 'file')}", 0, None)
     fail("load.before_convert")
     done = convert(
         ctx.iceberg().session,
@@ -304,9 +305,10 @@ def refuse_bad(rows: Sequence[Mapping[str, Any]], bad: int) -> None:
     if bad:
         first = rows[0]
         raise InvalidRows(
-            f"{first['file']}: row {first['index']}, field {first['field']!r}: {first['value']} {first['reason']}"
+            f"{first['file']}: row {first['index']}, field {first['field']!r}: "
+            + judged(first["value"], first["reason"])
             + (f" (and {bad - 1} more)" if bad > 1 else ""),
-            hint="Nothing was loaded. Fix the rows listed in the detail and load again.",
+            hint="Nothing was loaded. Fix the rows that are named and load again.",
             rows=rows[:MAX_REPORTED],
             bad=bad,
         )

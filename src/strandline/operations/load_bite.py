@@ -30,6 +30,7 @@ from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.types import EXTRA
+from strandline.model.wording import counted
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
@@ -199,7 +200,9 @@ class LoadBite:
         answer = self._answer(loaded, first_seq)
         commit = None
         if plan.last:
-            commit = CommitDraft(plan.kind, f"{plan.kind} {answer['rows']} rows", {state.table.name: answer["rows"]})
+            commit = CommitDraft(
+                plan.kind, f"{plan.kind} {counted(answer['rows'], 'row')}", {state.table.name: answer["rows"]}
+            )
         return Effects(
             tables=(effect,),
             commit=commit,

@@ -38,6 +38,7 @@ from strandline.model import rows as rules
 from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
 from strandline.model.tables import TableState
+from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.load import SMALL_BYTES, in_file, refuse_bad
@@ -134,17 +135,17 @@ def _is_large(load: KeyedLoad) -> bool:
 def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     rows = _read(load)
     put = {(change.state.table.name, change.hash) for change in rows.changes}
-    counted = {name: sum(table == name for table, _ in put) for name in sorted({table for table, _ in put})}
+    rows_by_table = {name: sum(table == name for table, _ in put) for name in sorted({table for table, _ in put})}
     answer: dict[str, Any] = {
         "rows": len(put),
         "duplicates_dropped": len(rows.changes) - len(put),
         "skipped": rows.skipped,
-        "tables": counted,
+        "tables": rows_by_table,
     }
     request = Request(
         branch=load.branch,
         actor=load.actor,
-        message=f"load {len(put)} rows",
+        message=f"load {counted(len(put), 'row')}",
         kind="load",
         changes=rows.changes,
         whole=list(rows.tables.values()) if load.mode == "overwrite" else [],
@@ -231,7 +232,8 @@ def _located(error: InvalidRows | Conflict, rows: _Rows) -> StrandError:
         if name in detail:
             detail[name] = [_at(one, rows) for one in detail[name]]
             uri = next((one["file"] for one in detail[name] if "file" in one), uri)
-    return type(error)(f"{uri}: {error.message}" if uri else error.message, hint=error.hint, **detail)
+    hint = "--mode merge replaces rows that are there." if detail.get("kind") == "key_exists" else error.hint
+    return type(error)(f"{uri}: {error.message}" if uri else error.message, hint=hint, **detail)
 
 
 def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     chunks = [chunk for some in work for chunk in some]
     numbers = iter(enumerate(chunks))
     ctx.staging.create(pending.load_id)
-    ctx.report(f"reading {len(load.inputs)} files", 0, None)
+    ctx.report(f"reading {counted(len(load.inputs), 'file')}", 0, None)
     fail("load.before_convert")
     done = convert_keyed(
         ctx.iceberg().session,
@@ -346,10 +348,10 @@ def _places(chunks: Sequence[Chunk], done: Sequence[ConvertedKeyed]) -> list[tup
     """Of each chunk its file, and how many lines of it are before the chunk."""
     before: dict[str, int] = {}
     found: list[tuple[str, int]] = []
-    counted = dict(pair for one in done for pair in one.lines)
+    lines = dict(pair for one in done for pair in one.lines)
     for number, chunk in enumerate(chunks):
         found.append((chunk.input.uri, before.get(chunk.input.uri, 0)))
-        before[chunk.input.uri] = found[-1][1] + counted.get(number, 0)
+        before[chunk.input.uri] = found[-1][1] + lines.get(number, 0)
     return found
 
 

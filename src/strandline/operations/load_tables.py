@@ -31,6 +31,7 @@ from strandline.model.keys import shown_key
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import EXTRA, SEQ
+from strandline.model.wording import counted
 from strandline.operations.constraints import refusal
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
@@ -323,7 +324,7 @@ class LoadTables:
         }
         written = sorted(self.plan.parts)
         progress = {"load_id": self.plan.load_id, "since": 0, "parts_done": 0, "finished": True, "answer": answer}
-        commit = CommitDraft(self.kind, f"load {rows} rows", tables, self.commit_id) if staged else None
+        commit = CommitDraft(self.kind, f"load {counted(rows, 'row')}", tables, self.commit_id) if staged else None
         return Effects(
             tables=tuple(staged_effect(one) for one in staged),
             commit=commit,

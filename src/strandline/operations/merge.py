@@ -311,7 +311,8 @@ class Merger:
 def _refusal(request: Request, plan: MergePlan) -> MergeConflict:
     return MergeConflict(
         f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
-        hint="Look at them with `strand merge --dry-run`, and decide with --ours, --theirs or --resolve FILE.",
+        hint=f"`strand merge {request.source} --into {request.into} --dry-run` lists them; decide with --ours, "
+        "--theirs or --resolve FILE, in which each needs its `take`.",
         conflicts=plan.conflicts,
         expected=None,
         actual=[_document(one) for one in plan.conflicts[: rules.MAX_REPORTED]],
@@ -350,7 +351,7 @@ def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None
         raise Conflict(
             "the resolution file was made for other commits: the branches have moved since",
             kind="head_moved",
-            hint="Write it anew with `strand merge --dry-run --write FILE`, and decide again.",
+            hint="Write it anew with --dry-run --write FILE, and decide again.",
             expected=list(resolution.commits),
             actual=[theirs, ours],
         )
@@ -365,7 +366,7 @@ def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
         if (table, key) not in known:
             raise BadRequest(
                 f"the resolution file decides on {table} {key}, which is not in conflict",
-                hint="Write it anew with `strand merge --dry-run --write FILE`.",
+                hint="Write it anew with --dry-run --write FILE.",
             )
     names = {one.state.table.name for one in plan.tables} | plan.schemas.disputed
     for table in resolution.tables:

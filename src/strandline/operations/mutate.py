@@ -368,7 +368,8 @@ def require_keyed(state: TableState) -> TableState:
     """The same; Unsupported where it is a log table's."""
     if not state.table.key:
         raise Unsupported(
-            f"{state.table.name!r} is a log table: its rows don't change", hint="Append to it, or make a keyed table."
+            f"{state.table.name!r} is a log table: its rows don't change",
+            hint="`strand append` and `strand load TABLE` add rows to it.",
         )
     return state
 

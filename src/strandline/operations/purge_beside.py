@@ -19,6 +19,7 @@ from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY
 from strandline.model.schema import parse_mapping
 from strandline.model.tables import Table
 from strandline.model.wire import decode, encode
+from strandline.model.wording import counted
 from strandline.operations.context import Context
 from strandline.operations.expire import expire
 from strandline.operations.sweep import sweep
@@ -56,7 +57,7 @@ def find_quarantined(
             kept, matched = without_matches(decode(payload), where)
         except (StrandError, pa.ArrowException):
             unread.append(
-                f"quarantined batch {batch_id} ({rows} rows) can't be read: it may hold such rows. "
+                f"quarantined batch {batch_id} ({counted(rows, 'row')}) can't be read: it may hold such rows. "
                 f"`strand quarantine discard {batch_id}` removes it"
             )
             continue

@@ -24,6 +24,7 @@ from strandline.model.moments import text_of
 from strandline.model.operations import Effects
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
+from strandline.model.wording import counted
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
 from strandline.operations.deletion_time import deletion_us
@@ -234,7 +235,7 @@ def _refuse_everything(ctx: Context, planned: Plan) -> None:
         going += sum(_old_rows(ctx, planned, file).rows for file in planned.edge)
     if total and going == total:
         raise PreconditionFailed(
-            f"every one of the {total:,} rows in the log of {planned.state.table.name!r} is older than its retention",
+            f"the whole log of {planned.state.table.name!r} ({counted(total, 'row')}) is older than its retention",
             hint="`--yes` removes them all; `strand table set NAME retention=…` changes the window.",
             count=total,
         )
@@ -243,7 +244,9 @@ def _refuse_everything(ctx: Context, planned: Plan) -> None:
 def _refuse_past_sinks(planned: Plan, *, past_sinks: bool) -> None:
     lost = _never_delivered(planned) if past_sinks else []
     if lost:
-        told = "; ".join(f"{one['sink']} never gets {one['rows']:,} rows of stream {one['partition']}" for one in lost)
+        told = "; ".join(
+            f"{one['sink']} never gets {counted(one['rows'], 'row')} of stream {one['partition']}" for one in lost
+        )
         raise PreconditionFailed(
             f"rows would go that sinks have not delivered: {told}", hint="`--yes` removes them all the same.", lost=lost
         )

@@ -33,6 +33,7 @@ from strandline.model.moments import text_of
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import COMMIT, SEQ
+from strandline.model.wording import counted
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
 from strandline.operations.deletion_time import deletion_us
@@ -261,7 +262,9 @@ def _behind(found: Superseded, limits: Sequence[Limit]) -> list[dict[str, Any]]:
 
 def _refuse_past_sinks(lost: Sequence[Mapping[str, Any]]) -> None:
     if lost:
-        told = "; ".join(f"{one['sink']} never gets {one['rows']:,} versions of {one['partition']}" for one in lost)
+        told = "; ".join(
+            f"{one['sink']} never gets {counted(one['rows'], 'version')} of {one['partition']}" for one in lost
+        )
         raise PreconditionFailed(
             f"versions would go that sinks have not delivered: {told}",
             hint="`--yes` removes them all the same.",

@@ -20,6 +20,7 @@ from strandline.ledger.loads import list_loads
 from strandline.model.moments import text_of
 from strandline.model.tables import DataFile, TableState, disjoint_runs
 from strandline.model.types import SEQ
+from strandline.model.wording import counted
 from strandline.operations.staging import FOLDER
 from strandline.reports.findings import RESTORE, Finding, Look
 
@@ -66,8 +67,8 @@ def data_files(look: Look) -> Iterator[Finding]:
                 about=name,
                 what=f"table {name}: {len(wrong)} of its data files {'is' if len(wrong) == 1 else 'are'} damaged: "
                 f"{'; '.join(list(wrong.values())[:TOLD_FILES])}{more}",
-                meaning=f"Reads of their {sum(file.rows for file in files if file.path in wrong):,} rows fail with "
-                "history_gone; everything else goes on.",
+                meaning=f"Reads of {counted(sum(file.rows for file in files if file.path in wrong), 'row')} in there "
+                "fail with history_gone; everything else goes on.",
                 fix=f"put the files back from a backup of the warehouse, or {RESTORE}",
                 since=_since(list(wrong)),
             )

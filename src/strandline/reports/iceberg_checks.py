@@ -22,6 +22,7 @@ from strandline.model.ids import private_branch
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.model.tables import TableState
+from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look
 
 CATALOG = "strand"
@@ -245,7 +246,7 @@ def _strangers(look: Look, locations: Mapping[str, Location]) -> Iterator[Findin
         yield Finding(
             kind="unknown_table",
             about=strangers[0],
-            what=f"the Iceberg catalog has {len(strangers)} tables that the ledger does not know: "
+            what=f"the Iceberg catalog has {counted(len(strangers), 'table')} that the ledger does not know: "
             f"{', '.join(strangers[:5])}",
             meaning="Somebody made them there, or this ledger is older than its catalog. The lake does not read them.",
             fix="take one in with `strand adopt NAME SOURCE`, or leave it",

@@ -13,6 +13,7 @@ from strandline.ledger.owner import certainly_dead
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
 from strandline.model.tables import BatchRef, TableState
+from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look
 from strandline.views.tail import read_batches
 
@@ -165,8 +166,8 @@ def payloads(look: Look) -> Iterator[Finding]:
             yield Finding(
                 kind="payload_damaged",
                 about=ref.batch_id,
-                what=f"table {state.table.name}: batch {ref.batch_id} ({ref.rows:,} rows, seqs {ref.first_seq}.."
-                f"{ref.last_seq}) can't be read: {reason}",
+                what=f"table {state.table.name}: batch {ref.batch_id} ({counted(ref.rows, 'row')}, seqs "
+                f"{ref.first_seq}..{ref.last_seq}) can't be read: {reason}",
                 meaning="Reads leave these rows out, with a warning. The next flush sets the batch aside.",
                 fix="strand doctor --fix   (sets it aside; then `strand quarantine save` gives you its bytes)",
                 since=text_of(ref.at_us),
@@ -259,7 +260,7 @@ def set_aside(look: Look) -> Iterator[Finding]:
         yield Finding(
             kind="quarantined",
             about=batch["batch_id"],
-            what=f"batch {batch['batch_id']} of {batch['table']} ({batch['rows']:,} rows) is in quarantine: "
+            what=f"batch {batch['batch_id']} of {batch['table']} ({counted(batch['rows'], 'row')}) is in quarantine: "
             f"{batch['reason']}",
             meaning="These rows were acked and are in no table until somebody repairs them or gives them up.",
             fix=f"strand quarantine save {batch['batch_id']} FILE, repair FILE, "

@@ -24,6 +24,7 @@ from strandline.ledger.sinks import sink_by_id
 from strandline.model.ids import lease_of_stream
 from strandline.model.moments import span_of, text_of
 from strandline.model.tables import TableState
+from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.reports import ledger_checks
 from strandline.reports.findings import Look
@@ -55,7 +56,7 @@ def _payloads(look: Look) -> Iterator[str]:
     for state in look.states():
         for ref, reason in ledger_checks.unreadable(look, state):
             if batches.quarantine(look.lake.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason):
-                yield f"batch {ref.batch_id} of {state.table.name} set aside ({ref.rows:,} rows)"
+                yield f"batch {ref.batch_id} of {state.table.name} set aside ({counted(ref.rows, 'row')})"
 
 
 def _recovered(look: Look) -> Iterator[str]:
@@ -127,7 +128,7 @@ def _clock(look: Look) -> Iterator[str]:
 def _swept(look: Look) -> Iterator[str]:
     swept = sum(iter(lambda: batches.sweep(look.lake.ledger, grace_s=look.lake.config.maintenance.grace_s), 0))
     if swept:
-        yield f"{swept:,} batches deleted that were flushed long ago"
+        yield f"{counted(swept, 'batch', 'batches')} deleted that were flushed long ago"
 
 
 # -- refs --------------------------------------------------------------------------------------------------------------

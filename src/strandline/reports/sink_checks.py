@@ -16,6 +16,7 @@ from strandline.ledger.restores import last_restore, not_asked
 from strandline.ledger.sinks import list_sinks
 from strandline.model.moments import text_of
 from strandline.model.sinks import Sink, StreamState
+from strandline.model.wording import counted
 from strandline.reports.findings import Finding, Look
 from strandline.sinks.destination import Later, Park
 from strandline.sinks.following import GONE, refused_sections
@@ -89,7 +90,8 @@ def unasked(look: Look) -> Iterator[Finding]:
         yield Finding(
             kind="not_asked",
             about=sink,
-            what=f"sink {sink}: the destination of {count} streams has not been asked since the lake was restored",
+            what=f"sink {sink}: the destination of {counted(count, 'stream')} has not been asked since the lake "
+            "was restored",
             meaning="Nothing is sent there until it has said what it has; nothing is lost.",
             fix=f"see whether it is up, then: strand sink tick {sink}",
             severity="warning",
@@ -110,7 +112,8 @@ def waiting(look: Look) -> Iterator[Finding]:
             yield Finding(
                 kind="dead_letters",
                 about=f"{sink.name}:{state.stream.text()}",
-                what=f"sink {sink.name}: {dead:,} rows of {state.table}/{state.stream.partition} were refused",
+                what=f"sink {sink.name}: refused by its destination: {counted(dead, 'row')} of {state.table}/"
+                f"{state.stream.partition}",
                 meaning="The destination does not have them, and everything after them goes on.",
                 fix=f"strand sink dead {sink.name}   (shows them; then --replay or --discard)",
                 severity="warning",

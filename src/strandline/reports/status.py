@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from strandline.errors import StrandError
 from strandline.ledger.audit import read_audit
 from strandline.ledger.batches import list_quarantined
 from strandline.ledger.branches import Branch, list_branches, list_tags
+from strandline.ledger.clock import read_clock
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import JobRecord, read_jobs
 from strandline.ledger.ledger import MAIN, Connection
@@ -41,6 +43,8 @@ def status(lake: Lake) -> dict[str, Any]:
         recoveries = read_audit(conn, limit=LAST_RECOVERIES)
         following = sinks(conn)
         workers, asked, jobs = read_workers(conn), list_requests(conn), read_jobs(conn)
+        clock = read_clock(conn)
+    not_there = _not_there(lake)
     now_us = time.time_ns() // 1000
     one_host = lake.ledger.has_one_host
     return {
@@ -49,6 +53,8 @@ def status(lake: Lake) -> dict[str, Any]:
         "ledger": lake.config.ledger_shown,
         "warehouse": lake.config.warehouse,
         "displaced": None if lake.displaced is None else str(lake.displaced),
+        "not_there": None if not_there is None else not_there.message,
+        "clock_behind_s": round(clock.behind_s, 1) if clock.is_behind else None,
         "format": lake.ledger.format(),
         "tables": [_table(describe(view, name), view.state(name).tail, now_us) for name in view.tables],
         "branches": [_branch(one, tails, refuse, now_us) for one in branches],
@@ -63,6 +69,12 @@ def status(lake: Lake) -> dict[str, Any]:
         "failing_jobs": [job_entry(job) for job in jobs.values() if job.failures],
         "last_recoveries": [audit_entry(row, names) for row in recoveries],
     }
+
+
+def _not_there(lake: Lake) -> StrandError | None:
+    """What is wrong with a warehouse on a disk, such as one that is not mounted. A bucket may take long to answer."""
+    local = lake.displaced is None and lake.config.warehouse.startswith("file:")
+    return lake.context.fence.why_not_there() if local else None
 
 
 def _names(conn: Connection) -> dict[str, str]:

@@ -23,6 +23,7 @@ from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.values import shown
 from strandline.model.violations import Violation
+from strandline.model.wording import counted
 from strandline.views.view import Result, View
 
 
@@ -61,7 +62,7 @@ def lacking(view: View, state: TableState, column: str) -> list[Violation]:
     query = f"SELECT {_names(_key(state))} FROM {_table(state)} WHERE {quote_name(column)} IS NULL LIMIT {MAX_REPORTED}"
     name = state.table.name
     return [
-        Violation(name, shown_key(key), column, "required", shown(None), "has no value")
+        Violation(name, shown_key(key), column, "required", shown(None), "there is no value")
         for key in view.sql(query).rows()
     ]
 
@@ -141,7 +142,7 @@ def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:
 
 def _counted(target: TableState, rule: Cardinality, key: Sequence[Any], number: int) -> Violation:
     named = shown_key(key)
-    said = f"is referred to by {number} rows"
+    said = f"is referred to by {counted(number, 'row')}"
     return Violation(target.table.name, named, ", ".join(rule.columns), rule.text(), named, said)
 
 

@@ -28,6 +28,7 @@ from strandline.ledger.tables import dropped_by, not_shown, read_shown, read_sta
 from strandline.model.schema import Schema
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState, disjoint_runs
 from strandline.model.types import COMMIT, OURS, SEQ, Column
+from strandline.model.wording import counted
 from strandline.views.keeping import Keeper
 from strandline.views.past import Shown, read_past
 
@@ -563,8 +564,8 @@ def on_unreadable(state: TableState) -> Callable[[BatchRef, str], None]:
     def warn(ref: BatchRef, reason: str) -> None:
         refuse_unreadable(state, ref, reason)
         warnings.warn(
-            f"table {state.table.name!r}: batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}, {ref.rows} rows) "
-            f"was left out: {reason}. `strand doctor` says what to do.",
+            f"table {state.table.name!r}: batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}, "
+            f"{counted(ref.rows, 'row')}) was left out: {reason}. `strand doctor` says what to do.",
             UnreadableBatchWarning,
             stacklevel=2,
         )

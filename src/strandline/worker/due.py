@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from cronsim import CronSim
 
 from strandline.ledger.ledger import MAIN
+from strandline.model.wording import counted
 
 MAINTENANCE = ("retain", "fold", "compact", "expire", "sweep")
 
@@ -168,8 +169,8 @@ def _group(key: str) -> str:
 def _recovery(facts: Facts) -> list[Verdict]:
     if not facts.left and not facts.damaged:
         return []
-    said = [f"{facts.left} operations of dead processes are left"] if facts.left else []
-    said += [f"{facts.damaged} operations wait for files that are missing"] if facts.damaged else []
+    said = [f"left by dead processes: {counted(facts.left, 'operation')}"] if facts.left else []
+    said += [f"waiting for files that are missing: {counted(facts.damaged, 'operation')}"] if facts.damaged else []
     job = Job("recover", "lake", "; ".join(said))
     past = facts.past.get(job.key)
     # What is damaged is looked at again from time to time: the files may be back.

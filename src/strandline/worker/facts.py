@@ -19,6 +19,7 @@ from strandline.ledger.jobs import ABANDONED, JobRecord, read_jobs
 from strandline.ledger.tables import waiting_tails
 from strandline.model.maintenance import Need as TableNeed
 from strandline.model.sinks import Sink
+from strandline.model.wording import counted
 from strandline.operations.recovery import left_behind
 from strandline.reports.status import job_entry
 from strandline.sinks.settings import resolved
@@ -57,14 +58,14 @@ def read_needs(lake: Lake) -> list[Need]:
         grace_s = lake.config.maintenance.grace_s
         released = count_released(conn, grace_s=grace_s)
     if released:
-        found.append(Need("sweep", "lake", f"{released:,} batches are in Iceberg and past their grace"))
+        found.append(Need("sweep", "lake", f"in Iceberg and past their grace: {counted(released, 'batch', 'batches')}"))
     return found
 
 
 def _needs(one: TableNeed, name: str, rules: MaintenanceConfig) -> Iterator[Need]:
     """What is to be done to one table of a branch."""
     if one.old_rows:
-        yield Need("retain", name, f"{one.old_rows:,} rows are past its retention", one.old_rows)
+        yield Need("retain", name, f"past its retention: {counted(one.old_rows, 'row')}", one.old_rows)
     if one.unfolded_bytes and one.unfolded_bytes >= max(rules.fold_bytes, one.state_bytes * rules.fold_percent / 100):
         said = f"{one.unfolded_bytes:,} bytes of its log are not in its state, which has {one.state_bytes:,}"
         yield Need("fold", name, said, one.unfolded_bytes)
