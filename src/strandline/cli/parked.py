@@ -9,6 +9,7 @@ import typer
 from strandline.cli import output
 from strandline.cli.session import session_of
 from strandline.errors import Busy
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.sinks.continuing import Continued
@@ -59,11 +60,18 @@ def retry(
 
     def human() -> None:
         if accept_receiver:
-            output.say(f"{asked} streams ask the receiver at the next tick; one it knows nothing of begins anew.")
-        else:
-            output.say(f"{freed} parked deliveries will be tried again.")
+            verb = "asks" if asked == 1 else "ask"
+            output.say(
+                f"{counted(asked, 'stream')} {verb} the receiver at the next tick; "
+                "one that it knows nothing of begins anew."
+            )
+        elif freed:
+            output.say(f"{counted(freed, 'parked delivery', 'parked deliveries')} will be tried again.")
+        elif not take_over:
+            output.say("No delivery of it is parked.")
         if take_over:
-            output.say(f"{begun} streams begin anew, with every row.")
+            verb = "begins" if begun == 1 else "begin"
+            output.say(f"{counted(begun, 'stream')} {verb} anew, with every row.")
 
     document = {"sink": name, "retried": freed, "receiver_accepted": accept_receiver, "begun_anew": begun}
     session.emit(document, human)
@@ -119,6 +127,6 @@ def _print(done: list[Continued]) -> None:
             output.say(f"{where} goes on behind {one.since}, as epoch {one.epoch}, without what was removed.")
         else:
             which = "those that the destination lacks" if one.compared else "all of them; some may arrive twice"
-            output.say(f"{where}: of the {one.rows} rows in ({one.since}, {one.upto}] are sent: {which}.")
+            output.say(f"{where}: of {counted(one.rows, 'row')} in ({one.since}, {one.upto}] will be sent: {which}.")
     if not done:
         output.say("No stream of it is parked.")

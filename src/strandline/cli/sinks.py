@@ -10,6 +10,7 @@ from strandline.cli import output, parked
 from strandline.cli.params import Actor, Here, listed, who
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -61,8 +62,10 @@ def add(
     """Let a destination follow the lake's tables. Nothing is sent before the first tick.
 
     \b
-    Example: strand sink add archive --type blob --set uri=file:///var/archive --tables messages
-             strand sink add central --type forward --set url=http://central:8400 --set token_file=token
+    Example: strand sink add archive --type blob --tables messages \\
+                 --set uri=file:///var/archive
+             strand sink add central --type forward --set gateway=laptop \\
+                 --set url=http://central:8400 --set token_file=token
     """
     given: dict[str, object] = {**_settings(settings)}
     if tables:
@@ -186,7 +189,7 @@ def _show(sink: dict[str, Any]) -> None:
         return
     output.table(STREAM_HEADS, [_stream_row(stream) for stream in sink["streams"]])
     for stream in sink["streams"]:
-        _show_trouble(stream)
+        _show_trouble(sink["sink"], stream)
 
 
 STREAM_HEADS = [
@@ -209,7 +212,7 @@ def _stream_row(stream: dict[str, Any]) -> list[Any]:
     return [
         stream["table"],
         stream["partition"],
-        stream["epoch"],
+        stream["epoch"] or "",
         stream["watermark"],
         stream["head"],
         stream["lag"]["rows"],
@@ -221,15 +224,17 @@ def _stream_row(stream: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _show_trouble(stream: dict[str, Any]) -> None:
+def _show_trouble(sink: str, stream: dict[str, Any]) -> None:
     where = f"{stream['table']}/{stream['partition']}"
     open_ = stream["delivery"]
     if open_ is not None and open_["parked"]:
         output.say(f"{where} is PARKED at {open_['since']}..{open_['until']}: {output.cell(open_['parked'])}")
-        output.say("  `strand sink retry NAME` tries it again.")
+        output.say(f"  `strand sink retry {sink}` tries it again.")
     elif open_ is not None:
         said = f", last error: {output.cell(open_['last_error'])}" if open_["last_error"] else ""
-        output.say(f"{where}: {open_['since']}..{open_['until']} is open, {open_['attempts']} failed attempts{said}")
+        output.say(
+            f"{where}: {open_['since']}..{open_['until']} is open, {counted(open_['attempts'], 'failed attempt')}{said}"
+        )
     elif stream["last_error"]:
         output.say(f"{where}: last error {output.when(stream['last_error_at'])}: {output.cell(stream['last_error'])}")
 
@@ -243,6 +248,8 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
     from strandline.ledger.sinks import find_sink
     from strandline.sinks import instances
 
+    if not settings:
+        raise typer.BadParameter("give at least one --set KEY=VALUE", ctx=context)
     session = session_of(context)
     with session.open() as lake:
         with lake.ledger.read() as conn:
@@ -258,7 +265,9 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
     session.emit(document, lambda: output.say(f"Sink {name} has its new settings from the next unit on."))
 
 
-def rename(context: typer.Context, name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
+def rename(
+    context: typer.Context, name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
+) -> None:
     """Give a sink another name; its marks stay. One of strand.toml has its section renamed first.
 
     \b
@@ -368,7 +377,7 @@ def tick(
 
     session = session_of(context)
     with session.open() as lake:
-        lake.sinks()  # those of strand.toml are there from now on
+        has_sinks = bool(lake.sinks())  # those of strand.toml are there from now on
         with lake.ledger.read() as conn:
             refused = refused_sections(conn, config_file(lake.root, lake.ledger).read()) if names else {}
             for name in names or []:
@@ -377,7 +386,7 @@ def tick(
                 find_sink(conn, name)  # an unknown one is said before a worker is asked
         asked = {"names": names or [], "actor": who(actor), "take_over": take_over}
         done = [Ticked(**one) for one in session.carry_out(lake, "tick", asked, here=here)]
-    session.emit([_ticked(one) for one in done], lambda: _print_ticked(done))
+    session.emit([_ticked(one) for one in done], lambda: _print_ticked(done, has_sinks=has_sinks))
     _exit(done)
 
 
@@ -400,9 +409,9 @@ def _ticked(one: Ticked) -> dict[str, Any]:
     }
 
 
-def _print_ticked(done: list[Ticked]) -> None:
+def _print_ticked(done: list[Ticked], *, has_sinks: bool) -> None:
     if not done:
-        output.say("Nothing was due.")
+        output.say("Nothing was due." if has_sinks else "There are no sinks yet. `strand sink add` makes one.")
         return
     output.table(
         ["sink", "table", "partition", "since", "until", "rows", "bytes", "units", "withheld", "dead", "outcome"],
@@ -538,7 +547,14 @@ def dead(
         else:
             done = repair.discard(lake.ledger, sink, ids or [])
     heads = ["id", "seq", "outcome", "error"]
-    session.emit(done, lambda: output.table(heads, [[one[head] for head in heads] for one in done]))
+
+    def human() -> None:
+        if done:
+            output.table(heads, [["" if one[head] is None else one[head] for head in heads] for one in done])
+        else:
+            output.say("There are no dead letters.")
+
+    session.emit(done, human)
     if any(one["outcome"] == "refused" for one in done):
         raise typer.Exit(PARKED)
 

@@ -18,6 +18,7 @@ from strandline.ledger.restores import JUMP
 from strandline.ledger.sinks import pin_receiver
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Mark, Sink, Stream, StreamState
+from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import Destination
@@ -126,8 +127,8 @@ def _refuse_hole(own: Own, mark: Mark, past_hole: bool) -> None:
 def _refuse_repeats(done: Continued, yes: bool) -> None:
     if done.rows and not done.compared and not yes:
         raise BadRequest(
-            f"the destination can't say which rows it has: {done.rows} rows of {done.table}/{done.partition} in "
-            f"({done.since}, {done.upto}] will be sent, and may arrive twice",
+            f"the destination can't say which rows it has: {counted(done.rows, 'row')} of "
+            f"{done.table}/{done.partition} in ({done.since}, {done.upto}] will be sent, and may arrive twice",
             hint="Add --yes if that is what you want.",
             rows=done.rows,
         )

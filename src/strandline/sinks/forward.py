@@ -105,7 +105,10 @@ class Forward:
         """One question that needs the token and changes nothing."""
         answer = self._ask(Stream("probe", "probe", "probe"), "probe")
         if answer.status == 401:
-            raise Unauthorized(f"{self._settings['url']} does not accept the token", hint="Check token, token_env, …")
+            raise Unauthorized(
+                f"{self._settings['url']} does not accept the token, or there is none",
+                hint="The receiver makes one with `strand token create GATEWAY`; set token_file, token_env or token.",
+            )
         if answer.status == 403:
             raise Forbidden(
                 f"the token is not one for the gateway {self._gateway!r}",

@@ -79,6 +79,7 @@ def _own(
         lacking_upto=noted.lacking_upto if noted is not None else 0,
         backup_seq=restored.backup_seq if restored is not None and (turned or never) else None,
         receiver=sink.receiver,
+        sink=sink.name,
     )
 
 

@@ -39,7 +39,8 @@ class Own:
     person opened; 0 is none. Retention has removed rows up to `removed_upto`, and a person has said to go on without
     those up to `hole_upto`; rows up to `lacking_upto` are compared with the destination's. `backup_seq` is the backup's
     counter where a restore brought the mark back, or came after the sink was made and knows no mark. `receiver` is the
-    lake id that the sink has pinned; `generation` is this ledger's own.
+    lake id that the sink has pinned, and `sink` its name, for the commands that reasons name; `generation` is this
+    ledger's own.
     """
 
     start_seq: int
@@ -55,6 +56,7 @@ class Own:
     backup_seq: int | None = None
     receiver: str | None = None
     generation: str | None = None
+    sink: str = "NAME"
 
     @property
     def epoch(self) -> int:
@@ -127,20 +129,25 @@ def _stranger(own: Own, standing: Standing) -> Stuck | None:
         return Stuck(
             RECEIVER,
             f"the receiver is the lake {standing.lake}, and this sink delivers to {own.receiver}: another server "
-            "answers at this address, or the receiver was made anew. `strand sink retry` goes on when the right one is "
-            "back; `strand sink retry --accept-receiver` takes this one, and sends from the sink's start",
+            f"answers at this address, or the receiver was made anew. {_when_back(own)}",
         )
     if standing.missing is not None and own.has_delivered:
-        return Stuck(TABLE, f"{standing.missing}. `strand sink retry` goes on when the table is back")
+        return Stuck(TABLE, f"{standing.missing}. `strand sink retry {own.sink}` goes on when the table is back")
     unproven = standing.is_lake and (standing.lake is None or own.receiver is None)
     if standing.mark is None and own.has_delivered and unproven:
         return Stuck(
             RECEIVER,
             "the receiver knows nothing of this stream, and can't be told from another server: it was made anew, or "
-            "it is the wrong one. `strand sink retry` goes on when the right one is back; `strand sink retry "
-            "--accept-receiver` takes this one, and sends from the sink's start",
+            f"it is the wrong one. {_when_back(own)}",
         )
     return None
+
+
+def _when_back(own: Own) -> str:
+    return (
+        f"`strand sink retry {own.sink}` goes on when the right one is back; `strand sink retry {own.sink} "
+        "--accept-receiver` takes this one, and sends from the sink's start"
+    )
 
 
 def _after_restore(own: Own, standing: Standing, backup_seq: int, recompute: Recompute) -> Decision:
@@ -189,9 +196,9 @@ def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decisio
         return _ahead(own, theirs)
     is_whole = chunk is not None and chunk.since >= max(own.removed_upto, own.start_seq)
     if chunk is not None and is_whole and _contradicts(chunk, recompute(chunk.since, chunk.until)):
-        return _differs(chunk)
+        return _differs(own, chunk)
     if _passed_over(standing, own.start_seq, recompute):
-        return _unsent(theirs)
+        return _unsent(own, theirs)
     epoch = theirs.epoch if own.epoch == 0 else max(theirs.epoch, own.epoch) + 1
     return _begin(own, standing, Mark(epoch, max(theirs.seq, own.start_seq)))
 
@@ -220,7 +227,7 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
         if standing.reads_back:
             return _begin(own, standing, Mark(own.epoch + 1, own.start_seq))
         assert standing.chunk is not None
-        return _differs(standing.chunk)
+        return _differs(own, standing.chunk)
     lost = theirs.epoch < own.rewound_epoch <= own.acked_epoch
     note = (
         f"the destination went back to seq {theirs.seq} of epoch {theirs.epoch}, before the rewind that opened epoch "
@@ -234,11 +241,11 @@ def _compared(own: Own, mark: Mark, theirs: Mark, standing: Standing, recompute:
     chunk = standing.chunk
     if chunk is not None and chunk.until <= mark.seq:
         if own.chunk is not None and own.chunk != chunk:
-            return _differs(chunk)
+            return _differs(own, chunk)
     elif chunk is not None and (chunk.since < mark.seq or _contradicts(chunk, recompute(chunk.since, chunk.until))):
-        return _differs(chunk)
+        return _differs(own, chunk)
     if _passed_over(standing, mark.seq, recompute):
-        return _unsent(theirs)
+        return _unsent(own, theirs)
     return GoOn(theirs.seq, chunk)
 
 
@@ -291,8 +298,8 @@ def _back(own: Own, standing: Standing, mark: Mark, note: str | None = None) -> 
         return Stuck(
             HOLE,
             f"the destination wants rows behind seq {mark.seq}, and retention has removed some up to "
-            f"{own.removed_upto}: they can't be sent again. `strand sink continue --past-hole` sends those that are "
-            "left",
+            f"{own.removed_upto}: they can't be sent again. `strand sink continue {own.sink} --past-hole` sends "
+            "those that are left",
         )
     return _begin(own, standing, mark, note)
 
@@ -302,26 +309,26 @@ def _ahead(own: Own, theirs: Mark) -> Stuck:
     return Stuck(
         AHEAD,
         f"the destination has seqs up to {theirs.seq} in epoch {theirs.epoch}, and this lake delivered up to {ours}: "
-        "its ledger was put back from an older copy, and its rows would be taken for old ones. `strand sink continue` "
-        "sends those that the destination lacks",
+        "its ledger was put back from an older copy, and its rows would be taken for old ones. "
+        f"`strand sink continue {own.sink}` sends those that the destination lacks",
     )
 
 
-def _differs(chunk: SentChunk) -> Stuck:
+def _differs(own: Own, chunk: SentChunk) -> Stuck:
     return Stuck(
         DIFFERS,
         f"the destination has other rows in ({chunk.since}, {chunk.until}] than this lake: the ledger of one of them "
-        "was put back from an older copy, and rows would be taken for old ones. `strand sink continue` sends those "
-        "that the destination lacks",
+        "was put back from an older copy, and rows would be taken for old ones. "
+        f"`strand sink continue {own.sink}` sends those that the destination lacks",
     )
 
 
-def _unsent(theirs: Mark) -> Stuck:
+def _unsent(own: Own, theirs: Mark) -> Stuck:
     return Stuck(
         DIFFERS,
         f"the destination has come to seq {theirs.seq} without rows that this lake has before it: the ledger of one of "
-        "them was put back from an older copy, and rows would be taken for old ones. `strand sink continue` sends "
-        "those that the destination lacks",
+        "them was put back from an older copy, and rows would be taken for old ones. "
+        f"`strand sink continue {own.sink}` sends those that the destination lacks",
     )
 
 

@@ -238,7 +238,7 @@ class Ticker:
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
-            return self._park(hold, turn, delivery, str(error))
+            return self._park(hold, turn, delivery, _reason(error))
         except Exception as error:
             return self._later(hold, turn, delivery, error)
 
@@ -358,6 +358,12 @@ class Ticker:
         log.warning("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
         turn.ticked.outcome, turn.ticked.error = "parked", reason
         return False
+
+
+def _reason(error: Exception) -> str:
+    """Why a delivery is parked, with what to do about it."""
+    hint = error.hint if isinstance(error, StrandError) else ""
+    return f"{error}. {hint}" if hint else str(error)
 
 
 def _held(sink: Sink) -> bool:
