@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.cli import output
 from strandline.lake import Lake
 from strandline.model.wording import counted, judged
 from tests.cli.conftest import Strand, call, lines
@@ -181,3 +182,19 @@ def test_help_fits_80_columns(strand: Strand, monkeypatch: pytest.MonkeyPatch) -
         shown = strand(*arguments, "--help").out
         assert [line for line in shown.splitlines() if len(line) > 80] == []
         assert "below" not in shown.replace("below DIR", "")
+    for group in ([], ["sink"], ["table"], ["branch"], ["schema"], ["quarantine"], ["token"], ["worker"], ["service"]):
+        listed = strand(*group, "--help").out.partition("Commands:")[2]
+        assert [line for line in listed.splitlines() if line.endswith("...")] == [], "a command's text is cut off"
+
+
+def test_a_table_fits_the_terminal_and_breaks_no_word() -> None:
+    """Columns give way where they have several words; only a word that is very long is broken."""
+    heads = ["sink", "lag rows", "dead letters", "last tick"]
+    lines = [heads, ["central", "0", "0", "2026-11-18 04:54:36Z"]]
+    assert output._widths(lines, 80) == [7, 8, 12, 20]
+    narrow = output._widths(lines, 36)
+    assert sum(narrow) + 2 * 3 <= 36
+    assert narrow[0] == 7 and narrow[3] >= len("2026-11-18")
+    long = output._widths([["a", "b"], ["x" * 200, "some words"]], 80)
+    assert sum(long) + 2 <= 80 and long[1] == len("some words")
+    assert output._widths([["a", "b"]], 1) == [1, 1]

@@ -24,10 +24,10 @@ NEEDS_A_PERSON = 6
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    app.command("backup")(backup)
-    app.command("restore")(restore)
-    app.command("clone")(clone)
-    app.command("relocate")(relocate)
+    app.command("backup", short_help="Back the lake up while everything runs.")(backup)
+    app.command("restore", short_help="Put a backup in the place of a lost lake.")(restore)
+    app.command("clone", short_help="Make a lake of its own out of a lake or a backup.")(clone)
+    app.command("relocate", short_help="Make a lake that was moved at home in its new place.")(relocate)
 
 
 def backup(

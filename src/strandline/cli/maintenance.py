@@ -26,8 +26,12 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    for command in (compact, fold, retain, expire, sweep, purge):
-        app.command(command.__name__)(command)
+    app.command("compact")(compact)
+    app.command("fold", short_help="Bring the states of keyed tables up to date; no row changes.")(fold)
+    app.command("retain")(retain)
+    app.command("expire", short_help="Remove snapshots that nobody needs any more.")(expire)
+    app.command("sweep", short_help="Remove what crashes left, and what is past its grace.")(sweep)
+    app.command("purge", short_help="Remove rows for good, wherever they are.")(purge)
 
 
 def compact(

@@ -21,6 +21,10 @@ import orjson
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+GAP = 2
+"""Between two columns of a table."""
+LONG = 30
+"""A longer word is broken, rather than that others have no room beside it."""
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -179,9 +183,36 @@ def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], titl
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name, is_number in zip(columns, right, strict=True):
-        shown.add_column(Text(_printable(name)), justify="right" if is_number else "left", overflow="fold")
+    console = Console(highlight=False)
+    heads = [_printable(name) for name in columns]
+    widths = _widths([heads, *rows], console.width)
+    shown = Table(
+        title=title or None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for head, is_number, width in zip(heads, right, widths, strict=True):
+        shown.add_column(Text(head), justify="right" if is_number else "left", overflow="fold", width=width)
     for row in rows:
         shown.add_row(*map(Text, row))
-    Console(highlight=False).print(shown)
+    console.print(shown)
+
+
+def _widths(lines: list[list[str]], room: int) -> list[int]:
+    """How wide each column is, so that all of them fit: words stay whole, but for the longest if there is no room."""
+    columns = list(zip(*lines, strict=True))
+    wanted = [max(1, *map(len, column)) for column in columns]
+    words = [[word for text in column for word in text.split()] for column in columns]
+    longest = [min(LONG, max(map(len, column), default=1)) for column in words]
+    left = room - GAP * (len(columns) - 1)
+    most = max(longest)
+    while most > 1 and sum(min(width, most) for width in longest) > left:
+        most -= 1
+    widths = [min(width, most) for width in longest]
+    while sum(widths) < left and widths != wanted:
+        narrow = min((place for place, width in enumerate(widths) if width < wanted[place]), key=widths.__getitem__)
+        widths[narrow] += 1
+    return widths

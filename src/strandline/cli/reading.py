@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     app.command("sql")(sql)
     app.command("tail")(tail)
-    app.command("export")(export)
+    app.command("export", short_help="Write rows as JSON lines or Arrow.")(export)
 
 
 def sql(

@@ -25,8 +25,8 @@ Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of co
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     group = typer.Typer(help="Look at schemas, and change them.", no_args_is_help=True, rich_markup_mode=None)
-    group.command("plan")(plan)
-    group.command("apply")(apply)
+    group.command("plan", short_help="Say what would have to be done; nothing is changed.")(plan)
+    group.command("apply", short_help="Make the schemas what a file says, as one commit.")(apply)
     group.command("show")(show)
     app.add_typer(group, name="schema")
 

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
     """Put this command into the tree."""
     group = typer.Typer(help="Keep a lake running on this machine.", no_args_is_help=True, rich_markup_mode=None)
     group.callback()(lambda: None)
-    group.command("print")(print_)
+    group.command("print", short_help="Print what systemd or launchd needs to keep a lake running.")(print_)
     app.add_typer(group, name="service")
 
 

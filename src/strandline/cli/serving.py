@@ -13,7 +13,7 @@ from strandline.cli.supervised import end_with_parent, tell_ready
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    app.command("serve")(serve)
+    app.command("serve", short_help="Take rows over HTTP, and what other lakes forward.")(serve)
     group = typer.Typer(help="Say who may write over HTTP.", no_args_is_help=True, rich_markup_mode=None)
     group.command("create")(create)
     group.command("list")(list_)

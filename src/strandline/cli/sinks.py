@@ -31,18 +31,18 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Deliver rows elsewhere, once each.", no_args_is_help=True, rich_markup_mode=None)
     group.command("add")(add)
     group.command("list")(list_)
-    group.command("show")(show)
+    group.command("show", short_help="One sink: its settings, and how far each stream is.")(show)
     group.command("set")(set_)
     group.command("rename")(rename)
     group.command("pause")(pause)
     group.command("resume")(resume)
     group.command("remove")(remove)
     group.command("tick")(tick)
-    group.command("preview")(preview)
-    group.command("retry")(parked.retry)
-    group.command("continue")(parked.continue_)
-    group.command("rewind")(rewind)
-    group.command("dead")(dead)
+    group.command("preview", short_help="What the next tick would send; nothing is sent.")(preview)
+    group.command("retry", short_help="Let parked deliveries be tried again.")(parked.retry)
+    group.command("continue", short_help="Let a stream go on after one side was put back.")(parked.continue_)
+    group.command("rewind", short_help="Send rows again, in a new epoch.")(rewind)
+    group.command("dead", short_help="Rows that the destination refused: list, replay, discard.")(dead)
     app.add_typer(group, name="sink")
 
 
@@ -201,7 +201,7 @@ STREAM_HEADS = [
     "lag rows",
     "lag age",
     "rows",
-    "bytes",
+    "size",
     "units",
     "dead",
 ]

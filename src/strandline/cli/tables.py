@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make tables, list them, look at one.", no_args_is_help=True, rich_markup_mode=None)
     group.command("create")(create)
     group.command("list")(list_)
-    group.command("show")(show)
+    group.command("show", short_help="Show a table: its columns, sizes, settings and snapshots.")(show)
     group.command("set")(set_)
     app.add_typer(group, name="table")
 

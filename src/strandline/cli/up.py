@@ -39,7 +39,7 @@ HOPELESS = (2, 3, 6)
 
 def register(app: typer.Typer) -> None:
     """Put this command into the tree."""
-    app.command("up")(up)
+    app.command("up", short_help="Run a server and a worker, and start again whichever ends.")(up)
 
 
 def up(

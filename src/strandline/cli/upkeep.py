@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Batches whose bytes were damaged, set aside.", no_args_is_help=True, rich_markup_mode=None
     )
-    group.command("list")(quarantine_list)
+    group.command("list", short_help="List the batches that were set aside.")(quarantine_list)
     group.command("save")(quarantine_save)
     group.command("restore")(quarantine_restore)
     group.command("discard")(quarantine_discard)

@@ -28,18 +28,18 @@ VALUE_CHARS = 40
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     group = typer.Typer(help="Make, list, rename and delete branches.", no_args_is_help=True, rich_markup_mode=None)
-    group.command("create")(create)
+    group.command("create", short_help="Make a branch, at a newest or at an older commit.")(create)
     group.command("list")(list_)
     group.command("rename")(rename)
     group.command("delete")(delete)
-    group.command("protect")(protect)
+    group.command("protect", short_help="Let a branch change by merges alone.")(protect)
     app.add_typer(group, name="branch")
     app.command("log")(log)
-    app.command("show")(show)
-    app.command("tag")(tag)
-    app.command("merge")(merge)
-    app.command("diff")(diff)
-    app.command("changes")(changes)
+    app.command("show", short_help="One commit: who made it, when, and how many rows it wrote.")(show)
+    app.command("tag", short_help="Give a commit a name; list the names, or delete one.")(tag)
+    app.command("merge", short_help="Bring what a branch changed into another one.")(merge)
+    app.command("diff", short_help="The rows of keyed tables that differ between two points.")(diff)
+    app.command("changes", short_help="What commits changed in a keyed table, row by row.")(changes)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch's name, as in git.")]

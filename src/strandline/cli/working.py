@@ -25,8 +25,8 @@ def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     group.callback()(worker)
-    group.command("retry")(retry)
-    app.add_typer(group, name="worker")
+    group.command("retry", short_help="Let jobs that failed run again at once.")(retry)
+    app.add_typer(group, name="worker", short_help="Do what is due: flushes, ticks, maintenance, recovery.")
 
 
 def worker(
