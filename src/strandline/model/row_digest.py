@@ -123,7 +123,7 @@ def _is_cut(value: Any, stored: Any) -> bool:
     """Whether a number is what a column of 32 bits, which was widened since, had kept of this one."""
     if not isinstance(value, float) or not isinstance(stored, float):
         return False
-    return pa.array([value]).cast(pa.float32(), safe=False)[0].as_py() == stored
+    return bool(pa.array([value]).cast(pa.float32(), safe=False)[0].as_py() == stored)
 
 
 def _canonical(batch: pa.RecordBatch, without: Collection[str]) -> pa.LargeBinaryArray:
