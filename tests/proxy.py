@@ -6,11 +6,12 @@ It passes on everything else as it is, and keeps what it saw. It runs in the tes
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -73,6 +74,8 @@ class Proxy:
         self.seen: list[Seen] = []
         self.keeps = True
         """Whether it remembers what it saw; for hours of it there is no room."""
+        self.older = False
+        """Whether the receiver seems to be of format 1: what that took and told passes, and nothing else."""
         self._posts = 0
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -122,6 +125,26 @@ def proxy_before(url: str) -> Iterator[Proxy]:
         proxy.close()
 
 
+_HEADERS_OF_1 = ("lake", "sink", "stream", "epoch", "since", "until", "rows", "batch-id", "open", "dead", "key")
+_FIELDS_OF_1 = ("stored", "mark", "epoch", "error")
+
+
+def _as_taken_by_an_older_one(headers: Mapping[str, str]) -> Mapping[str, str]:
+    known = {f"strand-{name}" for name in _HEADERS_OF_1}
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.lower().startswith("strand-") or name.lower() in known
+    }
+
+
+def _as_told_by_an_older_one(answered: bytes) -> bytes:
+    told = {name: value for name, value in json.loads(answered).items() if name in _FIELDS_OF_1}
+    if isinstance(told.get("error"), dict):
+        told["error"]["detail"] = {name: value for name, value in told["error"]["detail"].items() if name != "lake"}
+    return json.dumps(told).encode()
+
+
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
         """A sender that was killed in the middle is no news here."""
@@ -158,7 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
+        if self.proxy.older:
+            asked = replace(asked, headers=_as_taken_by_an_older_one(asked.headers))
         status, headers, answered = self._upstream(asked)
+        if self.proxy.older:
+            answered = _as_told_by_an_older_one(answered)
         if hurt.kind == "drop":
             self._note(asked, None)
             self.close_connection = True

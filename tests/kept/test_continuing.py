@@ -75,7 +75,9 @@ def test_what_was_being_delivered_arrives_once_and_what_was_parked_stays_so(unpa
         parked = [entry for entry in before["streams"]["open"] if entry[2]]
         lake.tick()
         assert [list(row) for row in in_ledger(lake, OPEN)] == parked == after["streams"]["open"]
-        assert [list(row) for row in in_ledger(lake, MARKS)] == after["streams"]["marks"]
+        compared = ["central", '["codex"]']  # the receiver has some of this unit, and no digest: in an epoch of its own
+        marks = [[*mark[:2], mark[2] + (mark[:2] == compared), *mark[3:]] for mark in after["streams"]["marks"]]
+        assert [list(row) for row in in_ledger(lake, MARKS)] == marks
         stored = objects(kept.folder)
         assert {path: stored[path] for path in before["blobs"]} == before["blobs"], "a unit was written differently"
         assert stored.keys() == after["blobs"].keys()

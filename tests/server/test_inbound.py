@@ -129,6 +129,19 @@ def test_f72_a_schema_that_changed_on_either_side_makes_no_other_row(lake: Lake,
     assert answer.json()["stored"] == 2, "the row that was not here, and the one that says something else"
 
 
+def test_f72_a_sender_that_tells_no_digest_is_stopped_where_its_rows_are_others(lake: Lake, server: Running) -> None:
+    """A chunk over the mark has another row below it; the same one, and one that is gone here, are passed over."""
+    sender = Sender()
+    server.send(sender, 0, 4, [1, 2, 4], opens=True)
+    assert counts(server.send(sender, 2, 5)) == {"stored": 1, "mark": 5, "epoch": 1}
+    body = ndjson([*rows([4]), {**rows([5])[0], "_at": "2026-02-01T00:00:00Z"}, *rows([6])])
+    stopped = error(server.post(sender.chunk(3, 6, body, 3), body))
+    assert (stopped["detail"]["kind"], stopped["detail"]["actual"]) == ("differs", 5)
+    assert "strand sink retry" in stopped["hint"]
+    assert counts(server.mark(sender)) == {"mark": 5, "epoch": 1}
+    assert [seq for _, seq in origin(lake)] == [1, 2, 4, 5]
+
+
 def test_f75_a_replay_of_a_row_that_is_here_stores_nothing(lake: Lake, server: Running) -> None:
     """The letter's range was stored with its row, because both sides went back; the replay is counted all the same."""
     sender = Sender()

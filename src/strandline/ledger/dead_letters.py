@@ -175,6 +175,12 @@ def agree_on_replayed(txn: Txn, sink_id: str, stream: Stream, stored: Collection
     return len(lost), len(known)
 
 
+def reopen_replayed(txn: Txn, sink_id: str, stream: Stream) -> None:
+    """Open the letters again that were replayed, because the destination may have lost them."""
+    replayed = (*_of(sink_id, stream), db.dead_letters.c.state == REPLAYED)
+    txn.conn.execute(update(db.dead_letters).where(*replayed).values(state=OPEN))
+
+
 def _of(sink_id: str, stream: Stream) -> list[Any]:
     letter = db.dead_letters.c
     return [

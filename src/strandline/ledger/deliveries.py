@@ -252,6 +252,15 @@ def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -
     assert moved.rowcount == 1, f"delivery {delivery.delivery_id} does not begin where its watermark is"
 
 
+def set_settings(txn: Txn, hold: Hold, delivery: Delivery, settings: Mapping[str, Any]) -> None:
+    """Change what a delivery was opened under, as far as it says nothing about its rows."""
+    hold.check(txn)
+    text = orjson.dumps(dict(settings)).decode()
+    where = db.deliveries.c.delivery_id == delivery.delivery_id
+    if txn.conn.execute(update(db.deliveries).where(where).values(settings=text)).rowcount != 1:
+        raise _cancelled(delivery)
+
+
 def note_failure(
     txn: Txn, hold: Hold, delivery: Delivery, *, error: str, attempts: int, wait_s: float, parked: bool
 ) -> Delivery:

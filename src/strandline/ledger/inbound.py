@@ -30,6 +30,7 @@ from strandline.model.inbound import (
     InboundMark,
     Received,
     Source,
+    another_row,
     check_keeps_versions,
     check_receiver,
     decide,
@@ -85,6 +86,7 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch, chunk=mark.chunk)
         check_keeps_versions(chunk, state.table, state.schema)
+        _check_same(chunk, mark, rows, held)
         intake = Intake(ledger, state.table)
         batch = _lacking(_validated(state, rows, gateway, verdict.above), chunk, replayed, held)
         batches = tuple(encode_batch(intake.take(batch), state.table))
@@ -124,6 +126,26 @@ def _is_repeated(chunk: Chunk, replayed: Letters) -> bool:
     if chunk.digest is None or letter.digest is None:  # of a sender of an older version: nothing is known of its row
         return chunk.epoch == letter.epoch
     return chunk.digest == letter.digest
+
+
+def _check_same(chunk: Chunk, mark: InboundMark | None, rows: ChunkRows, held: Held) -> None:
+    """Conflict when a chunk that reaches over the mark has another row below it than is here under that seq.
+
+    A sender that tells digests has compared before it sends. One of an older version may have had its ledger put back
+    by hand: its new rows have old seqs, and those up to the mark would be left out in silence. The time of the append
+    tells rows apart, whatever was done to their columns since.
+    """
+    if mark is None or chunk.dead is not None or chunk.digest is not None:
+        return
+    if chunk.epoch != mark.epoch or chunk.since >= mark.seq:
+        return
+    there: dict[int, set[Any]] = {}
+    shown = held(chunk.since, mark.seq)
+    for seq, at in zip(shown.column(ORIGIN_SEQ).to_pylist(), shown.column(ORIGIN_AT).to_pylist(), strict=True):
+        there.setdefault(seq, set()).add(at)
+    for seq, at in zip(rows.stamps.column("seq").to_pylist(), rows.stamps.column("at").to_pylist(), strict=True):
+        if at is not None and seq in there and not there[seq] & {at, None}:
+            raise another_row(seq, mark)
 
 
 def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> pa.RecordBatch:

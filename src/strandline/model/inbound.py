@@ -317,6 +317,18 @@ def check_owner(mark: InboundMark, gateway: str) -> None:
         )
 
 
+def another_row(seq: int, mark: InboundMark) -> Conflict:
+    """The error for a row below the mark that is here as another one."""
+    return Conflict(
+        f"this stream is at {mark.seq}, and has another row under the seq {seq} than this chunk",
+        kind="differs",
+        hint="The sender's ledger was put back from an older copy. Upgrade the sender, then `strand sink retry` there: "
+        "it sends what is lacking here.",
+        expected=mark.seq,
+        actual=seq,
+    )
+
+
 def _gap(chunk: Chunk, mark: InboundMark | None) -> Conflict:
     known = None if mark is None else mark.seq
     said = "nothing of this stream is here yet" if mark is None else f"this stream is at {mark.seq}"

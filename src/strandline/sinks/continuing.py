@@ -108,7 +108,7 @@ def _continue(
         else:
             rows = count_rows(ctx, sink, stream, state.table, mark.seq, theirs)
             done = replace(done, rows=rows, compared=compared)
-            _refuse_repeats(done, yes)
+            _refuse_repeats(done, yes, is_lake=seen.standing.is_lake)
         _open(ctx, hold, sink, stream, seen, mark, done)
     return done
 
@@ -124,12 +124,13 @@ def _refuse_hole(own: Own, mark: Mark, past_hole: bool) -> None:
         )
 
 
-def _refuse_repeats(done: Continued, yes: bool) -> None:
+def _refuse_repeats(done: Continued, yes: bool, *, is_lake: bool) -> None:
+    upgrade = "The receiver is of an older version: once it is upgraded, only those are sent that it lacks. "
     if done.rows and not done.compared and not yes:
         raise BadRequest(
             f"the destination can't say which rows it has: {counted(done.rows, 'row')} of "
             f"{done.table}/{done.partition} in ({done.since}, {done.upto}] will be sent, and may arrive twice",
-            hint="Add --yes if that is what you want.",
+            hint=f"{upgrade if is_lake else ''}Add --yes if that is what you want.",
             rows=done.rows,
         )
 

@@ -17,7 +17,14 @@ from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, HistoryGone, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
-from strandline.ledger.dead_letters import agree_on_replayed, buried_seqs, close_letters, dead_seqs, replayed_seqs
+from strandline.ledger.dead_letters import (
+    agree_on_replayed,
+    buried_seqs,
+    close_letters,
+    dead_seqs,
+    reopen_replayed,
+    replayed_seqs,
+)
 from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Connection, Txn
 from strandline.ledger.restores import JUMP, last_restore
@@ -28,7 +35,7 @@ from strandline.model.sinks import Delivery, Mark, Noted, Replayed, Sink, Standi
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
-from strandline.sinks.reading import INBOUND, Plan, check_routing, read_unit
+from strandline.sinks.reading import INBOUND, UNASKED, Plan, check_routing, read_unit
 from strandline.sinks.resuming import Begin, Decision, Own, Recompute, Stuck, decide
 from strandline.sinks.settings import resolved
 
@@ -70,7 +77,7 @@ def _own(
         start_seq=sink.start_seq,
         last_seq=ctx.ledger.last_seq(conn),
         mark=Mark(abs(noted.mark.epoch), noted.mark.seq) if noted is not None and known else None,
-        end=None if delivery is None else delivery.until,
+        end=None if delivery is None else (delivery.since if delivery.settings.get(UNASKED) else delivery.until),
         acked_epoch=noted.acked_epoch if noted is not None else 0,
         rewound_epoch=noted.rewound_epoch if noted is not None else 0,
         chunk=noted.chunk if noted is not None else None,
@@ -141,6 +148,19 @@ def count_rows(ctx: Context, sink: Sink, stream: Stream, name: str, since: int, 
     return sum(piece.rows.num_rows for piece in read_range(unit.rows))
 
 
+def is_unproven(sink: Sink, noted: Noted | None) -> bool:
+    """Whether the mark of a stream's destination may come without the digest of its last rows.
+
+    A receiver of an older version tells none, and one that got its last rows from a sender of an older version has
+    none. There, only a unit that was sent before may be found at the destination: a mark inside one that is new is that
+    of other rows, under the same seqs, from before this ledger was put back.
+    """
+    if sink.type != "forward":
+        return False
+    began = noted is not None and noted.chunk is None and noted.mark.seq > sink.start_seq
+    return sink.receiver is None or began
+
+
 def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
     """A delivery that is written down nowhere yet."""
     return Delivery(
@@ -180,6 +200,8 @@ def begin(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
         deliveries.begin_at(txn, hold, sink.sink_id, stream, decision.mark, chunk=decision.chunk,
                             acked_epoch=acked_epoch, lacking_upto=decision.lacking_upto)  # fmt: skip
         close_letters(txn, sink.sink_id, stream, after=decision.mark.seq, lost=True)
+        if _may_lack_letters(seen):
+            reopen_replayed(txn, sink.sink_id, stream)
         fail("mark.before_commit")
 
     ctx.ledger.run(work)
@@ -188,6 +210,17 @@ def begin(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
     tell("begins", sink=sink.name, stream=stream.text(), epoch=decision.mark.epoch, mark=decision.mark.seq)
     if decision.note is not None:
         log.warning("a rewind was lost", sink=sink.name, stream=stream.text(), note=decision.note)
+
+
+def _may_lack_letters(seen: Whereabouts) -> bool:
+    """Whether a receiver went back that does not say which replayed letters it has: one of an older version.
+
+    All of them are open again. It keeps those that it has stored, and stores none a second time.
+    """
+    own, theirs = seen.own, seen.standing.mark
+    if not seen.standing.is_lake or seen.standing.replayed is not None or own.mark is None:
+        return False
+    return theirs is None or theirs.seq < own.mark.seq or theirs.epoch < own.acked_epoch
 
 
 def settle(

@@ -29,6 +29,8 @@ from strandline.views.view import stored_columns
 
 INBOUND = "inbound"
 """Among a delivery's settings: whether its table had the columns of forwarded rows when it was opened."""
+UNASKED = "unasked"
+"""Among a delivery's settings: its destination has yet to be asked where it is, so it can have nothing of the unit."""
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,8 @@ def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decisio
         return Begin(Mark(own.epoch + 1, own.start_seq))
     if theirs.seq > own.last_seq:
         return _ahead(own, theirs)
+    if standing.is_lake and standing.sender is None and chunk is None and own.epoch == 0:
+        return _unknown(own, standing, theirs)
     is_whole = chunk is not None and chunk.since >= max(own.removed_upto, own.start_seq)
     if chunk is not None and is_whole and _contradicts(chunk, recompute(chunk.since, chunk.until)):
         return _differs(own, chunk)
@@ -201,6 +203,18 @@ def _without_mark(own: Own, standing: Standing, recompute: Recompute) -> Decisio
         return _unsent(own, theirs)
     epoch = theirs.epoch if own.epoch == 0 else max(theirs.epoch, own.epoch) + 1
     return _begin(own, standing, Mark(epoch, max(theirs.seq, own.start_seq)))
+
+
+def _unknown(own: Own, standing: Standing, theirs: Mark) -> Begin | Stuck:
+    """A receiver has our stream, nothing says which rows, and this ledger has never sent any of it."""
+    if standing.reads_back:
+        return _begin(own, standing, Mark(theirs.epoch + 1, own.start_seq))
+    return Stuck(
+        AHEAD,
+        f"the receiver has seqs up to {theirs.seq} of this stream, and this lake has sent none: its ledger was put "
+        "back from an older copy, and the receiver is of an older version that can't say which rows it has. "
+        f"`strand sink continue {own.sink}` sends all of them; once the receiver is upgraded, those that it lacks",
+    )
 
 
 def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -> Decision:
@@ -239,6 +253,9 @@ def _with_mark(own: Own, mark: Mark, standing: Standing, recompute: Recompute) -
 def _compared(own: Own, mark: Mark, theirs: Mark, standing: Standing, recompute: Recompute) -> Decision:
     """Both have come equally far, or the destination further within the open delivery: do they mean the same rows?"""
     chunk = standing.chunk
+    if chunk is None and standing.is_lake and standing.reads_back and standing.sender is None and theirs.seq > mark.seq:
+        # An older version has sent some of the unit, and may have had its ledger put back before: they are compared.
+        return _begin(own, standing, Mark(own.epoch + 1, mark.seq))
     if chunk is not None and chunk.until <= mark.seq:
         if own.chunk is not None and own.chunk != chunk:
             return _differs(own, chunk)

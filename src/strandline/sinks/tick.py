@@ -32,8 +32,8 @@ from strandline.operations.context import Context
 from strandline.operations.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
-from strandline.sinks.marks import begin, draft, first_mark, look_at, settle
-from strandline.sinks.reading import INBOUND, check_routing, plan_unit, read_unit
+from strandline.sinks.marks import begin, draft, first_mark, is_unproven, look_at, settle
+from strandline.sinks.reading import INBOUND, UNASKED, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Begin, GoOn, Stuck
 from strandline.sinks.settings import BRANCH_GONE, resolved
 from strandline.spans import span
@@ -197,11 +197,13 @@ class Ticker:
             (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
             plan = plan_unit(conn, table, state, mark, settings)
+            noted = deliveries.read_noted(conn, sink.sink_id, stream)
+            unproven = is_unproven(sink_by_id(conn, sink.sink_id) or sink, noted)
         if plan is None:
             return None
+        opened = {**settings, INBOUND: table.table.inbound, **({UNASKED: True} if unproven else {})}
         try:
-            kept = {**settings, INBOUND: table.table.inbound}
-            delivery = self._open(hold, draft(sink, stream, state.table, mark, plan, kept))
+            delivery = self._open(hold, draft(sink, stream, state.table, mark, plan, opened))
         except HistoryGone:  # what was planned was superseded and has expired, all between the two transactions
             return self._delivery(hold, stream)
         fail("deliver.after_open")
@@ -275,9 +277,16 @@ class Ticker:
                 settle(self.ctx, hold, self.sink, self.destination, stream, delivery.table, seen)
                 return True
             case GoOn() as going_on:
+                self._note_asked(hold, delivery)
                 settle(self.ctx, hold, self.sink, self.destination, stream, delivery.table, seen)
                 turn.agreed = (delivery.delivery_id, going_on)
                 return going_on
+
+    def _note_asked(self, hold: Hold, delivery: Delivery) -> None:
+        """Before anything of a unit is sent: from here on the destination may have some of it."""
+        if delivery.settings.get(UNASKED):
+            asked = {name: value for name, value in delivery.settings.items() if name != UNASKED}
+            self.ctx.ledger.run(lambda txn: deliveries.set_settings(txn, hold, delivery, asked))
 
     def _again(self, hold: Hold, turn: _Turn, delivery: Delivery, why: str) -> bool:
         """Look at the stream anew, unless its destination's mark keeps moving."""
