@@ -10,6 +10,8 @@ KEY_LENGTH = 500
 def checked_actor(actor: str, key: str | None) -> str:
     """Who appends; neither it nor the call's key may hold what can't be printed."""
     actor = actor or default_actor()
+    if key == "":
+        raise BadRequest("the idempotency key is empty", hint="Name one, or leave it out.")
     for text in (actor, key or ""):
         if len(text) > KEY_LENGTH:
             raise BadRequest(

@@ -25,7 +25,8 @@ from strandline.config import FILE_NAME, PASSWORD_FILE
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
 from strandline.engines.storage import open_uri
-from strandline.errors import Conflict, Damaged, Environment, StrandError
+from strandline.engines.warehouse import canonical
+from strandline.errors import BadRequest, Conflict, Damaged, Environment, StrandError
 from strandline.failpoints import fail
 from strandline.lake import Lake
 from strandline.ledger import holds
@@ -68,6 +69,8 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False,
             expected=None,
             actual=str(to),
         )
+    if f"file://{to}".startswith(f"{canonical(lake.config.warehouse)}/"):
+        raise BadRequest(f"{to} is inside the lake's own warehouse", hint="A sweep could remove it: name another.")
     backup_id = new_id()
     try:
         partial = begin(to, "partial", lake.context.owner)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -423,6 +423,20 @@ def write_default(
     partial.write_text(_default_file(shown, warehouse, store or Store()), encoding="utf-8")
     partial.replace(file)
     return file
+
+
+def without_sinks(text: str, kept: Collection[str]) -> str:
+    """A config whose sections of other sinks than these are comments."""
+    lines, is_out = [], False
+    for line in text.splitlines():
+        if re.match(r"\s*\[[^\[\]]+\]\s*(#.*)?$", line):
+            ((section, below),) = tomllib.loads(line).items()
+            is_out = section == "sinks" and not set(below).issubset(kept)
+            lines += (
+                ["# Left out of a clone: this sink had not begun. Without the #, it begins here."] if is_out else []
+            )
+        lines.append(f"# {line}" if is_out and line.strip() else line)
+    return "\n".join(lines) + "\n"
 
 
 def put_password_away(root: Path, url: str) -> str:

@@ -56,6 +56,7 @@ from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.moving import be_another_lake, be_at_home
 from strandline.ledger.places import Home, read_home
 from strandline.ledger.restores import Restored
+from strandline.ledger.sinks import list_sinks
 from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest, StoredFile
 from strandline.model.moments import text_of
 from strandline.operations.context import Report, silent
@@ -138,6 +139,7 @@ def make_clone(
         fail("clone.after_files")
         _change(config.root, lambda txn: be_another_lake(txn, f"it came with a clone of lake {manifest.lake_id}"))
         _forget_tables(config.root)
+        _leave_out_sinks(config.root)
     except Exception:
         _tidy(root, made)
         raise
@@ -145,6 +147,13 @@ def make_clone(
     _put_in_place(root, config)
     fail("clone.after_config")
     return manifest
+
+
+def _leave_out_sinks(staging: Path) -> None:
+    """A section that has not become a sink yet would become one that sends from the clone: nothing pauses it."""
+    file = staging / FILE_NAME
+    names = _change(staging, lambda txn: {sink.name for sink in list_sinks(txn.conn)})
+    file.write_text(configuration.without_sinks(file.read_text(encoding="utf-8"), names), encoding="utf-8")
 
 
 def _tidy(root: Path, made: bool) -> None:

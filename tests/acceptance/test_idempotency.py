@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.errors import Conflict
+from strandline.errors import BadRequest, Conflict
 from strandline.lake import Lake
 from strandline.model.row_digest import is_versioned
 from strandline.model.tables import Ack
@@ -144,3 +144,11 @@ def test_f76_a_key_of_the_first_format_still_has_its_answer(lake: Lake, later: b
     with pytest.raises(Conflict):
         lake.append("messages", [message(8)], idempotency_key="k")
     assert part_ids(lake) == ["p0", "p1", "p2"]
+
+
+def test_an_empty_key_is_refused(lake: Lake) -> None:
+    """It is that of a variable which is not set, and every call would have the same."""
+    make_table(lake)
+    with pytest.raises(BadRequest, match="empty"):
+        lake.append("messages", messages(0, 1), idempotency_key="")
+    assert part_ids(lake) == []

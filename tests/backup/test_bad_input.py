@@ -9,7 +9,7 @@ import pytest
 
 from strandline import create
 from strandline.backup import backup, without_secrets
-from strandline.errors import RecoveryRequired, StrandError
+from strandline.errors import BadRequest, RecoveryRequired, StrandError
 from strandline.lake import Lake
 from strandline.restore import restore
 from tests.backup.conftest import Ledgers
@@ -172,3 +172,12 @@ def test_a_backup_that_can_not_be_written_to_is_refused(
     monkeypatch.undo()
     with Lake(lake.root) as still:
         assert part_ids(still) == ["p0", "p1", "p2"]
+
+
+def test_a_backup_in_the_lakes_own_warehouse_is_refused(lake: Lake) -> None:
+    """A sweep would take it for what a dead operation left."""
+    inside = lake.root / "warehouse" / "_staging" / "backup"
+    with pytest.raises(BadRequest, match="own warehouse"):
+        backup(lake, inside)
+    assert not inside.parent.exists()
+    assert backup(lake, lake.root / "warehouse-backup")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,9 @@ from strandline.ledger import schema
 from strandline.ledger.tokens import create_token
 from strandline.model.inbound import Source
 from strandline.model.sinks import Replayed, Stream
+from strandline.sinks.destination import Park
+from strandline.sinks.forward import Forward
+from strandline.sinks.settings import resolved
 from tests.server.chunks import Sender, arrow, ndjson, origin, rows
 from tests.server.conftest import NDJSON, Running, counts, error
 
@@ -237,6 +241,19 @@ def test_every_partition_has_a_mark_of_its_own(server: Running, partition: str) 
     assert server.send(sender, 0, 2, opens=True).json()["mark"] == 2
     assert counts(server.mark(sender)) == {"mark": 2, "epoch": 1}
     assert server.mark(Sender()).status_code == 404
+
+
+def test_a_sink_never_delivers_to_its_own_lake(lake: Lake, server: Running, tmp_path: Path) -> None:
+    """Its rows would come back to it for ever; the same question of another lake is answered."""
+    settings = resolved("forward", {"url": server.url, "gateway": "edge", "token": server.token})
+    stream = Stream("b", "t", "all")
+
+    def asking(lake_id: str) -> Forward:
+        return Forward(settings, lake_id=lake_id, sink_id="sink1", start_seq=0, root=tmp_path)
+
+    with pytest.raises(Park, match="this lake's own server"):
+        asking(lake.ledger.lake_id()).standing(stream, "messages")
+    assert asking("another").standing(stream, "messages").lake == lake.ledger.lake_id()
 
 
 def test_a_stream_that_another_gateway_began_is_forbidden(lake: Lake, server: Running) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from strandline.config import Store
 from strandline.engines.objects import Place
+from strandline.errors import Environment
 from strandline.model.sinks import DeadLetter
 from strandline.model.wire import encode
 from strandline.sinks.forward import Forward
@@ -66,3 +67,14 @@ def test_f68_f72_chunks_say_up_to_where_rows_are_gone_or_may_be_there(
     open_forward(tmp_path).ship(replace(unit, delivery=delivery, hole_upto=4))
     told = [(request.headers.get("Strand-Hole"), request.headers.get("Strand-Lacking")) for request in sent]
     assert told == [("4", "7"), ("4", "7"), (None, "7")]
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"<html>hello</html>"), (200, b"{}"), (404, b"<html>gone</html>")])
+def test_a_server_that_is_no_receiver_is_refused_before_a_sink_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
+) -> None:
+    """Whatever it answers: only a receiver's own document is one."""
+    client, page = httpx.Client, httpx.MockTransport(lambda _: httpx.Response(status, content=body))
+    monkeypatch.setattr(httpx, "Client", lambda **given: client(transport=page, **given))
+    with pytest.raises(Environment, match=f"answers {status}"):
+        open_forward(tmp_path).probe()

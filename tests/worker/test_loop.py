@@ -21,7 +21,7 @@ from strandline.worker.due import due
 from strandline.worker.facts import Sightings, read_facts, verdicts
 from strandline.worker.loop import Worker
 from strandline.worker.presence import living
-from tests.kit import crash, intents_of, log_part_ids, make_table, messages, wait_until
+from tests.kit import crash, intents_of, log_part_ids, make_table, messages, strand_json, wait_until
 
 
 def due_keys(lake: Lake) -> list[str]:
@@ -62,6 +62,16 @@ def test_a_restarted_worker_waits_for_the_moment_that_a_schedule_names(lake: Lak
     assert due_keys(lake) == ["tick:daily", "tick:often"]
     Worker(lake).once()
     assert due_keys(lake) == []
+
+
+def test_a_paused_sink_is_no_job_of_a_worker_that_looks_once(lake: Lake, tmp_path: Path) -> None:
+    """It would fail each time and be parked in the end, and the sink would stand still after it was resumed."""
+    make_table(lake)
+    lake.add_sink("blobs", "blob", {"uri": f"file://{tmp_path / 'blobs'}"}, check=False)
+    assert strand_json(lake.root, "sink", "pause", "blobs")["paused"]
+    assert Worker(lake).once() == [] and "tick:blobs" not in due_keys(lake)
+    strand_json(lake.root, "sink", "resume", "blobs")
+    assert [job.key for job in Worker(lake).once()] == ["tick:blobs"]
 
 
 def test_a_clock_that_was_set_back_stops_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ class Forward:
                 f"the token is not one for the gateway {self._gateway!r}",
                 hint="The receiver makes it with `strand token create GATEWAY`; set gateway=… to the same name.",
             )
-        if answer.status != 200 and (answer.status != 404 or answers.no_mark_of(answer.body) is None):
+        if answer.status not in (200, 404) or self._read(answer) is None:
             raise Environment(f"{self._settings['url']} answers {answer.status}", hint="Is it a strand server?")
 
     def look(self) -> None:
@@ -124,16 +124,20 @@ class Forward:
     def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...] = ()) -> Standing:
         """Where the receiver is in a stream. Only its own document counts: any other page says nothing about it."""
         answer = self._ask_twice(stream, table)
-        if answer.status == 404:
-            standing = answers.no_mark_of(answer.body)
-        else:
+        if answer.status != 404:
             self._refuse(answer)
-            standing = answers.standing_of(answer.body)
+        standing = self._read(answer)
         if standing is None:
             raise Later(f"{self._settings['url']} answers {answer.status} without a mark: is it the receiver?")
+        if standing.lake == self._lake_id:
+            raise Park(f"{self._settings['url']} is this lake's own server: its rows would come back to it for ever")
         if self._receiver is None:
             self._receiver = standing.lake  # chunks say from now on whom they are for
         return standing
+
+    def _read(self, answer: _Answer) -> Standing | None:
+        """What a receiver's own document says of a stream; None for any other page."""
+        return (answers.no_mark_of if answer.status == 404 else answers.standing_of)(answer.body)
 
     def replayed(self, stream: Stream, table: str) -> frozenset[int]:
         """The dead letters of a stream that the receiver has stored by a replay."""

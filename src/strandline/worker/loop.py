@@ -102,14 +102,14 @@ class Worker:
             return self._finish(STOP_S)
 
     def once(self) -> list[Job]:
-        """Recover, do what was asked for, flush every tail, tick every sink, maintain what needs it; return what was
-        done.
+        """Recover, do what was asked for, flush every tail, tick every sink that is not paused, maintain what needs it;
+        return what was done.
         """
         with self._shown():
             facts = self.facts()
             todo = [Job("recover", "lake", "once")] if facts.left else []
             todo += [Job("flush", tail.table, "once") for tail in facts.tails]
-            todo += [Job("tick", schedule.sink, "once") for schedule in facts.schedules]
+            todo += [Job("tick", schedule.sink, "once") for schedule in facts.schedules if schedule.paused is None]
             todo += [Job(need.kind, need.table, need.why) for need in facts.needs]
             for asked in self._asked():
                 self._answer(asked)
