@@ -278,6 +278,11 @@ def test_f74_another_lake_at_the_address_parks_until_a_person_accepts_it(
         assert done.outcome == "delivered", done.error
         assert_once(parts((0, 13)), other.rows())
         assert mark_of(source)[0] > before[0]
+        proxy.upstream = right
+        strand_json(source, "sink", "set", "central", "--set", f"token={receiver.token}")
+        strand_json(source, "sink", "retry", "central", "--accept-receiver")
+        source.tick("central")
+        assert_once(parts((0, 13)), receiver.rows())
 
 
 def test_f75_both_sides_went_back_and_a_letter_is_stored_with_its_range_alone(
