@@ -179,6 +179,15 @@ def test_f69_a_lake_whose_copy_wrote_meanwhile_publishes_and_deletes_nothing(
     lake.append("messages", messages(15, 20))
     stage = Flush.stage
 
+    def at_all(self: Flush, *_: Any) -> Any:
+        raise AssertionError("Iceberg's own commits remove metadata files: nothing is to be staged")
+
+    monkeypatch.setattr(Flush, "stage", at_all)
+    another_copy_wrote(lake)
+    with pytest.raises(Displaced):
+        lake.flush("messages")
+    lake.context.fence.claim()
+
     def meanwhile(self: Flush, *arguments: Any) -> Any:
         effects = stage(self, *arguments)
         another_copy_wrote(lake)
@@ -258,6 +267,16 @@ def test_f69_the_fence_is_raised_before_spark_starts(lake: Lake, monkeypatch: py
     another_copy_wrote(lake)
     with pytest.raises(Displaced):
         lake.iceberg()
+
+
+def test_f69_a_sweep_does_not_even_look_while_another_copy_writes(lake: Lake) -> None:
+    """Nothing is there to delete, and it would say that all is well; the copy may have removed what is named here."""
+    make_table(lake)
+    (swept,) = lake.sweep(grace_s=0)
+    assert not any(swept.before.values())
+    another_copy_wrote(lake)
+    with pytest.raises(Displaced):
+        lake.sweep(grace_s=0)
 
 
 def test_f69_folders_of_finished_loads_stay_while_another_copy_writes(
