@@ -229,7 +229,8 @@ def _show_trouble(sink: str, stream: dict[str, Any]) -> None:
     open_ = stream["delivery"]
     if open_ is not None and open_["parked"]:
         output.say(f"{where} is PARKED at {open_['since']}..{open_['until']}: {output.cell(open_['parked'])}")
-        output.say(f"  `strand sink retry {sink}` tries it again.")
+        if "`strand sink" not in open_["parked"]:  # else the reason names the command that helps
+            output.say(f"  `strand sink retry {sink}` tries it again.")
     elif open_ is not None:
         said = f", last error: {output.cell(open_['last_error'])}" if open_["last_error"] else ""
         output.say(

@@ -14,6 +14,7 @@ from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Mark, Sink, StreamState
 from strandline.model.wire import jsonable
+from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import Destination, Later, Marked, Park
@@ -137,9 +138,9 @@ def remove(ledger: Ledger, sink: Sink, *, force: bool) -> None:
         letters = len(dead_letters.list_letters(txn.conn, sink.sink_id))
         if letters and not force:
             raise Conflict(
-                f"sink {sink.name!r} has {letters} dead letters",
+                f"sink {sink.name!r} has {counted(letters, 'dead letter')}",
                 kind="dead_letters",
-                hint="Replay or discard them first (`strand sink dead`), or remove it with --force.",
+                hint=f"Replay or discard them first (`strand sink dead {sink.name}`), or remove it with --force.",
                 expected=0,
                 actual=letters,
             )
