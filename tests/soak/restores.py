@@ -17,8 +17,8 @@ from tests.soak.stage import Done, Stage, copy_folder, put_folder_back
 
 ATTEMPTS = 3
 NEEDS_A_PERSON = 6
-EXPECTED_FINDINGS = frozenset({"not_asked", "parked", "sink_paused"})
-"""What doctor may say of a lake that was just restored: the rest of the soak sees to it."""
+EXPECTED_FINDINGS = frozenset({"clock", "not_asked", "parked", "sink_paused"})
+"""What doctor may say of a lake that was just restored: clocks are moved, and the rest of the soak sees to these."""
 
 
 LEDGER_FILES = "ledger.db*"
