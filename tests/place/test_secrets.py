@@ -24,7 +24,7 @@ def test_f69_sinks_of_a_clone_get_their_secrets_anew(tmp_path: Path) -> None:
         assert len(lake.sinks()) == 2
     assert call("--json", "clone", root, clone).code == 0
     assert not (clone / "secrets").exists(), "a clone has secrets of its own alone"
-    ticked = {one["sink"]: one["outcome"] for one in call("--lake", clone, "--json", "sink", "tick").json}
+    ticked = {tick["sink"]: tick["outcome"] for tick in call("--lake", clone, "--json", "sink", "tick").json}
     assert ticked == {"central": "paused", "other": "paused"}
     strand_json(clone, "sink", "set", "central", "--set", "token=new")
     with Lake(clone) as lake:

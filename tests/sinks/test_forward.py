@@ -65,8 +65,8 @@ def test_f68_f72_chunks_say_up_to_where_rows_are_gone_or_may_be_there(
     unit = log.unit(0, 9, epoch=2, lacking_upto=7)
     delivery = replace(unit.delivery, settings={**SETTINGS, "chunk_rows": 3})
     open_forward(tmp_path).ship(replace(unit, delivery=delivery, hole_upto=4))
-    told = [(request.headers.get("Strand-Hole"), request.headers.get("Strand-Lacking")) for request in sent]
-    assert told == [("4", "7"), ("4", "7"), (None, "7")]
+    headers = [(request.headers.get("Strand-Hole"), request.headers.get("Strand-Lacking")) for request in sent]
+    assert headers == [("4", "7"), ("4", "7"), (None, "7")]
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>hello</html>"), (200, b"{}"), (404, b"<html>gone</html>")])

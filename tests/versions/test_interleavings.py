@@ -171,10 +171,10 @@ def test_f78_a_row_has_the_default_unless_it_was_stored_behind_the_column(
     works = [(write, PLACES[how]), (bring, PLACES["merge"])]
     (first, place), (second, _) = works if writes_first else works[::-1]
     assert racing(lake, first, second, place) == ["stored", "stored"]
-    found = {row[0]: row[1:] for row in lake.view().sql("select id, n, city from member").rows()}
+    cities = {row[0]: row[1:] for row in lake.view().sql("select id, n, city from member").rows()}
     # Which came first the race decides. A merge brings rows of its branch, which does not know the column.
     is_behind = lake.log(limit=1)[0].kind != "merge"
-    assert found == {
+    assert cities == {
         "old": (7, None if is_behind and how == "load" else "Rome"),
         "given": (0, None),
         "left": (0, "Rome"),

@@ -204,7 +204,7 @@ def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], titl
 def _widths(lines: list[list[str]], room: int) -> list[int]:
     """How wide each column is, so that all of them fit: words stay whole, but for the longest if there is no room."""
     columns = list(zip(*lines, strict=True))
-    wanted = [max(1, *map(len, column)) for column in columns]
+    needed = [max(1, *map(len, column)) for column in columns]
     words = [[word for text in column for word in text.split()] for column in columns]
     longest = [min(LONG, max(map(len, column), default=1)) for column in words]
     left = room - GAP * (len(columns) - 1)
@@ -212,7 +212,7 @@ def _widths(lines: list[list[str]], room: int) -> list[int]:
     while most > 1 and sum(min(width, most) for width in longest) > left:
         most -= 1
     widths = [min(width, most) for width in longest]
-    while sum(widths) < left and widths != wanted:
-        narrow = min((place for place, width in enumerate(widths) if width < wanted[place]), key=widths.__getitem__)
+    while sum(widths) < left and widths != needed:
+        narrow = min((place for place, width in enumerate(widths) if width < needed[place]), key=widths.__getitem__)
         widths[narrow] += 1
     return widths
