@@ -332,19 +332,17 @@ def _ahead(own: Own, theirs: Mark) -> Stuck:
 
 
 def _differs(own: Own, chunk: SentChunk) -> Stuck:
-    return Stuck(
-        DIFFERS,
-        f"the destination has other rows in ({chunk.since}, {chunk.until}] than this lake: the ledger of one of them "
-        "was put back from an older copy, and rows would be taken for old ones. "
-        f"`strand sink continue {own.sink}` sends those that the destination lacks",
-    )
+    return _others(own, f"the destination has other rows in ({chunk.since}, {chunk.until}] than this lake")
 
 
 def _unsent(own: Own, theirs: Mark) -> Stuck:
+    return _others(own, f"the destination has come to seq {theirs.seq} without rows that this lake has before it")
+
+
+def _others(own: Own, what: str) -> Stuck:
     return Stuck(
         DIFFERS,
-        f"the destination has come to seq {theirs.seq} without rows that this lake has before it: the ledger of one of "
-        "them was put back from an older copy, and rows would be taken for old ones. "
+        f"{what}: the ledger of one of them was put back from an older copy, and rows would be taken for old ones. "
         f"`strand sink continue {own.sink}` sends those that the destination lacks",
     )
 
