@@ -27,7 +27,7 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all soak damages check bench setup lock clean
+.PHONY: help demo test test-all soak damages check bench setup settings lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,10 @@ bench: $(ready) $(dlt_ready) ## measure, against dlt in an environment of its ow
 
 setup: $(ready) ## only set up: .venv, Java, jars
 	@echo "Ready. The command is .venv/bin/strand; \`make demo\` shows what it does."
+
+settings: $(ready) ## write docs/settings.md anew from the settings' own descriptions
+	@$(py) -m strandline.reports.settings > docs/settings.md.new
+	@mv docs/settings.md.new docs/settings.md
 
 lock: $(tools_ready) ## pin the dependencies again (ARGS=--upgrade for newer ones)
 	$(locking) $(ARGS) --group dev pyproject.toml -o locks/dev.txt

@@ -5,32 +5,35 @@ key names its nearest neighbour, a wrong value says what was expected and where 
 What comes out is absolute (paths, URIs) and in plain units (bytes, seconds), so that nobody below parses again.
 
 Every key can be set by `STRAND_<SECTION>_<KEY>`; an empty variable counts as absent, as container set-ups often pass
-those. `STRAND_SPARK_CONF` is a JSON object and is merged over `[spark] conf`.
+those. `STRAND_SPARK_CONF` is a JSON object and is merged over `[spark] conf`. What each key means is said in
+`config_keys`; the classes here hold the values of a section.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from strandline.config_text import DEFAULT_FILE
+from strandline.config_keys import (
+    DEFAULT_LEDGER,
+    DEFAULT_WAREHOUSE,
+    OTHER_VARIABLES,
+    SECTIONS,
+    VARIABLES,
+    Key,
+    read_address,
+)
+from strandline.config_text import default_file
 from strandline.errors import BadRequest, Environment, NotFound, nearest
 
 FILE_NAME = "strand.toml"
-DEFAULT_LEDGER = "sqlite:///ledger.db"
-DEFAULT_WAREHOUSE = "warehouse"
 INIT_HINT = "`strand init DIR` makes one; `--lake DIR` or $STRAND_LAKE says where one is."
-
-RESERVED_VARIABLES = frozenset(
-    {"STRAND_LAKE", "STRAND_SUPERVISED", "STRAND_ACTOR", "STRAND_FAILPOINTS", "STRAND_CACHE_DIR", "STRAND_IVY_SETTINGS"}
-)
 
 _SQLITE = "sqlite:///"
 _POSTGRES_SCHEMES = ("postgresql", "postgresql+psycopg")
@@ -42,7 +45,7 @@ PASSWORD_FILE = "secrets/ledger.password"
 
 @dataclass(frozen=True)
 class SparkConfig:
-    """Where Spark runs, and settings handed to it as they are."""
+    """[spark]."""
 
     master: str
     conf: Mapping[str, str]
@@ -50,7 +53,7 @@ class SparkConfig:
 
 @dataclass(frozen=True)
 class FlushConfig:
-    """How large, or how old, a tail may become before the worker flushes it; nobody waits for that of a keyed table."""
+    """[flush]."""
 
     max_bytes: int
     max_age_s: float
@@ -59,7 +62,7 @@ class FlushConfig:
 
 @dataclass(frozen=True)
 class LeaseConfig:
-    """How long a silent holder keeps a lease, and how long a command waits for a live one."""
+    """[lease]."""
 
     ttl_s: float
     wait_s: float
@@ -67,10 +70,7 @@ class LeaseConfig:
 
 @dataclass(frozen=True)
 class MaintenanceConfig:
-    """How often the worker maintains a table that needs it, None for never; and how long what was superseded or
-    released stays readable, for whoever took a view before. A log is folded when so much of it is not, in bytes and
-    in percent of the state.
-    """
+    """[maintenance]; `every_s` is None for never."""
 
     every_s: float | None
     grace_s: float
@@ -80,10 +80,7 @@ class MaintenanceConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where `strand serve` listens, as HOST:PORT, and how much it takes on.
-
-    `max_requests` and `max_bytes` bound what one actor has in flight; `queue` bounds what waits for the ledger in all.
-    """
+    """[server]."""
 
     listen: str
     max_body: int
@@ -96,10 +93,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Where `strand worker` shows its metrics, as HOST:PORT or nowhere.
-
-    And how often a job may fail before it is parked.
-    """
+    """[worker]; `metrics` is None for nowhere."""
 
     metrics: str | None
     attempts: int
@@ -180,165 +174,12 @@ class LakeConfig:
         return f"{address}?{shared}&tcpKeepAlive=true" if shared else f"{address}?tcpKeepAlive=true"
 
 
-def parse_size(text: str) -> int:
-    """Bytes in "64MiB", "1GB" or "512k": KiB and k are 1024, KB is 1000, in any case; a bare number is bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ValueError('a size such as "64MiB", "1GB" or "512k"')
-    number, prefix, suffix = match.groups()
-    base = 1000 if (suffix or "").lower() == "b" else 1024
-    power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
-    return int(float(number) * base**power)
-
-
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds in "250ms", "60s", "5m", "2h" or "7d"; a bare number is refused, because nobody agrees on its unit."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if match is None:
-        raise ValueError('a duration such as "250ms", "60s", "5m", "2h" or "7d"')
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
-
-
-# Readers of one value. Each takes what TOML or the environment gave, or raises ValueError with what it expected.
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a string that is not empty")
-    return value.strip()
-
-
-def _size(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return parse_size(value if isinstance(value, str) else "")
-
-
-def _some_bytes(value: object) -> int:
-    size = _size(value)
-    if size <= 0:
-        raise ValueError("a size larger than nothing")
-    return size
-
-
-def _count(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 100_000:
-        raise ValueError("a whole number from 1 to 100000")
-    return number
-
-
-def _duration(value: object) -> float:
-    return parse_duration(value if isinstance(value, str) else "")
-
-
-def _positive_duration(value: object) -> float:
-    seconds = _duration(value)
-    if seconds <= 0:
-        raise ValueError("a duration longer than nothing")
-    return seconds
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value == "" else _text(value)
-
-
-def _true_false_auto(value: object) -> bool | None:
-    known: dict[object, bool | None] = {"auto": None, "true": True, "false": False, True: True, False: False}
-    if not isinstance(value, str | bool) or value not in known:
-        raise ValueError('true, false or "auto"')
-    return known[value]
-
-
-def _maybe_duration(value: object) -> float | None:
-    return None if value == "off" else _positive_duration(value)
-
-
-def _listen(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\S+:\d{1,5}", value) or int(value.rpartition(":")[2]) > 65535:
-        raise ValueError('HOST:PORT, such as "127.0.0.1:8400"')
-    return value
-
-
-def _maybe_listen(value: object) -> str | None:
-    return None if value in ("", "off") else _listen(value)
-
-
 def read_listen(text: str) -> str:
     """An address that a command line names."""
     try:
-        return _listen(text)
+        return read_address(text)
     except ValueError as error:
         raise BadRequest(f"can't listen on {text!r}", hint=f"Name {error}.") from None
-
-
-def _spark_conf(value: object) -> dict[str, str]:
-    """Flat Spark settings; `spark.sql.x = 1` unquoted is nested tables to TOML, and means the same to a person."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError("a JSON object of Spark settings") from error
-    if not isinstance(value, dict):
-        raise ValueError("a table of Spark settings")
-    flat: dict[str, str] = {}
-    for key, item in value.items():
-        if isinstance(item, dict):
-            flat.update({f"{key}.{rest}": text for rest, text in _spark_conf(item).items()})
-        else:
-            flat[key] = _spark_value(key, item)
-    return flat
-
-
-def _spark_value(key: str, item: object) -> str:
-    if isinstance(item, bool):
-        return "true" if item else "false"
-    if isinstance(item, str | int | float):
-        return str(item)
-    raise ValueError(f"a string, a number or a boolean for {key!r}")
-
-
-@dataclass(frozen=True)
-class _Key:
-    default: object
-    read: Callable[[object], Any]
-
-
-_KEYS: dict[str, dict[str, _Key]] = {
-    "lake": {"ledger": _Key(DEFAULT_LEDGER, _text), "warehouse": _Key(DEFAULT_WAREHOUSE, _text)},
-    "spark": {"master": _Key("local[*]", _text), "conf": _Key({}, _spark_conf)},
-    "flush": {
-        "max_bytes": _Key("64MiB", _size),
-        "max_age": _Key("60s", _duration),
-        "keyed_max_age": _Key("15m", _duration),
-    },
-    "lease": {"ttl": _Key("30s", _positive_duration), "wait": _Key("5m", _duration)},
-    "s3": {
-        "endpoint": _Key("", _text_or_none),
-        "region": _Key("", _text_or_none),
-        "path_style": _Key("auto", _true_false_auto),
-    },
-    "maintenance": {
-        "every": _Key("10m", _maybe_duration),
-        "grace": _Key("15m", _duration),
-        "fold_bytes": _Key("64MiB", _size),
-        "fold_percent": _Key(10, _count),
-    },
-    "server": {
-        "listen": _Key("127.0.0.1:8400", _listen),
-        "max_body": _Key("64MiB", _some_bytes),
-        "read_timeout": _Key("30s", _positive_duration),
-        "max_requests": _Key(16, _count),
-        "max_bytes": _Key("4GiB", _some_bytes),
-        "queue": _Key(256, _count),
-        "threads": _Key(16, _count),
-    },
-    "worker": {"metrics": _Key("off", _maybe_listen), "attempts": _Key(12, _count)},
-}
-_VARIABLES = {f"STRAND_{section}_{key}".upper(): (section, key) for section, keys in _KEYS.items() for key in keys}
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -420,7 +261,7 @@ def write_default(
     # A reader must never find half a file, since the file is what makes the folder a lake.
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
     shown = put_password_away(root, ledger)
-    partial.write_text(_default_file(shown, warehouse, store or Store()), encoding="utf-8")
+    partial.write_text(default_file(_given_values(shown, warehouse, store or Store())), encoding="utf-8")
     partial.replace(file)
     return file
 
@@ -489,22 +330,24 @@ def _check_names(document: dict[str, Any], file: Path) -> None:
     for section, table in document.items():
         if section == "sinks":
             continue
-        if section not in _KEYS:
-            raise BadRequest(f"{file}: there is no section [{section}]", hint=nearest(section, [*_KEYS, "sinks"]))
+        if section not in SECTIONS:
+            raise BadRequest(f"{file}: there is no section [{section}]", hint=nearest(section, [*SECTIONS, "sinks"]))
         if not isinstance(table, dict):
             raise BadRequest(f"{file}: {section} must be a section", hint=f"Write [{section}] and its keys below it.")
         for key in table:
-            if key not in _KEYS[section]:
-                raise BadRequest(f"{file}: there is no key {key!r} in [{section}]", hint=nearest(key, _KEYS[section]))
+            if key not in SECTIONS[section].keys:
+                raise BadRequest(
+                    f"{file}: there is no key {key!r} in [{section}]", hint=nearest(key, SECTIONS[section].keys)
+                )
 
 
 def _from_file(document: dict[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     return {
-        section: {
-            name: _value(key, document.get(section, {}).get(name, key.default), f"{file}: [{section}] {name}")
-            for name, key in keys.items()
+        name: {
+            key_name: _value(key, document.get(name, {}).get(key_name, key.default), f"{file}: [{name}] {key_name}")
+            for key_name, key in section.keys.items()
         }
-        for section, keys in _KEYS.items()
+        for name, section in SECTIONS.items()
     }
 
 
@@ -512,19 +355,19 @@ def _from_environment(env: Mapping[str, str]) -> dict[tuple[str, str], Any]:
     """What the environment sets. `STRAND_SPARK_MASTR` is an error; a variable of no section is not ours to judge."""
     found: dict[tuple[str, str], Any] = {}
     for variable, text in env.items():
-        if variable in _VARIABLES and text:
-            section, key = _VARIABLES[variable]
-            found[section, key] = _value(_KEYS[section][key], text, f"${variable}")
-        elif variable not in _VARIABLES and variable not in RESERVED_VARIABLES and _names_a_section(variable):
-            raise BadRequest(f"there is no setting ${variable}", hint=nearest(variable, _VARIABLES))
+        if variable in VARIABLES and text:
+            section, key = VARIABLES[variable]
+            found[section, key] = _value(SECTIONS[section].keys[key], text, f"${variable}")
+        elif variable not in VARIABLES and variable not in OTHER_VARIABLES and _names_a_section(variable):
+            raise BadRequest(f"there is no setting ${variable}", hint=nearest(variable, VARIABLES))
     return found
 
 
 def _names_a_section(variable: str) -> bool:
-    return any(variable.startswith(f"STRAND_{section.upper()}_") for section in _KEYS)
+    return any(variable.startswith(f"STRAND_{section.upper()}_") for section in SECTIONS)
 
 
-def _value(key: _Key, value: object, where: str) -> Any:
+def _value(key: Key, value: object, where: str) -> Any:
     try:
         return key.read(value)
     except ValueError as error:
@@ -572,15 +415,7 @@ def warehouse_uri(root: Path, warehouse: str) -> str:
     )
 
 
-def _default_file(ledger: str, warehouse: str, store: Store) -> str:
-    text = DEFAULT_FILE.format(ledger=_quoted(ledger), warehouse=_quoted(warehouse))
-    for key, value in (("endpoint", store.endpoint), ("region", store.region), ("path_style", store.path_style)):
-        if value is not None:
-            line = re.search(rf"# {key} = \S+", text)
-            assert line is not None, f"the default file has no line for {key}"
-            text = text.replace(line[0], f"{key} = {json.dumps(value)}", 1)
-    return text
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _given_values(ledger: str, warehouse: str, store: Store) -> dict[tuple[str, str], object]:
+    """What a new lake's file says itself; the other keys stand there as comments, with their defaults."""
+    s3 = {("s3", name): value for name, value in asdict(store).items() if value is not None}
+    return {("lake", "ledger"): ledger, ("lake", "warehouse"): warehouse, **s3}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from strandline import config as configuration
 from strandline.config import Store
+from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
 from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
@@ -28,8 +29,8 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
     is_new = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        url = configuration.ledger_url(root, ledger or configuration.DEFAULT_LEDGER)
-        uri = canonical(configuration.warehouse_uri(root, warehouse or configuration.DEFAULT_WAREHOUSE))
+        url = configuration.ledger_url(root, ledger or DEFAULT_LEDGER)
+        uri = canonical(configuration.warehouse_uri(root, warehouse or DEFAULT_WAREHOUSE))
         place = Place(uri, configuration.store_with_environment(store or Store()))
         refuse_nested(place)
         owner = owner_of(place)
@@ -38,9 +39,7 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
             Fence(made, place).raise_()
         finally:
             made.close()
-        configuration.write_default(
-            root, ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE, store or Store()
-        )
+        configuration.write_default(root, ledger or DEFAULT_LEDGER, warehouse or DEFAULT_WAREHOUSE, store or Store())
     except StrandError:
         if is_new:
             with suppress(OSError):
@@ -87,7 +86,7 @@ def _refuse_occupied(root: Path) -> None:
 
 def _is_ours(entry: Path) -> bool:
     """What an init that was killed may have left."""
-    if entry.name == configuration.DEFAULT_WAREHOUSE and entry.is_dir():
+    if entry.name == DEFAULT_WAREHOUSE and entry.is_dir():
         return {inner.name for inner in entry.iterdir()} <= LEFT_BY_INIT
     return entry.name in _OURS or entry.name.startswith(f".{configuration.FILE_NAME}.")
 

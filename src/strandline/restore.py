@@ -32,6 +32,7 @@ import orjson
 
 from strandline import config as configuration
 from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
+from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
 from strandline.engines.moving import Move, Source, at
@@ -130,7 +131,7 @@ def make_clone(
     made = not root.exists()
     try:
         text = (folder / CONFIG).read_text(encoding="utf-8") or "[lake]\n"
-        url, uri = ledger or configuration.DEFAULT_LEDGER, warehouse or configuration.DEFAULT_WAREHOUSE
+        url, uri = ledger or DEFAULT_LEDGER, warehouse or DEFAULT_WAREHOUSE
         config = _stage(folder, root, text, url, uri)
         place = _warehouse_of(root, config)
         _refuse_shared(root, config, manifest, place)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from strandline.ledger import schema
+from strandline.reports import settings
 
 ROOT = Path(__file__).parents[2]
 STAGE = [*range(1, 47), *range(51, 84), *range(98, 102)]
@@ -42,3 +43,9 @@ def test_formats_lists_every_table_and_column_of_the_ledger() -> None:
     }
     actual = {table.name: [column.name for column in table.columns] for table in schema.metadata.sorted_tables}
     assert listed == actual
+
+
+def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:
+    """docs/settings.md is made by `make settings`, and never by hand."""
+    stored = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert stored == settings.page(), "type: make settings"

@@ -17,7 +17,7 @@ import yaml
 from typer.main import get_command
 
 from strandline.cli.app import app
-from strandline.config import _VARIABLES, RESERVED_VARIABLES
+from strandline.config_keys import OTHER_VARIABLES, VARIABLES
 
 OPS = Path(__file__).parents[2] / "ops"
 CHART = OPS / "helm" / "strandline"
@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 def unknown_variables(text: str) -> set[str]:
     """Names of settings in the environment that nobody reads."""
-    return set(re.findall(r"STRAND_[A-Z0-9_]+", text)) - set(_VARIABLES) - RESERVED_VARIABLES
+    return set(re.findall(r"STRAND_[A-Z0-9_]+", text)) - set(VARIABLES) - set(OTHER_VARIABLES)
 
 
 def unknown_words(words: list[str]) -> list[str]:

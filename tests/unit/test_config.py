@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline import config
+from strandline import config, config_keys
 from strandline.errors import BadRequest, NotFound
 
 
@@ -86,27 +86,27 @@ def test_the_file_of_the_manual_is_read_whole(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_are_read_in_the_units_people_write(text: str, size_bytes: int) -> None:
-    assert config.parse_size(text) == size_bytes
+    assert config_keys.parse_size(text) == size_bytes
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("250ms", 0.25), ("60s", 60), ("5m", 300), ("2h", 7200), ("7d", 604800), ("1.5 h", 5400)]
 )
 def test_durations_are_read_in_the_units_people_write(text: str, seconds: float) -> None:
-    assert config.parse_duration(text) == pytest.approx(seconds)
+    assert config_keys.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "60", "-5s", "5 minutes", "1h30m", "s"])
 def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
     """A bare number most of all: some would mean seconds, and some milliseconds."""
     with pytest.raises(ValueError, match="a duration such as"):
-        config.parse_duration(text)
+        config_keys.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1k", "1XB", "MiB"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a size such as"):
-        config.parse_size(text)
+        config_keys.parse_size(text)
 
 
 def test_a_size_may_be_a_plain_number_of_bytes(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_an_empty_variable_counts_as_absent(tmp_path: Path) -> None:
 
 def test_a_misspelt_variable_is_an_error_and_a_foreign_one_is_not(tmp_path: Path) -> None:
     """`STRAND_TOKEN` may be anybody's; `STRAND_SPARK_…` can only be meant for us."""
-    reserved = dict.fromkeys(config.RESERVED_VARIABLES, "x")
+    reserved = dict.fromkeys(config_keys.OTHER_VARIABLES, "x")
     load(tmp_path, STRAND_TOKEN="secret", **reserved)
     with pytest.raises(BadRequest, match="STRAND_SPARK_MASTR") as caught:
         load(tmp_path, STRAND_SPARK_MASTR="x")
@@ -320,7 +320,7 @@ def test_the_default_file_is_read_back_as_the_defaults(tmp_path: Path) -> None:
         line.removeprefix("# ") if " = " in line else line for line in file.read_text(encoding="utf-8").splitlines()
     )
     keys = {(section, key) for section, table in tomllib.loads(uncommented).items() for key in table}
-    assert keys == set(config._VARIABLES.values())
+    assert keys == set(config_keys.VARIABLES.values())
     file.write_text(uncommented.replace('"spark.driver.memory" = "4g"', ""), encoding="utf-8")
     assert config.load(tmp_path, env={}) == written
     assert written.ledger_path == tmp_path / "ledger.db"

@@ -69,7 +69,7 @@ def backup(
 
 
 def _duration(text: str) -> float:
-    from strandline.config import parse_duration
+    from strandline.config_keys import parse_duration
     from strandline.errors import BadRequest
 
     try:

@@ -11,7 +11,7 @@ import typer
 from strandline.cli import output
 from strandline.cli.params import Actor, Branch, Here, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
-from strandline.config import parse_duration, parse_size
+from strandline.config_keys import parse_duration, parse_size
 from strandline.errors import BadRequest, PreconditionFailed
 from strandline.model.wording import counted
 

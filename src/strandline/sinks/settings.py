@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from strandline.config import parse_duration, parse_size
+from strandline.config_keys import Key, parse_duration, parse_size
 from strandline.errors import BadRequest, nearest
 
 TYPES = ("forward", "blob", "iceberg")
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
-
-
-@dataclass(frozen=True)
-class _Key:
-    default: Any
-    read: Callable[[object], Any]
 
 
 def _text(value: object) -> str:
@@ -92,16 +85,18 @@ def _moment(value: object) -> str:
 def _cron(value: object) -> str:
     from cronsim import CronSim, CronSimError
 
+    if not isinstance(value, str):
+        raise ValueError("a cron line of five fields")
     try:
-        CronSim(_text(value), dt.datetime.now(dt.UTC))
+        CronSim(value.strip(), dt.datetime.now(dt.UTC))
     except CronSimError as error:
         raise ValueError(f"a cron line of five fields ({error})") from error
-    return _text(value)
+    return value.strip()
 
 
 def _url(*schemes: str) -> Callable[[object], str]:
     def read(value: object) -> str:
-        text = _text(value)
+        text = value.strip() if isinstance(value, str) else ""
         parts = urlsplit(text)
         if parts.scheme not in schemes or not (parts.netloc or parts.path.strip("/")):
             raise ValueError(f"an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
@@ -119,56 +114,62 @@ def _one_of(*words: str) -> Callable[[object], str]:
     return read
 
 
-_ALL: dict[str, _Key] = {
-    "tables": _Key(None, _names),
-    "branch": _Key("main", _text),
-    "where": _Key(None, _text),
-    "drop_columns": _Key(None, _names),
-    "redact": _Key(None, _redactions),
-    "every": _Key(60.0, _duration),
-    "cron": _Key(None, _cron),
-    "unit_rows": _Key(1_000_000, _count),
-    "unit_bytes": _Key(256 << 20, _size),
-    "hold_until": _Key(None, _moment),
-    "max_attempts": _Key(8, _count),
+OF_ALL: dict[str, Key] = {
+    "tables": Key(None, _names, "which tables; without it all"),
+    "branch": Key("main", _text, "which branch of keyed tables"),
+    "where": Key(
+        None, _text, "a SQL condition on a row; rows that don't meet it are withheld, counted, and passed over"
+    ),
+    "drop_columns": Key(None, _names, "columns that are not sent"),
+    "redact": Key(None, _redactions, "a text becomes its SHA-256, or nothing"),
+    "every": Key(60.0, _duration, "how often the worker ticks it"),
+    "cron": Key(None, _cron, "when the worker ticks it, instead of `every`"),
+    "unit_rows": Key(1_000_000, _count, "how many rows one delivery carries at most"),
+    "unit_bytes": Key(256 << 20, _size, "how many bytes one delivery carries at most"),
+    "hold_until": Key(None, _moment, "nothing is sent before this time; `strand sink preview` shows what would be"),
+    "max_attempts": Key(8, _count, "failed attempts until a delivery is parked"),
 }
-_OF_TYPE: dict[str, dict[str, _Key]] = {
+"""Settings of every sink, by name; defaults are in plain units: bytes, seconds."""
+
+OF_TYPE: dict[str, dict[str, Key]] = {
     "forward": {
-        "url": _Key(None, _url("http", "https")),
-        "gateway": _Key(None, _text),
-        "token": _Key(None, _text),
-        "token_env": _Key(None, _text),
-        "token_file": _Key(None, _text),
-        "format": _Key("arrow", _one_of("arrow", "ndjson")),
-        "compression": _Key("zstd", _one_of("zstd", "gzip", "none")),
-        "chunk_rows": _Key(5000, _count),
-        "chunk_bytes": _Key(4 << 20, _size),
-        "timeout": _Key(30.0, _duration),
+        "url": Key(None, _url("http", "https"), "the receiver's root"),
+        "gateway": Key(None, _text, "this lake's name at the receiver; without it the lake's id"),
+        "token": Key(None, _text, "the token itself; it is put away, and never shown"),
+        "token_env": Key(None, _text, "the environment variable that has the token"),
+        "token_file": Key(None, _text, "the file that has the token"),
+        "format": Key("arrow", _one_of("arrow", "ndjson"), "how rows are sent"),
+        "compression": Key("zstd", _one_of("zstd", "gzip", "none"), "how bodies are compressed"),
+        "chunk_rows": Key(5000, _count, "how many rows one request carries at most"),
+        "chunk_bytes": Key(4 << 20, _size, "how many bytes one request carries at most, before it is compressed"),
+        "timeout": Key(30.0, _duration, "how long an answer may take"),
     },
     "blob": {
-        "uri": _Key(None, _url("file", "s3")),
-        "format": _Key("parquet", _one_of("parquet", "jsonl")),
-        "compression": _Key("zstd", _one_of("zstd", "gzip")),
-        "endpoint": _Key(None, _url("http", "https")),
-        "region": _Key(None, _text),
-        "manifest": _Key(False, _flag),
-        "taken_away": _Key(False, _flag),
+        "uri": Key(None, _url("file", "s3"), "the folder, or the bucket and prefix"),
+        "format": Key("parquet", _one_of("parquet", "jsonl"), "what the objects are; jsonl: one JSON object a line"),
+        "compression": Key("zstd", _one_of("zstd", "gzip"), "how JSON lines are compressed; Parquet is with zstd"),
+        "endpoint": Key(None, _url("http", "https"), "of an object store that is not AWS, addressed by path"),
+        "region": Key(None, _text, "of the bucket; without it AWS_REGION, or what the bucket says"),
+        "manifest": Key(False, _flag, "keep a `_manifest.jsonl` in each stream's folder"),
+        "taken_away": Key(False, _flag, "readers take objects away: the mark alone says what was delivered"),
     },
     "iceberg": {
-        "catalog": _Key("jdbc", _one_of("jdbc", "rest")),
-        "uri": _Key(None, _text),
-        "warehouse": _Key(None, _text),
-        "namespace": _Key("lake", _text),
+        "catalog": Key("jdbc", _one_of("jdbc", "rest"), "the kind of catalog; `catalog.KEY` is any property of it"),
+        "uri": Key(None, _text, "the catalog's address; for JDBC it begins with `jdbc:`"),
+        "warehouse": Key(None, _text, "where its tables are; a REST catalog may know that itself"),
+        "namespace": Key("lake", _text, "where our tables go; made if it is not there"),
     },
 }
-_REQUIRED = {"forward": ("url",), "blob": ("uri",), "iceberg": ("uri",)}
+"""Settings of a type of sinks."""
+
+REQUIRED = {"forward": ("url",), "blob": ("uri",), "iceberg": ("uri",)}
 
 
 def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]:
     """The settings that were given, checked and in plain units; `where` says in errors who gave them."""
     if type_ not in TYPES:
         raise BadRequest(f"{where}: there is no sink of type {type_!r}", hint=nearest(type_, TYPES))
-    keys = {**_ALL, **_OF_TYPE[type_]}
+    keys = {**OF_ALL, **OF_TYPE[type_]}
     found: dict[str, Any] = {}
     for name, value in given.items():
         if type_ == "iceberg" and name.startswith("catalog."):
@@ -213,7 +214,7 @@ def is_secret(name: str) -> bool:
 
 
 def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
-    for name in _REQUIRED[type_]:
+    for name in REQUIRED[type_]:
         if name not in found:
             raise BadRequest(f"{where}: the type {type_} needs {name!r}", hint=f"Add --set {name}=…")
     if type_ == "iceberg" and found.get("catalog", "jdbc") == "jdbc" and "warehouse" not in found:
@@ -242,5 +243,5 @@ def _shown(name: str, value: object) -> str:
 
 def resolved(type_: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a sink: those given, and the defaults of the rest. This is what a delivery is opened under."""
-    defaults = {name: key.default for name, key in {**_ALL, **_OF_TYPE[type_]}.items()}
+    defaults = {name: key.default for name, key in {**OF_ALL, **OF_TYPE[type_]}.items()}
     return {**defaults, **given}
