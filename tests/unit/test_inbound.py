@@ -190,7 +190,7 @@ def test_a_line_that_is_not_json_is_named() -> None:
 
 
 def stored(rows: chunk_rows.ChunkRows, above: int = 0, extra: bool = False) -> list[dict[str, Any]]:
-    batch = chunk_rows.validated(rows, SCHEMA, extra=extra, gateway="edge", above=above)
+    batch = chunk_rows.validated(rows, SCHEMA, extra=extra, gateway="edge", above=above).stored
     return list(batch.to_pylist())
 
 

@@ -135,7 +135,7 @@ def test_f78_a_column_that_comes_back_has_values_where_it_had_some(lake: Lake) -
     assert [one.kind for one in told.value.conflicts] == ["divergent_schema"]
     commit = lake.merge("x", resolve="theirs").commit
     expected = {"a": None, "b": "Ulm", "c": "Rome", "m": "Rome"}
-    lake.mutate([sl.put("t", {"id": "z"})])
+    lake.mutate([sl.put("t", {"id": "z", "town": None})])
     assert {key: row["town"] for key, row in rows(lake).items()} == {**expected, "z": None}
     assert {key: row["town"] for key, row in rows(lake, at=commit).items()} == expected
 

@@ -138,9 +138,9 @@ def test_requirements_come_and_go(lake: Lake) -> None:
     assert told(done) == [("make required", "age", "safe")]
     assert rows(lake, "select id, age from person order by id") == [("a", 30), ("b", 7)]
     with pytest.raises(InvalidRows):
-        lake.mutate([sl.put("person", {"id": "c"})])
+        lake.mutate([sl.put("person", {"id": "c", "age": None})])
     assert told(apply(lake, column("age", "long?"))) == [("make nullable", "age", "safe")]
-    lake.mutate([sl.put("person", {"id": "c"})])
+    lake.mutate([sl.put("person", {"id": "c", "age": None})])
     assert told(apply(lake, column("age", {"type": "long", "default": 9}))) == [("make required", "age", "safe")]
     assert rows(lake, "select id, age from person order by id") == [("a", 30), ("b", 7), ("c", 9)]
 
@@ -218,9 +218,10 @@ def test_a_log_table_changes_on_main_alone(lake: Lake) -> None:
     for branch in ("main", "x"):
         assert rows(lake, "select size from messages", branch) == [(4,), (4,)]
     with pytest.raises(InvalidRows):
-        lake.append("messages", messages(3, 4))
+        lake.append("messages", [row | {"size": None} for row in messages(3, 4)])
     lake.append("messages", [row | {"size": 9} for row in messages(3, 4)])
-    assert rows(lake, "select size from messages order by _seq") == [(4,), (4,), (9,)]
+    lake.append("messages", messages(4, 5))
+    assert rows(lake, "select size from messages order by _seq") == [(4,), (4,), (9,), (4,)]
 
 
 @pytest.mark.both_ledgers

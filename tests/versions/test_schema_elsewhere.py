@@ -46,7 +46,7 @@ OLD = [("a", "Ann", 1, 0.5, 7)]
 
 
 def fill(lake: Lake, key: str = "b", branch: str = "main") -> None:
-    put(lake, key, branch, called="Bob", n=2**40, x=0.1, d="12345678.90", city="Paris")
+    put(lake, key, branch, called="Bob", n=2**40, x=0.1, d="12345678.90", city="Paris", born=None)
 
 
 @pytest.mark.parametrize("where", ["tail", "flushed", "compacted", "folded"])
@@ -119,17 +119,17 @@ def test_branches_share_files_and_not_schemas(lake: Lake) -> None:
 
 
 def test_a_sink_delivers_rows_as_their_schema_has_them(lake: Lake, tmp_path: Path) -> None:
-    """Units that are opened after a change have its columns, with the defaults of older rows."""
+    """Units that are opened after a change have its columns, with the defaults of rows that lack them."""
     two_people(lake)
     lake.flush("person")
     apply(lake, column("city", {"type": "string?", "default": "Rome"}))
     apply(lake, renamed("name", "called"))
-    lake.mutate([sl.put("person", {"id": "c", "called": "Cy"})])
+    lake.mutate([sl.put("person", {"id": "c", "called": "Cy"}), sl.put("person", {"id": "d", "city": None})])
     lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path / 'blobs'}"})
     lake.tick("archive")
     found = [row for path in sorted((tmp_path / "blobs").rglob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [(row["id"], row["called"], row["city"]) for row in found] == [
-        ("a", "Ann", "Rome"), ("b", "Bob", "Rome"), ("c", "Cy", None),
+        ("a", "Ann", "Rome"), ("b", "Bob", "Rome"), ("c", "Cy", "Rome"), ("d", None, None),
     ]  # fmt: skip
 
 

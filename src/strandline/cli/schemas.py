@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,16 +112,23 @@ def show(
 
     def human() -> None:
         rows = [
-            [name, column, type_, ", ".join(what for what in FIXED if column in one.get(what, ()))]
+            [name, column, *_type_and_default(said), ", ".join(what for what in FIXED if column in one.get(what, ()))]
             for name, one in document["tables"].items()
-            for column, type_ in one["columns"].items()
+            for column, said in one["columns"].items()
         ]
-        output.table(["table", "column", "type", "part of"], rows)
+        output.table(["table", "column", "type", "default", "part of"], rows)
         for name, one in document["tables"].items():
             for constraint in one.get("constraints", ()):
                 output.say(f"{name}: {constraint}")
 
     session.emit(document, human)
+
+
+def _type_and_default(said: str | dict[str, Any]) -> tuple[str, str]:
+    """A column of the document, as cells."""
+    if isinstance(said, str):
+        return said, ""
+    return said["type"], said["default"] if isinstance(said["default"], str) else json.dumps(said["default"])
 
 
 def _show(steps: Sequence[Step]) -> None:

@@ -241,8 +241,11 @@ def _show(table: dict[str, Any]) -> None:
     if table["refuses"]:
         output.say(f"  REFUSES WRITES: {table['refuses']}")
     output.table(
-        ["column", "type", "nullable"],
-        [[c["name"], c["type"], "yes" if c["nullable"] else "no"] for c in table["columns"]],
+        ["column", "type", "nullable", "default"],
+        [
+            [column["name"], column["type"], "yes" if column["nullable"] else "no", column.get("default") or ""]
+            for column in table["columns"]
+        ],
     )
     if table["constraints"]:
         output.table(["constraint"], [[text] for text in table["constraints"]])

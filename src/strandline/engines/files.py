@@ -426,7 +426,7 @@ def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[
                 if None in row or None in row.values():
                     rows.append(_Misfit(tuple(row.values())))  # refused by its index, like any other bad row
                     continue
-                rows.append({name: _csv_value(schema, name, value) for name, value in row.items() if value != ""})
+                rows.append(_csv_row(schema, row))
                 if len(rows) >= ROWS_AT_ONCE:
                     yield len(rows), rows
                     rows = []
@@ -434,6 +434,12 @@ def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[
             raise BadRequest(f"{one.uri}: line {reader.line_num}: {error}", hint="Is it CSV?") from error
         if rows:
             yield len(rows), rows
+
+
+def _csv_row(schema: Schema, row: Mapping[str, str]) -> dict[str, Any]:
+    """A column's empty field is a null that the row gives, and no default. An unknown empty one says nothing."""
+    values = {name: _csv_value(schema, name, text) if text else None for name, text in row.items()}
+    return {name: value for name, value in values.items() if value is not None or name in schema.names}
 
 
 @dataclass(frozen=True)

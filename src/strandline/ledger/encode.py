@@ -115,7 +115,7 @@ def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
     def validated() -> Iterator[pa.RecordBatch]:
         start = 0
         for piece in _pieces(rows):
-            yield (batch := _validated(piece, state, start))
+            yield (batch := _validated(piece, state, start, intake.given))
             start += batch.num_rows
 
     return _encode_all(validated(), state, intake)
@@ -125,7 +125,12 @@ def encode_lines(lines: Iterable[bytes], state: TableState, intake: Intake) -> E
     """The same for JSON lines, a bounded number of them at a time."""
     validated = (
         rules.from_json_lines(
-            chunk, state.schema, extra=state.table.extra, start=start, partition_by=state.table.partition_by
+            chunk,
+            state.schema,
+            extra=state.table.extra,
+            start=start,
+            partition_by=state.table.partition_by,
+            as_given=intake.given,
         )
         for start, chunk in _line_chunks(lines)
     )
@@ -193,12 +198,12 @@ def _pieces(rows: Rows) -> Iterable[Any]:
             yield listed[at : at + BATCH_ROWS] if len(listed) > BATCH_ROWS else listed
 
 
-def _validated(piece: Any, state: TableState, start: int) -> pa.RecordBatch:
+def _validated(piece: Any, state: TableState, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:
     take: Callable[..., pa.RecordBatch] = (
         rules.from_arrow if isinstance(piece, pa.RecordBatch | pa.Table) else rules.from_dicts
     )
     table = state.table
-    return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by)
+    return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by, as_given=as_given)
 
 
 def encode_batch(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:

@@ -24,7 +24,7 @@ from strandline.ledger.appends import Append, NewBatch, store
 from strandline.ledger.encode import encode_batch
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Ledger, Txn
-from strandline.model.chunk_rows import ChunkRows, validated
+from strandline.model.chunk_rows import ChunkRows, Validated, validated
 from strandline.model.inbound import (
     Chunk,
     InboundMark,
@@ -148,34 +148,39 @@ def _check_same(chunk: Chunk, mark: InboundMark | None, rows: ChunkRows, held: H
             raise another_row(seq, mark)
 
 
-def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> pa.RecordBatch:
+def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> Validated:
     table = state.table
     return validated(
         rows, state.schema, extra=table.extra, gateway=gateway, above=above, partition_by=table.partition_by
     )
 
 
-def _lacking(batch: pa.RecordBatch, chunk: Chunk, replayed: Letters, held: Held) -> pa.RecordBatch:
+def _lacking(rows: Validated, chunk: Chunk, replayed: Letters, held: Held) -> pa.RecordBatch:
     """The rows that are not here, by what they hold and where they come from, in this table's own types.
 
     Compared are those that a chunk may repeat: a replay, because both sides may have been restored and one of them
     still counts the row as refused; rows with the seq of one that was replayed before its range came; and a range that
     its sender says to compare. What was unknown when a row came, and is a column now, is in another place: that makes
-    no other row.
+    no other row. Nor does a default of this table, which may be another one than when the row came: compared is what
+    the sender has given.
     """
+    batch = rows.stored
     upto = chunk.until if chunk.dead is not None else chunk.lacking or 0
     seqs = batch.column(ORIGIN_SEQ)
     compared = pc.less_equal(seqs, upto)
     if replayed:
         compared = pc.or_(compared, pc.is_in(seqs, value_set=pa.array(list(replayed), pa.int64())))
-    asked = batch.filter(compared)
+    asked = rows.given.filter(compared)
     if not asked.num_rows:
         return batch
     bounds = pc.min_max(asked.column(ORIGIN_SEQ)).as_py()
     already = held(bounds["min"] - 1, bounds["max"])
     shown = already.select([name for name in batch.schema.names if name in already.schema.names])
     there = shown.cast(_like(batch.schema, shown.schema))
-    among = iter(are_among(asked, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)))
+    # As stored too: a row without a time is told by its digest alone, which is that of the row with the defaults.
+    forms = (asked, batch.filter(compared))
+    found = [are_among(form, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)) for form in forms]
+    among = map(any, zip(*found, strict=True))
     return batch.filter(pa.array([not (is_asked and next(among)) for is_asked in compared.to_pylist()], pa.bool_()))
 
 

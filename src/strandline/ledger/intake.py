@@ -29,7 +29,7 @@ class Intake:
     """The rows of one call, batch by batch; `too_old` are the positions of those that are left out.
 
     Rows that were acked before (a batch that was set aside, and repaired) are taken however old they are: `keep_old`.
-    `given` are all rows as they came, for the digest of a call that has a key.
+    `given` gets all rows as they came, without defaults, for the digest of a call that has a key.
     """
 
     def __init__(self, ledger: Ledger, table: Table, *, keyed: bool = False, keep_old: bool = False) -> None:
@@ -47,8 +47,6 @@ class Intake:
         """The rows of a batch that are stored."""
         start = self._seen
         self._seen += batch.num_rows
-        if self.given is not None:
-            self.given.append(batch)
         if not self._judges:
             return batch
         times_us = times_of(batch.column(self._settings.time_column))

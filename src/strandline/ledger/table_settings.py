@@ -59,9 +59,9 @@ def _check_time(table: Table, schema: Schema, column: str) -> None:
         raise BadRequest(
             f"column {column!r} of table {table.name!r} is no time", hint="Name a timestamp or a date, or _at."
         )
-    if schema.column(column).fills:
+    if schema.column(column).fills or schema.column(column).default is not None:
         raise BadRequest(
-            f"older rows of table {table.name!r} have a default in {column!r}, which says nothing of their age",
+            f"rows of table {table.name!r} have a default in {column!r}, which says nothing of their age",
             hint="Name another column, or _at.",
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -138,6 +139,14 @@ def check(chunk: Chunk, rows: ChunkRows) -> None:
         raise BadRequest(f"Strand-Dead says {chunk.dead}, and the row's _seq is {first}")
 
 
+@dataclass(frozen=True)
+class Validated:
+    """Rows as the ledger stores them, and as the sender gave them: without the defaults that this table has put in."""
+
+    stored: pa.RecordBatch
+    given: pa.RecordBatch
+
+
 def validated(
     rows: ChunkRows,
     schema: Schema,
@@ -146,11 +155,12 @@ def validated(
     gateway: str,
     above: int,
     partition_by: Sequence[str] = (),
-) -> pa.RecordBatch:
-    """The rows above a seq as the ledger stores them; InvalidRows names bad ones by their index in the chunk."""
+) -> Validated:
+    """The rows above a seq; InvalidRows names bad ones by their index in the chunk."""
     seqs = rows.stamps.column("seq")
     start = int(pc.sum(pc.less_equal(seqs, above)).as_py() or 0)
-    batch = _users(rows, schema, extra, start, partition_by)
+    as_given: list[pa.RecordBatch] = []
+    batch = _users(rows, schema, extra, start, partition_by, as_given)
     stamps = rows.stamps.slice(start)
     origin = {
         GATEWAY: pa.repeat(pa.scalar(gateway, pa.string()), batch.num_rows),
@@ -161,21 +171,31 @@ def validated(
         ORIGIN_REMOVED: stamps.column("removed"),
     }
     fields = origin_fields()
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, *(origin[field.name] for field in fields)],
-        schema=pa.schema([*stored_schema(schema, extra), *fields]),
+    shape = pa.schema([*stored_schema(schema, extra), *fields])
+    stamped = [origin[field.name] for field in fields]
+    stored, given = (
+        pa.RecordBatch.from_arrays([*users.columns, *stamped], schema=shape) for users in (batch, *as_given)
     )
+    return Validated(stored, given)
 
 
-def _users(rows: ChunkRows, schema: Schema, extra: bool, start: int, partition_by: Sequence[str]) -> pa.RecordBatch:
+def _users(
+    rows: ChunkRows,
+    schema: Schema,
+    extra: bool,
+    start: int,
+    partition_by: Sequence[str],
+    as_given: list[pa.RecordBatch],
+) -> pa.RecordBatch:
+    take = partial(rules.from_dicts, schema=schema, extra=extra, start=start, partition_by=partition_by)
     if isinstance(rows.data, list):
-        return rules.from_dicts(rows.data[start:], schema, extra=extra, start=start, partition_by=partition_by)
+        return take(rows.data[start:], as_given=as_given)
     some = rows.data.slice(start)
     if rows.extras is None:
-        return rules.from_arrow(some, schema, extra=extra, start=start, partition_by=partition_by)
+        return rules.from_arrow(some, schema, extra=extra, start=start, partition_by=partition_by, as_given=as_given)
     objects = rules.read_objects(to_json_lines(some, schema), start=start)
     merged = [
         _with_extra(row, text, index)
         for index, (row, text) in enumerate(zip(objects, rows.extras[start:], strict=True), start)
     ]
-    return rules.from_dicts(merged, schema, extra=extra, start=start, partition_by=partition_by)
+    return take(merged, as_given=as_given)

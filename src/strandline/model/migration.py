@@ -2,7 +2,8 @@
 
 Nothing is written here, and nothing is read: who applies a plan looks at the rows that it depends on. No step rewrites
 rows. A column that is added is null, or its default, in the rows that were there: whatever writes these again later
-writes the default out. One that is renamed keeps its name in the files; one that is dropped stays in them, unseen.
+writes the default out. Rows that come later and lack the column get its default when they are validated. A column that
+is renamed keeps its name in the files; one that is dropped stays in them, unseen.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from strandline.model.schema import Gone, Schema
 from strandline.model.tables import TableState
 from strandline.model.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
 from strandline.model.values import shown
-from strandline.model.wanted import FIXED, WantedColumn, WantedTable
+from strandline.model.wanted import FIXED, UNSAID, WantedColumn, WantedTable
 
 Verdict = Literal["safe", "needs validation", "loses data", "refused"]
 
@@ -141,7 +142,7 @@ def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tupl
         raise NotFound(f"there is no table {table.name!r} to drop", table=table.name)
     if table.drop:
         return [], None  # a document that was applied already still says what it dropped
-    schema = Schema(tuple(one.column for one in table.columns), table.constraints or ())
+    schema = Schema(tuple(_with_default(one, table) for one in table.columns), table.constraints or ())
     what, why = "add table", ""
     if not table.key and not on_main:
         why = "a log table has one history, the same on every branch: make it on main"
@@ -160,7 +161,7 @@ def _added_again(table: WantedTable, dropped: TableState) -> tuple[list[Step], T
     for want in table.columns:
         known = before.get(want.column.name)
         if known is None:
-            change.added.append(replace(want.column, stored=change._unused(want.column.name)))
+            change.added.append(replace(_with_default(want, table), stored=change._unused(want.column.name)))
         elif (known.type, known.nullable) == (want.column.type, want.column.nullable):
             change.added.append(known)
     same = all((getattr(table, one) or ()) == getattr(dropped.table, one) for one in FIXED)
@@ -192,13 +193,13 @@ def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[lis
 def keeps_purges(state: TableState) -> bool:
     """Whether a table is the one in which purges are recorded. One of that name may be a user's, and ours have another.
 
-    Somebody may have given ours more columns; a row can be recorded if those may be null.
+    Somebody may have given ours more columns; a row can be recorded if those may be null, or have a default.
     """
     table, schema = state.table, state.schema
     if table.key or schema.dropped or table.row_key != PURGE_KEY or not table.name.lower().startswith(PURGES):
         return False
     texts = {column.name: type_text(column.type) for column in schema.columns if column.name in PURGE_COLUMNS}
-    required = {column.name for column in schema.columns if not column.nullable}
+    required = {column.name for column in schema.columns if not column.nullable and column.default is None}
     return texts == PURGE_COLUMNS and required <= PURGE_COLUMNS.keys()
 
 
@@ -295,35 +296,54 @@ class _Change:
             after = replace(after, nullable=True)
         if column.nullable and not wanted.nullable:
             after = self._require(after, want)
-        return after
+        return self._redefault(after, want)
 
     def _require(self, column: Column, want: WantedColumn) -> Column:
         if not self.state.table.key:
             self.say("make required", column.name, "refused", "rows of a log table are not looked at again")
             return column
-        fills = self._default(column, want)
-        self.required += [] if fills else [column.name]
-        why = f"rows without one get {fills[0].value}" if fills else "every row must have a value; or give a default"
-        self.say("make required", column.name, self._filling(column.name) if fills else "needs validation", why)
-        return replace(column, nullable=False, fills=(*column.fills, *fills))
+        default = self._default(column, want)
+        if default is None:
+            self.required.append(column.name)
+            self.say("make required", column.name, "needs validation", "every row must have a value; or give a default")
+            return replace(column, nullable=False)
+        why = f"rows without one get {default}: those that are there, and those that come and lack it"
+        self.say("make required", column.name, self._filling(column.name), why)
+        return replace(column, nullable=False, fills=(*column.fills, Fill(OPEN, default)), default=default)
+
+    def _redefault(self, column: Column, want: WantedColumn) -> Column:
+        """What rows get from now on that lack a column which was there; the rows that are there stay as they are."""
+        if want.default is UNSAID:
+            return column
+        default = self._default(column, want)
+        if default == column.default:
+            return column
+        lack = "are null" if column.nullable else "are refused"
+        why = f"rows that come and lack it {lack if default is None else f'get {default}'}; no other changes"
+        self.say("drop default" if default is None else "set default", column.name, "safe", why)
+        return replace(column, default=default)
 
     def _add(self, want: WantedColumn) -> None:
-        fills = tuple(replace(fill, adds=True) for fill in self._default(want.column, want))
-        column = replace(want.column, stored=self._unused(want.column.name), fills=fills)
-        why = f"the rows that are there get {fills[0].value}" if fills else "it is null in the rows that are there"
-        verdict: Verdict = self._filling(column.name) if fills else "safe"
-        if not column.nullable and not fills:
+        default = self._default(want.column, want)
+        fills = () if default is None else (Fill(OPEN, default, adds=True),)
+        column = replace(want.column, stored=self._unused(want.column.name), fills=fills, default=default)
+        verdict: Verdict = "safe"
+        why = "it is null in the rows that are there"
+        if default is not None:
+            why = f"rows without it get {default}: those that are there, and those that come and lack it"
+            verdict = self._filling(column.name)
+        elif not column.nullable:
             self.required.append(column.name)
             verdict, why = "needs validation", "it is required and has no default, so there can be no rows yet"
         self.say("add column", column.name, verdict, why)
         self.added.append(column)
 
-    def _default(self, column: Column, want: WantedColumn) -> tuple[Fill, ...]:
-        if want.default is None:
-            return ()
-        if column.name == self.state.table.settings.time_column:
+    def _default(self, column: Column, want: WantedColumn) -> str | None:
+        """The default that a document gives a column, as text."""
+        table = self.state.table
+        if want.default is not UNSAID and want.default is not None and column.name == table.settings.time_column:
             raise BadRequest(f"column {column.name!r} says how old rows are, and can't have a default")
-        return (Fill(OPEN, default_text(column, want.default)),)
+        return _default_of(column, want, (*table.key, *table.row_key))
 
     def _filling(self, name: str) -> Verdict:
         """Whether older rows may have a default here: not without a look where something is declared of the column."""
@@ -422,6 +442,23 @@ def _narrows(before: Type, after: Type) -> str:
         case Decimal(), Decimal() if before.scale == after.scale and before.precision < after.precision:
             return ""
     return "only int to long, float to double and a decimal's precision can grow: add another column, and fill that"
+
+
+def _with_default(want: WantedColumn, table: WantedTable) -> Column:
+    """A column of a table that is made."""
+    default = _default_of(want.column, want, (*(table.key or ()), *(table.row_key or ())))
+    return replace(want.column, default=default)
+
+
+def _default_of(column: Column, want: WantedColumn, keys: Sequence[str]) -> str | None:
+    if want.default is UNSAID or want.default is None:
+        return None
+    if column.name in keys:
+        raise BadRequest(
+            f"column {column.name!r} is part of the key, and can't have a default",
+            hint="Rows that lack it would all be the same row.",
+        )
+    return default_text(column, want.default)
 
 
 def default_text(column: Column, value: Any) -> str:

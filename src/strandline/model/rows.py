@@ -6,6 +6,10 @@ names every bad row it found (up to 20), so that the caller fixes them in one go
 
 A row's index is its position in the call, from `start`; for JSON lines it is the line's, blank lines counted, so the
 index plus one is the line number that an editor shows.
+
+A row that lacks a column gets the column's default here, and nowhere else. Rows that are compared with others, to tell
+whether they were sent before, are compared as they were given: a default may have come, or changed, in between. These
+are told apart by `as_given`, a list that gets the same rows without the defaults.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.errors import BadRequest, InvalidRows, nearest
 from strandline.model.arrow import arrow_type, is_text, stored_schema
 from strandline.model.casts import lossless, plain
 from strandline.model.columns import Quick, never, quick_for
+from strandline.model.defaults import default_scalar, default_value
 from strandline.model.partitions import MAX_BYTES as MAX_PARTITION_BYTES
 from strandline.model.partitions import check_partition_columns, partition_text, partitions, too_long
 from strandline.model.schema import SYSTEM_COLUMNS, Schema
@@ -70,6 +76,9 @@ class _Plan:
     text_quick: Quick
     text_rule: Rule
     """The same for Arrow, where a value of type json is its text."""
+    default: Any
+    """What a row has that lacks the column, as the rule takes it; None where there is no default."""
+    default_stored: pa.Scalar | None
 
 
 class _Findings:
@@ -124,10 +133,11 @@ def from_dicts(
     extra: bool = False,
     start: int = 0,
     partition_by: Sequence[str] = (),
+    as_given: list[pa.RecordBatch] | None = None,
 ) -> pa.RecordBatch:
     """A batch from Python mappings; with `extra`, unknown fields are kept as JSON in `_extra`."""
     findings = _Findings(range(start, start + len(rows)), partition_by)
-    return _batch(rows, schema, extra, findings)
+    return _batch(rows, schema, extra, findings, as_given)
 
 
 def from_json_lines(
@@ -137,10 +147,11 @@ def from_json_lines(
     extra: bool = False,
     start: int = 0,
     partition_by: Sequence[str] = (),
+    as_given: list[pa.RecordBatch] | None = None,
 ) -> pa.RecordBatch:
     """A batch from lines of one JSON object each; blank lines are skipped."""
     rows, findings = _read_lines(lines, start, partition_by)
-    return _batch(rows, schema, extra, findings)
+    return _batch(rows, schema, extra, findings, as_given)
 
 
 def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, Any]]:
@@ -188,6 +199,7 @@ def from_arrow(
     extra: bool = False,
     start: int = 0,
     partition_by: Sequence[str] = (),
+    as_given: list[pa.RecordBatch] | None = None,
 ) -> pa.RecordBatch:
     """A batch from Arrow: cast as a whole where nothing is lost, else judged value by value as dicts are."""
     findings = _Findings(range(start, start + data.num_rows), partition_by)
@@ -198,7 +210,11 @@ def from_arrow(
     if unknown:
         leftovers = [dict(zip(unknown, values, strict=True)) for values in zip(*unknown.values(), strict=True)]
         texts = _unknown_fields(leftovers, schema, extra, findings)
-    return _finished(arrays, texts, schema, extra, findings)
+    batch = _finished(arrays, texts, schema, extra, findings)
+    if as_given is not None:
+        absent = {plan.column.name for plan in _plans(schema) if plan.default is not None} - given.keys()
+        as_given.append(_without(batch, {name: pa.repeat(True, batch.num_rows) for name in absent}))
+    return batch
 
 
 _BLANK = object()
@@ -222,20 +238,40 @@ def _exactly(line: bytes) -> Any:
         raise Refused(line, f"not JSON: {error}") from None
 
 
-def _batch(rows: Sequence[Any], schema: Schema, extra: bool, findings: _Findings) -> pa.RecordBatch:
+def _batch(
+    rows: Sequence[Any],
+    schema: Schema,
+    extra: bool,
+    findings: _Findings,
+    as_given: list[pa.RecordBatch] | None,
+) -> pa.RecordBatch:
     if not {dict}.issuperset(map(type, rows)):
         rows = _as_dicts(rows, findings)
     columns = _full_columns(rows, schema)
     complete = columns is not None
     if columns is None:
-        columns = [[row.get(name) for row in rows] for name in schema.names]
+        columns = [[row.get(plan.column.name, plan.default) for row in rows] for plan in _plans(schema)]
     arrays = [_from_values(plan, values, findings) for plan, values in zip(_plans(schema), columns, strict=True)]
     known = frozenset(schema.names)
     texts: list[str | None] = [None] * len(rows)
     if not complete and not known.issuperset(set().union(*rows)):
         leftovers = [{key: value for key, value in row.items() if key not in known} for row in rows]
         texts = _unknown_fields(leftovers, schema, extra, findings)
-    return _finished(arrays, texts, schema, extra, findings)
+    batch = _finished(arrays, texts, schema, extra, findings)
+    if as_given is not None:
+        defaulted = () if complete else [plan.column.name for plan in _plans(schema) if plan.default is not None]
+        as_given.append(_without(batch, {name: pa.array([name not in row for row in rows]) for name in defaulted}))
+    return batch
+
+
+def _without(batch: pa.RecordBatch, lacking: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """The same rows with nulls where they lack a value of these columns."""
+    for name, rows_lack in lacking.items():
+        place = batch.schema.get_field_index(name)
+        column = batch.column(place)
+        given = pc.if_else(rows_lack, pa.scalar(None, column.type), column)
+        batch = batch.set_column(place, batch.schema.field(place), given)
+    return batch
 
 
 def _full_columns(rows: Sequence[dict[Any, Any]], schema: Schema) -> list[list[Any]] | None:
@@ -392,6 +428,8 @@ def _field_as_bytes(field: pa.Field) -> pa.Field:
 
 def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
     column = plan.column
+    if column.name not in given and plan.default_stored is not None:
+        return pa.repeat(plan.default_stored, len(findings.indices))
     source = given.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
     cast = lossless(source.array, column.type, column.nullable) if source.unicode else None
     if cast is not None:
@@ -435,6 +473,8 @@ def _plan(column: Column) -> _Plan:
         rule=rule_for(column.type, column.nullable),
         text_quick=never if _has_json(column.type) else quick,
         text_rule=rule_for(column.type, column.nullable, json_text=True),
+        default=default_value(column),
+        default_stored=default_scalar(column),
     )
 
 

@@ -94,7 +94,8 @@ class Schema:
 
     def fresh(self) -> Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
-        return Schema(tuple(Column(one.name, one.type, one.nullable) for one in self.columns), self.constraints)
+        columns = tuple(Column(one.name, one.type, one.nullable, default=one.default) for one in self.columns)
+        return Schema(columns, self.constraints)
 
     def along(self, own: Schema) -> Schema:
         """This schema for the rows of a branch that has had its `own` until now, which may know nothing of it.
@@ -181,7 +182,14 @@ def _column_json(column: Column) -> dict[str, Any]:
         said["stored"] = column.stored
     if column.fills:
         said["fills"] = [_fill_json(fill) for fill in column.fills]
+    if column.default != _default_of_old_rows(column.fills):
+        said["default"] = column.default
     return said
+
+
+def _default_of_old_rows(fills: tuple[Fill, ...]) -> str | None:
+    """What a column's default is unless its stored form says another: that of the rows which were there before."""
+    return fills[-1].value if fills else None
 
 
 def _fill_json(fill: Fill) -> dict[str, Any]:
@@ -198,7 +206,8 @@ def _fill_from_json(doc: Any) -> Fill:
 
 def _column_from_json(doc: Any) -> Column:
     fills = tuple(map(_fill_from_json, doc.get("fills", ())))
-    return Column(doc["name"], parse_type(doc["type"]), doc["nullable"], doc.get("stored", ""), fills)
+    default = doc.get("default", _default_of_old_rows(fills))
+    return Column(doc["name"], parse_type(doc["type"]), doc["nullable"], doc.get("stored", ""), fills, default)
 
 
 def from_iceberg_json(doc: Any) -> Schema:

@@ -185,7 +185,8 @@ class Column:
 
     `stored` is its name in data files, made once and never changed: by it a column is the same one after a rename, and
     another one when it was dropped and added again. `fills` are the defaults of rows that were there before it, or
-    before it was required, oldest first.
+    before it was required, oldest first. `default` is what rows get that come now and lack it, as text in the way of a
+    fill's value.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Column:
     nullable: bool = False
     stored: str = ""
     fills: tuple[Fill, ...] = ()
+    default: str | None = None
 
     def __post_init__(self) -> None:
         if not self.stored:

@@ -27,6 +27,8 @@ FIXED = ("key", "row_key", "partition_by")
 
 _COLUMN = ("type", "default", "rename_from")
 _ABSENT: Any = object()
+UNSAID: Any = object()
+"""The default of a column of which the document says none: it keeps the one that it has. A null takes that away."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class WantedColumn:
     """A column as it should be; `default` is what rows get that lack it, `rename_from` what it is called now."""
 
     column: Column
-    default: Any = None
+    default: Any = UNSAID
     rename_from: str | None = None
 
 
@@ -67,15 +69,22 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
 def to_document(state: TableState) -> dict[str, Any]:
     """A table as a document has it."""
     table = state.table
-    said: dict[str, Any] = {
-        "columns": {one.name: f"{type_text(one.type)}{'?' * one.nullable}" for one in state.schema.columns}
-    }
+    said: dict[str, Any] = {"columns": {one.name: _column_document(one) for one in state.schema.columns}}
     said.update(
         {name: list(getattr(table, name)) for name in ("key", "row_key", "partition_by") if getattr(table, name)}
     )
     if table.key:
         said["constraints"] = [one.text() for one in state.schema.constraints]
     return said
+
+
+def _column_document(column: Column) -> str | dict[str, Any]:
+    text = f"{type_text(column.type)}{'?' * column.nullable}"
+    if column.default is None:
+        return text
+    from strandline.model.defaults import default_json  # not above: it needs PyArrow, and most schemas have no default
+
+    return {"type": text, "default": default_json(column)}
 
 
 def _table(name: str, doc: Any) -> WantedTable:
@@ -110,7 +119,7 @@ def _column(name: Any, doc: Any, where: str) -> WantedColumn:
     rename = said.get("rename_from")
     if rename is not None and not isinstance(rename, str):
         raise BadRequest(f"column {name!r} of {where} is renamed from {rename!r}", hint="Give the column's name.")
-    return WantedColumn(Column(name, type_, nullable), said.get("default"), rename)
+    return WantedColumn(Column(name, type_, nullable), said.get("default", UNSAID), rename)
 
 
 def _names(doc: Mapping[str, Any], what: str, where: str) -> tuple[str, ...] | None:

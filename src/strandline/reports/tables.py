@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.ledger.files import list_snapshots
 from strandline.model.moments import text_of
+from strandline.model.types import type_text
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.model.tables import TableState
+    from strandline.model.types import Column
     from strandline.views.view import View
 
 LAST_SNAPSHOTS = 10
@@ -25,6 +27,7 @@ def describe(view: View, name: str) -> dict[str, Any]:
         "table": table.name,
         "branch": view.branch,
         **state.schema.to_json(),
+        "columns": [_column(column) for column in state.schema.columns],
         "key": list(table.key),
         "row_key": list(table.row_key),
         "partition_by": list(table.partition_by),
@@ -51,6 +54,16 @@ def describe(view: View, name: str) -> dict[str, Any]:
         "iceberg_table": table.iceberg_name,
         "snapshot_id": head.log_snapshot,
         "refuses": head.refuses,
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    """What is declared of a column; which rows were there before it is nothing to look at."""
+    return {
+        "name": column.name,
+        "type": type_text(column.type),
+        "nullable": column.nullable,
+        **({} if column.default is None else {"default": column.default}),
     }
 
 
