@@ -208,9 +208,9 @@ class Forbidden(PersonError):
 
 
 class Environment(PersonError):
-    """Something the machine should provide is missing: Java, a package, a permission."""
+    """Something the machine should provide is missing: Java, a package, a permission, a free port."""
 
-    code, http_status, exit_code = "environment", 501, 6
+    code, http_status, exit_code = "environment", 503, 6
 
 
 class NewerFormat(PersonError):
@@ -267,17 +267,17 @@ def known(error: Exception) -> StrandError:
 
 def from_dict(document: Mapping[str, Any]) -> StrandError:
     """The error that `as_dict` described, of the same class: how one comes back from another process."""
-    kinds = {kind.code: kind for kind in _kinds(StrandError)}
+    by_code = {kind.code: kind for kind in kinds(StrandError)}
     detail = {key: value for key, value in document["detail"].items() if key not in ("message", "hint")}
-    return kinds.get(document["code"], Internal)(document["message"], hint=document["hint"], **detail)
+    return by_code.get(document["code"], Internal)(document["message"], hint=document["hint"], **detail)
 
 
-def _kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:
+def kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:
     """All that have a code of their own; the most special ones last."""
     for child in kind.__subclasses__():
         if "code" in child.__dict__:
             yield child
-        yield from _kinds(child)
+        yield from kinds(child)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

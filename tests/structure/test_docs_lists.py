@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from strandline.ledger import schema
-from strandline.reports import settings
+from strandline.reports.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 STAGE = [*range(1, 47), *range(51, 84), *range(98, 102)]
@@ -45,7 +47,8 @@ def test_formats_lists_every_table_and_column_of_the_ledger() -> None:
     assert listed == actual
 
 
-def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:
-    """docs/settings.md is made by `make settings`, and never by hand."""
-    stored = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert stored == settings.page(), "type: make settings"
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_that_are_made_say_what_the_program_says_of_itself(name: str) -> None:
+    """docs/settings.md and docs/errors.md are made by `make pages`, and never by hand."""
+    stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert stored == PAGES[name](), "type: make pages"

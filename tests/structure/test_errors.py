@@ -31,7 +31,7 @@ CODES: dict[str, tuple[int, int]] = {
     "damaged": (500, 6),
     "internal": (500, 70),
     # Not in the first list of the interfaces, and added since.
-    "environment": (501, 6),
+    "environment": (503, 6),
     "newer_format": (505, 6),
     "no_space": (507, 5),
     "lease_lost": (503, 5),

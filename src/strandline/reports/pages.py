@@ -1,22 +1,24 @@
-"""The page of all settings, `docs/settings.md`, made of the settings' own descriptions.
+"""Pages of the documentation that are made of the program's own descriptions: its settings, its errors.
 
-`make settings` writes it; a test holds that the stored one is this one.
+`make pages` writes them; a test holds that the stored ones are these.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES, Key
 from strandline.config_text import toml_value
+from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
 from strandline.sinks.settings import OF_ALL, OF_TYPE, REQUIRED
 
-_HEAD = """\
+_SETTINGS = """\
 # Settings
 
 Every key of `strand.toml`, the file that makes a folder a lake. This page is made of the descriptions that the program
-itself goes by (`make settings`). An unknown key, or a value of another type, is an error that says what was expected; a
+itself goes by (`make pages`). An unknown key, or a value of another type, is an error that says what was expected; a
 key that is not there has its default.
 
 A size is a text with its unit: `KiB`, `MiB`, `GiB` count by 1024, `KB`, `MB`, `GB` by 1000, a bare number is bytes. A
@@ -32,15 +34,35 @@ A section of its own makes a sink, and governs it from then on ([Sinks](sinks.md
 keys, each as `--set KEY=VALUE`. `type` is one of {types}. These have no environment variables.
 """
 
+_ERRORS = """\
+# Errors
+
+One list of codes for the command line, HTTP and Python. An error says what happened and what to do next: on the command
+line `error[code]: …` and `hint: …`, with `--json` and over HTTP as `{"error": {"code", "message", "hint", "detail"}}`,
+in Python as an exception of the class. This page is made of the classes themselves (`make pages`).
+"""
+
+_COMMAND_LINE = (
+    ("`usage`", "", "2", "", "The command line itself is wrong."),
+    (
+        "`interrupted`",
+        "",
+        "130",
+        "",
+        "Ctrl-C: what was acked is safe; the rest is undone or finished later.",
+    ),
+)
+"""Codes that only the command line has."""
+
 _VARIABLES = """\
 ## Variables that are no key of the file
 """
 
 
-def page() -> str:
-    """The whole page."""
+def settings() -> str:
+    """docs/settings.md."""
     variables = {place: variable for variable, place in VARIABLES.items()}
-    parts = [_HEAD]
+    parts = [_SETTINGS]
     for name, section in SECTIONS.items():
         about = f"{section.about[0].upper()}{section.about[1:]}.\n\n" if section.about else ""
         rows = [
@@ -54,6 +76,27 @@ def page() -> str:
     others = [(f"`{name}`", meaning) for name, meaning in OTHER_VARIABLES.items()]
     parts.append(f"{_VARIABLES}\n{_table(('variable', 'meaning'), others)}")
     return "\n".join(parts)
+
+
+def errors() -> str:
+    """docs/errors.md."""
+    parts = [_ERRORS]
+    for family in (CallerError, TransientError, PersonError):
+        rows = [_error_row(kind) for kind in kinds(family)]
+        parts.append(f"## {_first_sentence(family)}\n\n{_table(_ERROR_HEADS, rows)}")
+    return "\n".join([*parts, f"## On the command line alone\n\n{_table(_ERROR_HEADS, _COMMAND_LINE)}"])
+
+
+_ERROR_HEADS = ("code", "HTTP", "exit code", "Python", "meaning")
+
+
+def _error_row(kind: type[StrandError]) -> tuple[str, ...]:
+    cells = (f"`{kind.code}`", str(kind.http_status), str(kind.exit_code), f"`{kind.__name__}`")
+    return (*cells, " ".join((kind.__doc__ or "").split()))
+
+
+def _first_sentence(kind: type[StrandError]) -> str:
+    return (kind.__doc__ or "").strip().partition(".")[0]
 
 
 def _sink_table(keys: Mapping[str, Key], required: Iterable[str]) -> str:
@@ -84,5 +127,10 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+PAGES = {"settings.md": settings, "errors.md": errors}
+
+
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    folder = Path(sys.argv[1])
+    for file_name, write in PAGES.items():
+        (folder / file_name).write_text(write(), encoding="utf-8")
