@@ -27,7 +27,7 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all soak damages check bench setup settings lock clean
+.PHONY: help demo test test-all soak damages check bench setup pages wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -61,9 +61,12 @@ bench: $(ready) $(dlt_ready) ## measure, against dlt in an environment of its ow
 setup: $(ready) ## only set up: .venv, Java, jars
 	@echo "Ready. The command is .venv/bin/strand; \`make demo\` shows what it does."
 
-settings: $(ready) ## write docs/settings.md anew from the settings' own descriptions
-	@$(py) -m strandline.reports.settings > docs/settings.md.new
-	@mv docs/settings.md.new docs/settings.md
+pages: $(ready) ## write docs/settings.md and docs/errors.md anew, from what the program says of itself
+	@$(py) -m strandline.reports.pages docs
+
+wheel: $(ready) ## build dist/*.whl, and try it in an environment of its own
+	@rm -rf dist && $(py) -m hatchling build -t wheel -d dist
+	@STRAND_TEST_WHEEL="$$(echo dist/*.whl)" $(py) -m pytest -q tests/wheel
 
 lock: $(tools_ready) ## pin the dependencies again (ARGS=--upgrade for newer ones)
 	$(locking) $(ARGS) --group dev pyproject.toml -o locks/dev.txt
@@ -93,9 +96,7 @@ $(ready): pyproject.toml locks/dev.txt src/strandline/engines/spark/jars.lock $(
 	@VIRTUAL_ENV= $(uv) pip install --quiet --python $(py) --no-deps --no-build-isolation --editable .
 	@rm .venv/.unfinished
 	@$(py) -m compileall -q src
-	@$(py) -m strandline.engines.spark.java --install
-	@$(py) -m strandline.engines.spark.jars
-	@$(py) -m strandline.engines.spark.archive
+	@.venv/bin/strand setup --install-java
 	@touch $@
 
 $(dlt_ready): locks/dlt.txt $(tools_ready)

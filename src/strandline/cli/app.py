@@ -18,6 +18,7 @@ from strandline.cli import (
     schemas,
     service,
     serving,
+    setup,
     sinks,
     tables,
     up,
@@ -97,6 +98,7 @@ def _every_command(
 
 
 lakes.register(app)
+setup.register(app)
 tables.register(app)
 writing.register(app)
 reading.register(app)

@@ -5,7 +5,7 @@ JVM can write down what it has read when it ends, and the next one maps that fil
 made by another Java, or from other jars, or from the same ones in another place, so an archive's name is a digest of
 all these, and one that fits nothing any more is removed when a new one is made.
 
-Making it costs a JVM of its own and half a minute. `make setup` does it, and a worker that finds none does it beside
+Making it costs a JVM of its own and half a minute. `strand setup` does it, and a worker that finds none does it beside
 its work; everybody else uses what is there.
 """
 

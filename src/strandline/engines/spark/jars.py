@@ -175,7 +175,9 @@ def _ivy_jar() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("jars/ivy-*.jar")):
             return path
-    raise Environment("PySpark is not installed, or is without its jars", hint="Type: make setup")
+    raise Environment(
+        "PySpark is not installed, or is without its jars", hint="Type: pip install --force-reinstall pyspark"
+    )
 
 
 def _fetch(jar: Jar, runtime: java.Java, ivy: Path, workspace: Path) -> Path:

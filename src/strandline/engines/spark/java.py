@@ -4,12 +4,11 @@ Spark needs a Java that it does not bring along, and says little when it finds a
 anything starts. Both ends of the range matter: Spark 4.1 is compiled for 17, and from 24 on Java refuses a call that
 its Hadoop still makes ("getSubject is not supported"), which fails in the middle of the first job.
 
-`python -m strandline.engines.spark.java --install` is for `make`: it installs one where it may, and says how otherwise.
+`strand setup --install-java` installs one where it may, and says how otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -187,26 +186,10 @@ def report(error: StrandError) -> int:
     return error.exit_code
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the Java that Spark will use."""
-    parser = argparse.ArgumentParser(prog="python -m strandline.engines.spark.java", description=main.__doc__)
-    parser.add_argument("--install", action="store_true", help="install one with apt-get if there is none")
-    wanted = parser.parse_args(arguments)
-    try:
-        java = _find_or_install() if wanted.install else find()
-    except StrandError as error:
-        return report(error)
-    print(f"Java {java.version} in {java.home}")
-    return 0
-
-
-def _find_or_install() -> Java:
+def find_or_install() -> Java:
+    """A Java that suits; where there is none, one is installed if that may be done."""
     try:
         return find()
     except Environment as error:
         say(f"{error.message}; installing one")
         return install()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

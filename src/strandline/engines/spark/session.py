@@ -138,8 +138,9 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.sql import SparkSession
 
+    progress = java.say if sys.stderr.isatty() else None  # fetching jars takes minutes, the first time
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName("strandline")
-    for key, value in {**_defaults(master, [str(path) for path in jars.resolve()]), **conf}.items():
+    for key, value in {**_defaults(master, [str(path) for path in jars.resolve(progress)]), **conf}.items():
         settings.set(key, value)
     # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
     with tempfile.TemporaryFile() as said, _own_interrupts():
