@@ -20,7 +20,7 @@ from pathlib import Path
 
 import orjson
 
-from strandline import logs
+from strandline import logs, private
 from strandline.config import FILE_NAME, PASSWORD_FILE
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
@@ -142,7 +142,7 @@ def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
 def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:
     with_data = held_until_us is None
     text, left_out = _config_without_secrets(lake)
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    private.write_text(folder / CONFIG, text)
     copied, kept = _copy_all(lake, folder, with_data=with_data, link=link)
     files = [_stored(folder, name) for name in (LEDGER, CATALOG, CONFIG) if (folder / name).exists()] + kept
     manifest = Manifest(
@@ -158,7 +158,7 @@ def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *
         files=tuple(files),
     )
     fail("backup.before_manifest")
-    (folder / MANIFEST).write_bytes(orjson.dumps(manifest.document(), option=orjson.OPT_INDENT_2))
+    private.write_bytes(folder / MANIFEST, orjson.dumps(manifest.document(), option=orjson.OPT_INDENT_2))
     for place, _, names in os.walk(folder):
         for name in [*names, ""]:
             sync(Path(place, name))
@@ -259,10 +259,10 @@ def _keep(warehouse: str, location: str, folder: Path, *, link: bool) -> StoredF
     inside = location.removeprefix("file:").lstrip("/").removeprefix(warehouse.removeprefix("file:").lstrip("/"))
     name = f"{FILES}/{inside.lstrip('/')}"
     target = folder / name
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private.make_folder(target.parent)
     system, path = open_uri(location)
     if not (link and system.type_name == "local" and _linked(path, target)):
-        with system.open_input_stream(path) as source, target.open("wb") as copy:
+        with system.open_input_stream(path) as source, open(target, "wb", opener=private.opener) as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)
     return _stored(folder, name, location)
 

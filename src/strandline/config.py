@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
+from strandline import private
 from strandline.config_keys import (
     DEFAULT_LEDGER,
     DEFAULT_WAREHOUSE,
@@ -261,7 +262,7 @@ def write_default(
     # A reader must never find half a file, since the file is what makes the folder a lake.
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
     shown = put_password_away(root, ledger)
-    partial.write_text(default_file(_given_values(shown, warehouse, store or Store())), encoding="utf-8")
+    private.write_text(partial, default_file(_given_values(shown, warehouse, store or Store())))
     partial.replace(file)
     return file
 
@@ -287,10 +288,8 @@ def put_password_away(root: Path, url: str) -> str:
         return url
     user, _, host = parts.netloc.rpartition("@")
     file = root / PASSWORD_FILE
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as secret:
-        secret.write(unquote(parts.password))
+    private.make_folder(file.parent)
+    private.write_text(file, unquote(parts.password))
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
 
 

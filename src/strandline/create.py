@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from strandline import config as configuration
+from strandline import private
 from strandline.config import Store
 from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.objects import Place, reaching
@@ -28,11 +29,13 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
         _reach(warehouse, configuration.store_with_environment(store or Store()))
     is_new = not root.exists()
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        private.make_folder(root)
         url = configuration.ledger_url(root, ledger or DEFAULT_LEDGER)
         uri = canonical(configuration.warehouse_uri(root, warehouse or DEFAULT_WAREHOUSE))
         place = Place(uri, configuration.store_with_environment(store or Store()))
         refuse_nested(place)
+        if place.local is not None:
+            private.make_folder(place.local)
         owner = owner_of(place)
         made = Ledger.create(url, uri, lambda lake_id: refuse_other(place, owner, lake_id))
         try:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from strandline import private
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest
@@ -565,6 +566,8 @@ class Lake(Versioned):
                 if self._report is not None:
                     self._report("starting Spark", 0, None)
                 self.context.fence.raise_()
+                if self.config.catalog_path is not None:
+                    private.create_file(self.config.catalog_path)
                 root = start(self.config.spark.master, self.config.spark.conf)
                 login = self.ledger.database.login()
                 catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, login, self.config.store)

@@ -31,6 +31,7 @@ from typing import IO, TypeVar
 import orjson
 
 from strandline import config as configuration
+from strandline import private
 from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
 from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.disk import digest, sync
@@ -154,7 +155,7 @@ def _leave_out_sinks(staging: Path) -> None:
     """A section that has not become a sink yet would become one that sends from the clone: nothing pauses it."""
     file = staging / FILE_NAME
     names = _change(staging, lambda txn: {sink.name for sink in list_sinks(txn.conn)})
-    file.write_text(configuration.without_sinks(file.read_text(encoding="utf-8"), names), encoding="utf-8")
+    private.write_text(file, configuration.without_sinks(file.read_text(encoding="utf-8"), names))
 
 
 def _tidy(root: Path, made: bool) -> None:
@@ -237,7 +238,7 @@ def _record(folder: Path, manifest: Manifest, seq: int, root: Path) -> None:
     """Write down beside the backup how far a restore jumps, before anybody can append there."""
     line = {"backup": manifest.backup_id, "at": text_of(time.time_ns() // 1000), "seq": seq, "lake": str(root)}
     try:
-        with (folder / RESTORES).open("ab") as file:
+        with open(folder / RESTORES, "ab", opener=private.opener) as file:
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             file.flush()
             os.fsync(file.fileno())
@@ -304,21 +305,22 @@ def _config_text(folder: Path, root: Path) -> str:
 def _stage(folder: Path, root: Path, text: str, ledger: str | None, warehouse: str | None) -> LakeConfig:
     """Copy the databases, the config and the ledger's password to where they are prepared."""
     staging, partial = root / STAGING, root / STAGED_CONFIG
-    root.mkdir(parents=True, exist_ok=True)
-    partial.write_text(text, encoding="utf-8")
+    private.make_folder(root)
+    private.write_text(partial, text)
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    private.make_folder(staging)
     partial.rename(staging / FILE_NAME)
     if ledger is not None:
         text = _with_setting(text, "ledger", configuration.put_password_away(staging, ledger))
     if warehouse is not None:
         text = _with_setting(text, "warehouse", warehouse)
-    (staging / FILE_NAME).write_text(text, encoding="utf-8")
+    private.write_text(staging / FILE_NAME, text)
     if not (staging / PASSWORD_FILE).exists() and (root / PASSWORD_FILE).exists():
-        (staging / PASSWORD_FILE).parent.mkdir(mode=0o700)
-        shutil.copy(root / PASSWORD_FILE, staging / PASSWORD_FILE)
+        private.make_folder((staging / PASSWORD_FILE).parent)
+        private.write_bytes(staging / PASSWORD_FILE, (root / PASSWORD_FILE).read_bytes())
     for name in (LEDGER, CATALOG):
         if (folder / name).exists():
+            private.create_file(staging / name)
             shutil.copyfile(folder / name, staging / name)
             sync(staging / name)
     config = configuration.load(staging)
@@ -528,7 +530,7 @@ def _put_aside(root: Path, config: LakeConfig, restored: Restored) -> Path | Non
     if not found:
         return None
     aside = root / f"{ASIDE}{restored.restore_id}"
-    aside.mkdir()
+    private.make_folder(aside)
     for path in found:
         path.rename(aside / path.name)
     sync(aside)
@@ -557,14 +559,14 @@ def _put_in_place(root: Path, config: LakeConfig) -> None:
             continue
         if where.startswith(SQLITE):
             path = Path(where.removeprefix(SQLITE))
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private.make_folder(path.parent)
             source.rename(path)
             sync(path.parent)
         else:
             put(source, where)
     fail("restore.after_databases")
     if (staging / PASSWORD_FILE).exists():
-        (root / PASSWORD_FILE).parent.mkdir(mode=0o700, exist_ok=True)
+        private.make_folder((root / PASSWORD_FILE).parent)
         (staging / PASSWORD_FILE).replace(root / PASSWORD_FILE)
     (staging / FILE_NAME).rename(root / FILE_NAME)
     shutil.rmtree(staging, ignore_errors=True)

@@ -26,7 +26,18 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("ledger",),
     ("model",),
-    ("actors", "config", "config_keys", "config_text", "errors", "failpoints", "logs", "spans"),
+    (
+        "actors",
+        "config",
+        "config_keys",
+        "config_text",
+        "errors",
+        "failpoints",
+        "logs",
+        "private",
+        "redaction",
+        "spans",
+    ),  # fmt: skip
 )
 """From the top. A room imports itself and what is on a lower floor; the leaves may import each other."""
 

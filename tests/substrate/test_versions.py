@@ -59,17 +59,15 @@ def test_the_jvm_has_the_pinned_jars_on_its_class_path(lake: Lake) -> None:
 
 
 def test_no_process_is_started_for_a_local_file(lake: Lake) -> None:
-    """Hadoop's own file system starts a `chmod` for each; ours sets permissions by itself, and to the same."""
+    """Hadoop's own file system starts a `chmod` for each; ours sets permissions by itself: to the owner's alone."""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     path = jvm.org.apache.hadoop.fs.Path(f"file://{lake.root}/probe/file")
     system = path.getFileSystem(context._jsc.hadoopConfiguration())
     assert system.getRawFileSystem().getClass().getSimpleName() == "NakedLocalFileSystem"
     system.create(path).close()
-    umask = os.umask(0o22)
-    os.umask(umask)
     made = lake.root / "probe" / "file"
-    assert (made.stat().st_mode & 0o777, made.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    assert (made.stat().st_mode & 0o777, made.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_spark_runs_on_the_java_that_we_looked_for(lake: Lake) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline import private
 from strandline.cli import output
 from strandline.cli.params import At, Branch, TableName, complete_table, listed
 from strandline.cli.session import Session, session_of
@@ -249,7 +250,7 @@ def _write_file(path: Path, chunks: Chunks) -> dict[str, int]:
     partial = path.with_name(f".{path.name}.partial")
     counts: dict[str, int] = {}
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=private.opener) as file:
             for (name, rows), data in chunks:
                 file.write(data)
                 counts[name] = counts.get(name, 0) + rows

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline import private
 from strandline.cli import output, sinks
 from strandline.cli.params import Actor, Here
 from strandline.cli.session import Session, session_of
@@ -410,7 +411,7 @@ def quarantine_save(
     if file == "-":
         output.write(payload)
         return
-    Path(file).write_bytes(payload)
+    private.write_bytes(Path(file), payload)
     document = {"batch": batch, "file": file, "size_bytes": len(payload)}
     session.emit(document, lambda: output.say(f"Saved {output.size(len(payload))} to {file}."))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline import private
 from strandline.cli import output
 from strandline.cli.params import Actor, Branch
 from strandline.cli.reading import refuse_future
@@ -291,7 +292,7 @@ def merge(
     if write is not None:
         from strandline.model.merge import resolution_file
 
-        Path(write).write_text(json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
+        private.write_text(Path(write), json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
     session.emit(done.document(), lambda: _say_merged(done, write, dry_run=dry_run))
 
 

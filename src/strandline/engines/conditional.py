@@ -38,7 +38,7 @@ def create_bytes(place: Place, name: str, content: bytes) -> bool:
         return _put(place, name, content, "create")
     with reaching(place, name):
         target = place.local / name
-        temporary = objects.write_beside(target, content)
+        temporary = objects.write_beside(place, target, content)
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -80,8 +80,8 @@ def _locked(place: Place, name: str) -> Iterator[None]:
     assert place.local is not None
     target = place.local / name
     with reaching(place, name):
-        objects.make_folder(target.parent)
-        handle = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        objects.make_folder(place, target.parent)
+        handle = objects.open_inside(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT)
         try:
             _wait_for(handle, place.shown(name))
             yield

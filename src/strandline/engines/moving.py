@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import orjson
 
+from strandline import private
 from strandline.engines.avro import read_container, write_container
 from strandline.engines.disk import sync
 from strandline.engines.storage import S3, open_uri
@@ -207,9 +208,9 @@ def _write(address: str, fill: Callable[[Any], object]) -> None:
             fill(target)
         return
     final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
+    private.make_folder(final.parent)
     temporary = final.with_name(f".{final.name}.moving")
-    with temporary.open("wb") as target:
+    with open(temporary, "wb", opener=private.opener) as target:
         fill(target)
     sync(temporary)
     temporary.replace(final)

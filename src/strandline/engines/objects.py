@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
+from strandline import private
 from strandline.config import Store
 from strandline.engines.storage import bucket_of, bucket_system
 from strandline.errors import Busy, Environment, NoSpace, NotFound, StrandError
@@ -114,7 +115,7 @@ def put_bytes(place: Place, name: str, content: bytes) -> None:
             _upload_bytes(place, name, content)
             return
         target = place.local / name
-        temporary = write_beside(target, content)
+        temporary = write_beside(place, target, content)
         commit_file(temporary, target)
 
 
@@ -150,8 +151,13 @@ def _upload_bytes(place: Place, name: str, content: bytes) -> None:
         stream.write(content)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they are there after a power cut too."""
+def make_folder(place: Place, folder: Path) -> None:
+    """Make a folder and those above it, so that they are there after a power cut too.
+
+    The place's own folder is for its owner alone. What is made inside a place has the permissions of the folder that it
+    is made in, less what the umask takes: an archive that others may read is one whose folder a person has opened.
+    """
+    assert place.local is not None
     missing = []
     at = folder
     while not at.is_dir():
@@ -159,8 +165,14 @@ def make_folder(folder: Path) -> None:
         at = at.parent
     for each in reversed(missing):
         with suppress(FileExistsError):
-            each.mkdir()
+            is_inside = place.local in each.parents
+            each.mkdir(each.parent.stat().st_mode & 0o777 if is_inside else private.FOLDER)
         sync_folder(each.parent)
+
+
+def open_inside(path: Path, flags: int) -> int:
+    """Open a file in a folder of a place; one that is made has the folder's permissions, less the umask."""
+    return os.open(path, flags, path.parent.stat().st_mode & 0o666)
 
 
 def commit_file(temporary: Path, target: Path) -> None:
@@ -178,11 +190,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_beside(target: Path, content: bytes) -> Path:
+def write_beside(place: Place, target: Path, content: bytes) -> Path:
     """A finished and synced file in the target's folder, under a temporary name."""
-    make_folder(target.parent)
+    make_folder(place, target.parent)
     temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
-    with temporary.open("xb") as file:
+    with open(temporary, "xb", opener=lambda _, flags: open_inside(temporary, flags)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, MetaData, func, insert, inspect, select, text
 
+from strandline import private
 from strandline.errors import Conflict, Damaged
 from strandline.ledger import catalog, schema
 from strandline.ledger.dialect import Database
@@ -86,6 +87,7 @@ def _copy_file(database: Database, to: Path) -> None:
     with database.read() as conn:
         source = conn.connection.dbapi_connection
         assert isinstance(source, sqlite3.Connection)
+        private.create_file(to)
         new = sqlite3.connect(to)
         try:
             source.backup(new)

@@ -32,6 +32,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 
+from strandline import private
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
 from strandline.ledger import postgres
 from strandline.ledger.pipeline import Row
@@ -332,6 +333,8 @@ def sqlite_path(url: str) -> Path | None:
 def _sqlite(path: Path, read_only: bool, create: bool) -> Engine:
     if not create and not path.exists():
         raise NotFound(f"the ledger {path} does not exist", hint="`strand init DIR` makes a lake.")
+    if create:
+        private.create_file(path)  # SQLite gives the files beside it the same mode
 
     def connect() -> sqlite3.Connection:
         return _open_read_only(path) if read_only else _open_file(path, "rwc" if create else "rw")

@@ -14,6 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
+from strandline import private
 from strandline.ledger.owner import Owner, certainly_dead
 from strandline.model.ids import new_id
 
@@ -23,13 +24,13 @@ UNTOUCHED_S = 24 * 3600.0
 
 def begin(to: Path, kind: str, owner: Owner) -> Path:
     """Make a folder of this kind for a place, and remove those that dead processes left for it."""
-    to.parent.mkdir(parents=True, exist_ok=True)
+    private.make_folder(to.parent)
     for left in to.parent.glob(f"{glob.escape(f'.{to.name}.{kind}-')}*"):
         if _is_left(left, owner):
             shutil.rmtree(left, ignore_errors=True)
     folder = to.parent / f".{to.name}.{kind}-{new_id()}"
-    folder.mkdir()
-    (folder / OWNER).write_text(owner.text())
+    private.make_folder(folder)
+    private.write_text(folder / OWNER, owner.text())
     return folder
 
 

@@ -6,8 +6,10 @@ Whatever is in one is garbage as soon as its intent is gone, so nothing here is 
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
-from strandline.engines.storage import open_uri
+from strandline import private
+from strandline.engines.storage import S3, open_uri
 
 FOLDER = "_staging"
 
@@ -24,8 +26,12 @@ class Staging:
 
     def create(self, owner_id: str) -> None:
         """Make the folder."""
-        system, path = open_uri(self.uri(owner_id))
-        system.create_dir(path, recursive=True)
+        uri = self.uri(owner_id)
+        system, path = open_uri(uri)
+        if uri.startswith(S3):
+            system.create_dir(path, recursive=True)
+        else:
+            private.make_folder(Path(path))
 
     def remove(self, owner_id: str) -> None:
         """Remove the folder and all that is in it; it may be gone already."""

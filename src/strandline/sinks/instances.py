@@ -7,7 +7,6 @@ What is secret never goes there: a token is put into a file of the lake that onl
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from strandline import private
 from strandline.errors import BadRequest, Busy, Environment, nearest
 from strandline.ledger import deliveries, sinks
 from strandline.ledger.branches import living_branch
@@ -217,10 +217,8 @@ def put_away(root: Path, sink_id: str, settings: Mapping[str, Any]) -> dict[str,
     if not secret:
         return kept
     path = root / SECRETS / f"{sink_id}.json"
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(orjson.dumps(secret))
+    private.make_folder(path.parent)
+    private.write_bytes(path, orjson.dumps(secret))
     return {**kept, SECRET_FILE: f"{SECRETS}/{path.name}"}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 import duckdb
 import orjson
 
+from strandline import private
 from strandline.engines.storage import any_store
 from strandline.errors import BadRequest, Unsupported, nearest
 
@@ -55,12 +55,12 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 
 def _set_up(database: duckdb.DuckDBPyConnection) -> None:
-    """Let it read what we have files in. Spills go to the system's temporary folder, never into the lake."""
+    """Let it read what we have files in. Spills go to a folder of this process alone, never into the lake."""
     if any_store():
         from strandline.engines.duck.buckets import Buckets
 
         database.register_filesystem(Buckets())
-    database.execute("SET temp_directory = ?", [f"{tempfile.gettempdir()}/strandline-duckdb-{os.getuid()}"])
+    database.execute("SET temp_directory = ?", [str(private.working_folder() / "duckdb")])
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET preserve_insertion_order = false")
     # A join with so few keys tells them to who reads the files, which then skips most values of the other columns.

@@ -85,6 +85,7 @@ def _make() -> Path | None:
         if not partial.exists():
             return None
         _about(final).write_text(json.dumps(made_from), encoding="utf-8")
+        partial.chmod(0o644)
         partial.replace(final)
     _remove_outdated(keep=final)
     return final
@@ -142,7 +143,7 @@ def _folder() -> Path:
 @contextmanager
 def _alone() -> Iterator[bool]:
     """Whether nobody else makes an archive now. The lock goes with the process that holds it."""
-    _folder().mkdir(parents=True, exist_ok=True)
+    jars.make_cache_folder(_folder())
     with (_folder() / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

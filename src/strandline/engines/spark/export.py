@@ -134,8 +134,8 @@ def _onto_disk(wanted: Export, temporary: Path) -> Exported:
     opened: list[IO[bytes]] = []
 
     def create() -> IO[bytes]:
-        objects.make_folder(temporary.parent)
-        opened.append(temporary.open("x+b"))
+        objects.make_folder(wanted.place, temporary.parent)
+        opened.append(os.fdopen(objects.open_inside(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b"))
         return opened[0]
 
     try:

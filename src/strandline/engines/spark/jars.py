@@ -146,6 +146,7 @@ def _fetch_all(jars: list[Jar], folder: Path, progress: Progress) -> None:
             _verify(fetched, jar)
             target = folder / jar.file_name
             if not _is_good(target, jar):  # somebody else may have been faster
+                fetched.chmod(0o644)
                 fetched.replace(target)
                 _record(target, _stamp_of(target, jar))
 
@@ -154,7 +155,7 @@ def _fetch_all(jars: list[Jar], folder: Path, progress: Progress) -> None:
 def _workspace(folder: Path) -> Iterator[Path]:
     """A folder of our own on the cache's file system, so that the last step is a rename."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(folder)
         for left in folder.parent.glob("fetch-*"):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED_AFTER_S:
@@ -167,6 +168,12 @@ def _workspace(folder: Path) -> Iterator[Path]:
         ) from error
     with workspace as path:
         yield Path(path)
+
+
+def make_cache_folder(folder: Path) -> None:
+    """A folder of the cache, and the cache: whatever the umask is, nobody else can put a class in there."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir(0o755, exist_ok=True)
 
 
 def _ivy_jar() -> Path:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from strandline import private
 from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
@@ -194,10 +195,14 @@ def _defaults(master: str, paths: list[str]) -> dict[str, str]:
     settings = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.driver.extraClassPath": os.pathsep.join(paths),
-        "spark.driver.extraJavaOptions": java_options(archive.options(archive.find())),
+        "spark.driver.extraJavaOptions": java_options(
+            [f'"-Djava.io.tmpdir={private.working_folder()}"', *archive.options(archive.find())]
+        ),
         "spark.driver.memory": "2g",
         # Hadoop's own starts a process for every file and folder, to set its permissions: a third of a small flush.
         "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+        # Hadoop sets permissions itself, by a umask of its own.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
@@ -205,6 +210,7 @@ def _defaults(master: str, paths: list[str]) -> dict[str, str]:
     }
     if master.startswith("local"):
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        settings["spark.local.dir"] = str(private.working_folder())  # on a cluster it is the workers' own
     else:
         settings["spark.jars"] = ",".join(paths)
     return settings
