@@ -19,10 +19,12 @@ from then on every other copy of this lake is refused.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +36,10 @@ from strandline import config as configuration
 from strandline import private
 from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
 from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
-from strandline.engines.disk import digest, sync
+from strandline.engines.disk import sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
-from strandline.engines.moving import Move, Source, at
-from strandline.engines.storage import know, open_uri
+from strandline.engines.moving import Move, Source, at, is_inside, write_from
+from strandline.engines.storage import know
 from strandline.engines.warehouse import (
     Marker,
     Place,
@@ -59,12 +61,13 @@ from strandline.ledger.moving import be_another_lake, be_at_home
 from strandline.ledger.places import Home, read_home
 from strandline.ledger.restores import Restored
 from strandline.ledger.sinks import list_sinks
-from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest, StoredFile
+from strandline.model.backups import CATALOG, CONFIG, LEDGER, RESTORES, Manifest, StoredFile
 from strandline.model.moments import text_of
 from strandline.operations.context import Report, silent
 from strandline.operations.moving import copy_tables
 from strandline.sinks.instances import destination
 from strandline.sinks.marks import Asked, ask
+from strandline.trust import ADOPTING, read_manifest, refuse_unnamed, verify
 
 T = TypeVar("T")
 
@@ -107,7 +110,10 @@ def restore(
     _refuse_occupied(root, replace=replace)
     made = not root.exists()
     try:
-        config = _stage(folder, root, _config_text(folder, root), ledger, warehouse)
+        text, is_own = _config_text(folder, root)
+        config = _stage(folder, manifest, root, text, ledger, warehouse)
+        named = _named(text if is_own else "", ledger, warehouse)
+        refuse_unnamed(root, manifest, _placed(config.ledger, root), _warehouse_of(root, config), named)
         restored = _prepare(folder, manifest, root, config, report)
     except Exception:
         _tidy(root, made)
@@ -133,7 +139,7 @@ def make_clone(
     try:
         text = (folder / CONFIG).read_text(encoding="utf-8") or "[lake]\n"
         url, uri = ledger or DEFAULT_LEDGER, warehouse or DEFAULT_WAREHOUSE
-        config = _stage(folder, root, text, url, uri)
+        config = _stage(folder, manifest, root, text, url, uri)
         place = _warehouse_of(root, config)
         _refuse_shared(root, config, manifest, place)
         report("copying files", 0, None)
@@ -194,30 +200,6 @@ def _prepare(folder: Path, manifest: Manifest, root: Path, config: LakeConfig, r
 
 
 # -- the backup --------------------------------------------------------------------------------------------------------
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """What a backup says of itself."""
-    path = folder / MANIFEST
-    try:
-        return Manifest.parse(orjson.loads(path.read_bytes()), str(path))
-    except FileNotFoundError as error:
-        raise NotFound(f"{folder} is no backup: it has no {MANIFEST}", hint="`strand backup DIR` makes one.") from error
-    except orjson.JSONDecodeError as error:
-        raise Damaged(f"the manifest {path} can't be read: {error}", hint="Use another backup.") from error
-
-
-def verify(folder: Path, manifest: Manifest, report: Report = silent) -> None:
-    """Every file of a backup is there, as it was written; Damaged names the first that is not."""
-    for number, file in enumerate(manifest.files):
-        report("verifying the backup", number, len(manifest.files))
-        path = folder / file.name
-        try:
-            whole = path.stat().st_size == file.size_bytes and digest(path) == file.sha256
-        except OSError as error:
-            raise Damaged(f"{path} can't be read: {error.strerror}", hint="Use another backup.") from error
-        if not whole:
-            raise Damaged(f"{path} is not as the backup wrote it", hint="Use another backup.")
 
 
 def _jumps(folder: Path) -> list[int]:
@@ -289,8 +271,8 @@ def _refuse_occupied(root: Path, *, replace: bool, way_out: str = REPLACE) -> No
         )
 
 
-def _config_text(folder: Path, root: Path) -> str:
-    """The config that is there, or that a killed restore has put aside, or the backup's."""
+def _config_text(folder: Path, root: Path) -> tuple[str, bool]:
+    """The config that is there, or that a killed restore has put aside, or the backup's; and whether it was there."""
     there = root / FILE_NAME
     places = (there, root / STAGING / FILE_NAME, root / STAGED_CONFIG, folder / CONFIG)
     source = next((path for path in places if path.exists()), None)
@@ -299,10 +281,19 @@ def _config_text(folder: Path, root: Path) -> str:
         raise NotFound(
             f"the backup has no {FILE_NAME}", hint=f"Write one to {there}; the backup says what was left out of it."
         )
-    return text
+    return text, source == there
 
 
-def _stage(folder: Path, root: Path, text: str, ledger: str | None, warehouse: str | None) -> LakeConfig:
+def _named(own: str, ledger: str | None, warehouse: str | None) -> set[str]:
+    """Which of the lake's two places a person named: by an option, a variable, or the config that is there."""
+    section = tomllib.loads(own).get("lake", {})
+    said = {"ledger": ledger, "warehouse": warehouse}
+    return {key for key in said if said[key] or os.environ.get(f"STRAND_LAKE_{key.upper()}") or key in section}
+
+
+def _stage(
+    folder: Path, manifest: Manifest, root: Path, text: str, ledger: str | None, warehouse: str | None
+) -> LakeConfig:
     """Copy the databases, the config and the ledger's password to where they are prepared."""
     staging, partial = root / STAGING, root / STAGED_CONFIG
     private.make_folder(root)
@@ -319,7 +310,7 @@ def _stage(folder: Path, root: Path, text: str, ledger: str | None, warehouse: s
         private.make_folder((staging / PASSWORD_FILE).parent)
         private.write_bytes(staging / PASSWORD_FILE, (root / PASSWORD_FILE).read_bytes())
     for name in (LEDGER, CATALOG):
-        if (folder / name).exists():
+        if name == LEDGER or manifest.has_catalog:
             private.create_file(staging / name)
             shutil.copyfile(folder / name, staging / name)
             sync(staging / name)
@@ -428,14 +419,27 @@ def _change(staging: Path, work: Callable[[Txn], T]) -> T:
 def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place: Place, report: Report) -> None:
     """Copy the files to another warehouse, and let the copied ledger and catalog name them there."""
     stored = {file.location: folder / file.name for file in manifest.files if file.location is not None}
-    there = at(lambda address: address)  # what the backup has not copied is still in the old place, by a hold
+    there = at(lambda address: address)
+    has_old_place = not manifest.with_data and _is_of(manifest, config)
 
     def opened(address: str) -> IO[bytes]:
-        return stored[address].open("rb") if address in stored else there.open(address)
+        if address in stored:
+            return stored[address].open("rb")
+        if not has_old_place or not is_inside(address, manifest.warehouse):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+        return there.open(address)
 
     move = Move(manifest.warehouse, place.uri)
     moved = copy_tables(f"{SQLITE}{config.root / CATALOG}", move, Source(opened), report)
     _change(config.root, moved.write)
+
+
+def _is_of(manifest: Manifest, config: LakeConfig) -> bool:
+    """Whether the old warehouse is there, and the backup's: what was not copied is still in it, by a hold."""
+    try:
+        return owner_of(Place(manifest.warehouse, config.store)) == manifest.lake_id
+    except StrandError:
+        return False
 
 
 def _take_over(root: Path, config: LakeConfig, op: str, backup_id: str | None = None) -> None:
@@ -475,7 +479,7 @@ def _forget_tables(staging: Path) -> None:
     finally:
         ledger.close()
     for name, location in metadata_locations(url, ICEBERG).items():
-        if name not in pinned and _has_rows(location.current):
+        if name.startswith(ADOPTING) or (name not in pinned and _has_rows(location.current)):
             forget(url, ICEBERG, name)
 
 
@@ -501,17 +505,9 @@ def _put_files(folder: Path, manifest: Manifest, report: Report) -> None:
 
 
 def _put_file(folder: Path, file: StoredFile, location: str) -> None:
-    """A bucket shows an object when all of it is there; a folder needs another name until then."""
-    system, path = open_uri(location)
-    is_local = location.startswith(("file:", "/"))
-    temporary = f"{path}.restoring" if is_local else path
-    if is_local:
-        system.create_dir(path.rpartition("/")[0], recursive=True)
-    with (folder / file.name).open("rb") as source, system.open_output_stream(temporary) as target:
-        shutil.copyfileobj(source, target, 4 << 20)
-    if is_local:
-        sync(Path(temporary))
-        system.move(temporary, path)
+    """Put one file where it belongs, whole or not at all."""
+    with (folder / file.name).open("rb") as source:
+        write_from(location, source)
 
 
 # -- the change --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline import create
+from strandline import create, private
 from strandline.backup import backup, without_secrets
 from strandline.errors import BadRequest, RecoveryRequired, StrandError
 from strandline.lake import Lake
@@ -159,14 +159,14 @@ def test_a_backup_that_can_not_be_written_to_is_refused(
     lake: Lake, ledgers: Ledgers, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The jump is recorded beside it: without that, a second restore would give out the same seqs."""
-    original = Path.open
+    original = private.opener
 
-    def read_only(self: Path, mode: str = "r", *rest: object, **named: object) -> object:
-        if self.name == "restores.jsonl":
+    def read_only(path: str, flags: int) -> int:
+        if Path(path).name == "restores.jsonl":
             raise PermissionError(13, "Permission denied")
-        return original(self, mode, *rest, **named)  # type: ignore[call-overload]
+        return original(path, flags)
 
-    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(private, "opener", read_only)
     with pytest.raises(StrandError, match=r"restores\.jsonl"):
         restore(kept, lake.root, replace=True, ledger=ledgers.next())
     monkeypatch.undo()

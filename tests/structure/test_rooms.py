@@ -17,6 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("",),  # the package itself: what a Python user imports
     ("clone",),
     ("create", "backup", "restore", "relocate"),
+    ("trust",),
     ("lake",),
     ("versioned",),
     ("sources", "graph"),
@@ -37,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "private",
         "redaction",
         "spans",
-    ),  # fmt: skip
+    ),
 )
 """From the top. A room imports itself and what is on a lower floor; the leaves may import each other."""
 

@@ -45,7 +45,7 @@ class Move:
         if inside is None and not address.startswith(S3) and self.old.startswith(LOCAL):
             real = Move(LOCAL + os.path.realpath(_path(self.old)), self.new)
             inside = _inside(os.path.realpath(_path(address)), real.old)
-        if inside is None:
+        if inside is None or ".." in inside.split("/"):
             raise ValueError(f"{address} is not in the warehouse {self.old}")
         if self.new.startswith(LOCAL) and not address.startswith(S3):
             return f"{_scheme(address)}{_path(self.new)}/{inside}"
@@ -72,6 +72,16 @@ class Move:
         if isinstance(value, dict):
             return {key: self.in_document(item) for key, item in value.items()}
         return value
+
+
+def is_inside(address: str, warehouse: str) -> bool:
+    """Whether a file is below a warehouse: by its address, and on a disk also by where its folders really are."""
+    if ".." in address.split("/") or not Move(warehouse, warehouse).covers(address):
+        return False
+    if address.startswith(S3):
+        return True
+    real = os.path.realpath(_path(warehouse))
+    return os.path.realpath(_path(address)).startswith(f"{real}/")
 
 
 def _scheme(address: str) -> str:
@@ -191,8 +201,13 @@ def copy_files(addresses: list[str], move: Move, source: Source) -> Iterator[int
     """Copy data files to their new place, and say after each how many there are by now; one that is there is kept."""
     for number, address in enumerate(addresses):
         with source.open(address) as content:
-            _write(move(address), lambda target, content=content: shutil.copyfileobj(content, target, COPY_BYTES))  # type: ignore[misc]
+            write_from(move(address), content)
         yield number + 1
+
+
+def write_from(address: str, content: IO[bytes]) -> None:
+    """Write a file out of another, whole or not at all."""
+    _write(address, lambda target: shutil.copyfileobj(content, target, COPY_BYTES))
 
 
 def write(address: str, content: bytes) -> None:

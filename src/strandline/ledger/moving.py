@@ -6,11 +6,11 @@ a process, a caller or a destination of the first one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, inspect, select, update
 
 from strandline.ledger import catalog
 from strandline.ledger import schema as db
@@ -36,6 +36,26 @@ def move_paths(txn: Txn, path: Callable[[str], str], document: Callable[[Any], A
         for name, text in txn.conn.execute(select(key, column).where(column.is_not(None))).all():
             moved = orjson.dumps(document(orjson.loads(text))).decode()
             txn.conn.execute(update(table).where(key == name).values({column.name: moved}))
+
+
+def named_files(conn: Connection) -> Iterator[str]:
+    """The address of every data file that a ledger names, and of those that what is under way would let it name."""
+    if inspect(conn).has_table(db.files.name):
+        yield from conn.execute(select(db.files.c.path).distinct()).scalars()
+    if inspect(conn).has_table(db.intents.name):
+        for body in conn.execute(select(db.intents.c.body)).scalars():
+            yield from _paths(orjson.loads(body) if body else None)
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _paths(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key == "path" and isinstance(item, str):
+                yield item
+            yield from _paths(item)
 
 
 def be_at_home(txn: Txn, *, place: str, warehouse: str, fence: int, backup_id: str | None) -> None:

@@ -1,7 +1,12 @@
-"""A backup: what its manifest says. A folder without one is no backup, so the manifest is written last."""
+"""A backup: what its manifest says. A folder without one is no backup, so the manifest is written last.
+
+A backup may come from another hand, so nothing that it names is believed: a file of it is named by its path inside the
+backup's folder, without a way up and without repetitions, and belongs below the warehouse that the manifest names.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +21,11 @@ CONFIG = "strand.toml"
 FILES = "files"
 RESTORES = "restores.jsonl"
 """Beside the manifest: a line for every restore, so that the next one jumps above all of them."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is a path inside a folder: relative, without a way up, and written in the one way there is."""
+    return bool(name) and "\\" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 @dataclass(frozen=True)
@@ -58,9 +68,36 @@ class Manifest:
                 )
             values = {key: value for key, value in document.items() if key != "format"}
             files = tuple(StoredFile(**file) for file in values.pop("files"))
-            return cls(**{**values, "files": files, "left_out": tuple(values["left_out"])})
+            manifest = cls(**{**values, "files": files, "left_out": tuple(values["left_out"])})
+            manifest.check()
+            return manifest
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Damaged(f"the manifest {where} can't be read: {error}", hint="Use another backup.") from error
+
+    def check(self) -> None:
+        """ValueError for a file that is named twice, outside of the backup, or outside of its warehouse."""
+        names, locations = set[str](), set[str]()
+        for file in self.files:
+            if not isinstance(file.size_bytes, int) or not re.fullmatch(r"[0-9a-f]{64}", file.sha256):
+                raise ValueError(f"{file.name!r} has no size, or no SHA-256")
+            if not is_plain(file.name) or file.name in names:
+                raise ValueError(f"{file.name!r} is no name of a file in the backup, or is there twice")
+            names.add(file.name)
+            if (file.location is None) != (file.name in (LEDGER, CATALOG, CONFIG)):
+                raise ValueError(f"{file.name!r} has a place that is not its own")
+            if file.location is not None:
+                if not file.name.startswith(f"{FILES}/"):
+                    raise ValueError(f"{file.name!r} is not in {FILES}/")
+                if file.location in locations or ".." in file.location.split("/"):
+                    raise ValueError(f"{file.location!r} has a way up, or is there twice")
+                locations.add(file.location)
+        if LEDGER not in names or CONFIG not in names:
+            raise ValueError(f"it names no {LEDGER}, or no {CONFIG}")
+
+    @property
+    def has_catalog(self) -> bool:
+        """Whether there were Iceberg tables."""
+        return any(file.name == CATALOG for file in self.files)
 
     @property
     def size_bytes(self) -> int:
