@@ -27,11 +27,11 @@ dlt_ready := .venv-dlt/.ready-$(here)
 tools_ready := .venv-tools/.ready-$(here)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all soak damages check bench setup pages wheel lock clean
+.PHONY: help demo test test-all fuzz soak damages check bench setup pages wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, soak, bench and lock; JOBS=2 by test."
+	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, fuzz, soak, bench and lock; JOBS=2 by test."
 
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
 	@$(py) -m strandline.demo ./demo-lake $(ARGS)
@@ -42,6 +42,9 @@ test: $(ready) ## run all tests, two files at a time (ARGS="-k flush" for some, 
 test-all: $(ready) ## run all tests on SQLite and on Postgres, and then their core with a warehouse in S3
 	@STRAND_TEST_SWEEPS=all $(pytest) --ledger both $(ARGS)
 	@STRAND_TEST_WAREHOUSE=s3 $(pytest) --ledger both $(s3_core) $(ARGS)
+
+fuzz: $(ready) ## read 100,000 Arrow streams that lie (ARGS="--streams 1000000 --seed 2")
+	@$(py) -m tests.fuzz $(ARGS)
 
 soak: $(ready) ## kill everything at random for MINUTES=10 (LEDGER=postgres WAREHOUSE=s3), then compare what is where
 	@$(py) -m tests.soak --minutes $(MINUTES) --ledger $(LEDGER) --warehouse $(WAREHOUSE) $(ARGS)

@@ -24,6 +24,7 @@ from strandline.model import types as ty
 from strandline.model.arrow import stored_schema
 from strandline.model.columns import SHORT
 from strandline.model.schema import Schema, parse_columns
+from strandline.model.sound import sound
 from strandline.model.types import parse_type
 from strandline.model.values import Refused, rule_for
 
@@ -189,7 +190,7 @@ def test_no_rows_make_an_empty_batch() -> None:
     """An empty call is valid, with the right columns."""
     assert rw.from_dicts([], AGES).schema == stored_schema(AGES, False)
     assert rw.from_json_lines([b"\n"], AGES, extra=True).schema == stored_schema(AGES, True)
-    assert rw.from_arrow(pa.table({"name": pa.array([], pa.string())}), AGES).num_rows == 0
+    assert rw.from_arrow(sound(pa.table({"name": pa.array([], pa.string())})), AGES).num_rows == 0
 
 
 def test_any_mapping_is_a_row_and_anything_else_is_not() -> None:
@@ -257,7 +258,7 @@ def test_with_extra_unknown_fields_are_kept_as_json() -> None:
     for batch in (
         rw.from_dicts(rows, AGES, extra=True),
         rw.from_json_lines(map(orjson.dumps, rows), AGES, extra=True),
-        rw.from_arrow(pa.Table.from_pylist(rows), AGES, extra=True),
+        rw.from_arrow(sound(pa.Table.from_pylist(rows)), AGES, extra=True),
     ):
         assert batch.schema == stored_schema(AGES, True)
         assert batch.column("_extra").to_pylist() == [text, text, None, None]
@@ -274,7 +275,7 @@ def test_the_columns_that_strandline_stamps_can_not_be_sent(name: str, extra: bo
     for error in (
         refused(rw.from_dicts, [row], AGES, extra=extra),
         refused(rw.from_json_lines, [orjson.dumps(row)], AGES, extra=extra),
-        refused(rw.from_arrow, pa.Table.from_pylist([row]), AGES, extra=extra),
+        refused(rw.from_arrow, sound(pa.Table.from_pylist([row])), AGES, extra=extra),
     ):
         assert error.detail["rows"][0]["field"] == name
         assert "reserved name" in error.message

@@ -17,6 +17,7 @@ from strandline.errors import BadRequest, Damaged, NotFound
 from strandline.model import rows as rw
 from strandline.model.arrow import stored_schema
 from strandline.model.schema import Schema, parse_columns
+from strandline.model.sound import sound
 
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf
@@ -66,13 +67,13 @@ ARROW_TAKEN = [
 def test_arrow_is_cast_where_nothing_is_lost(type_: str, array: pa.Array, stored: list[Any]) -> None:
     """Widening, other encodings and units; as a batch, as chunks of a table and as a slice."""
     schema = parse_columns(f"c:{type_}?")
-    batch = rw.from_arrow(pa.record_batch([array], names=["c"]), schema)
+    batch = rw.from_arrow(sound(pa.record_batch([array], names=["c"])), schema)
     assert batch.schema == stored_schema(schema, False)
     assert batch.column(0).to_pylist() == stored
     batch.validate(full=True)
     table = pa.table({"c": pa.chunked_array([array, array])})
-    assert rw.from_arrow(table, schema).column(0).to_pylist() == stored * 2
-    assert rw.from_arrow(table.slice(len(array)), schema).column(0).to_pylist() == stored
+    assert rw.from_arrow(sound(table), schema).column(0).to_pylist() == stored * 2
+    assert rw.from_arrow(sound(table.slice(len(array))), schema).column(0).to_pylist() == stored
 
 
 NOT_UTF8 = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe"))
@@ -118,7 +119,7 @@ NOT_UTF8 = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\
 )
 def test_arrow_that_would_change_is_refused_as_dicts_are(type_: str, array: pa.Array, field: str, reason: str) -> None:
     """Index, field and reason are the same as for Python values."""
-    error = refused(rw.from_arrow, pa.record_batch([array], names=["c"]), parse_columns(f"c:{type_}"), start=5)
+    error = refused(rw.from_arrow, sound(pa.record_batch([array], names=["c"])), parse_columns(f"c:{type_}"), start=5)
     found = error.detail["rows"][0]
     assert (found["index"], found["field"]) == (5 + (array is NOT_UTF8), field)
     assert reason in found["reason"]
@@ -126,8 +127,10 @@ def test_arrow_that_would_change_is_refused_as_dicts_are(type_: str, array: pa.A
 
 def test_arrow_columns_may_be_missing_or_unknown_as_fields_may() -> None:
     """A missing nullable column is null; a missing required one and an unknown one are errors in each row."""
-    assert rw.from_arrow(pa.table({"name": ["a"]}), AGES).to_pylist() == [{"name": "a", "age": None, "tags": None}]
-    error = refused(rw.from_arrow, pa.table({"age": [1, 2], "nam": ["a", "b"]}), AGES)
+    assert rw.from_arrow(sound(pa.table({"name": ["a"]})), AGES).to_pylist() == [
+        {"name": "a", "age": None, "tags": None}
+    ]
+    error = refused(rw.from_arrow, sound(pa.table({"age": [1, 2], "nam": ["a", "b"]})), AGES)
     assert [(r["index"], r["field"]) for r in error.detail["rows"]] == [
         (0, "name"), (0, "nam"), (1, "name"), (1, "nam"),
     ]  # fmt: skip
@@ -138,14 +141,16 @@ def test_arrow_that_is_not_sound_is_a_bad_request() -> None:
     """Offsets out of bounds would be read as somebody else's memory; two columns of one name have no meaning."""
     wild = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\xff\xff\0\0\1\0\0\0"), pa.py_buffer(b"a"))
     with pytest.raises(BadRequest, match="not valid Arrow data"):
-        rw.from_arrow(pa.record_batch([wild], names=["name"]), AGES)
+        rw.from_arrow(sound(pa.record_batch([wild], names=["name"])), AGES)
     for extra in (False, True):
         with pytest.raises(BadRequest, match="not valid Arrow data"):
-            rw.from_arrow(pa.record_batch([pa.array(["a", "b"]), wild], names=["name", "other"]), AGES, extra=extra)
+            rw.from_arrow(
+                sound(pa.record_batch([pa.array(["a", "b"]), wild], names=["name", "other"])), AGES, extra=extra
+            )
     with pytest.raises(BadRequest, match="not valid Arrow data"):
-        rw.from_arrow(pa.table({"name": NOT_UTF8.dictionary_encode()}), AGES)
+        rw.from_arrow(sound(pa.table({"name": NOT_UTF8.dictionary_encode()})), AGES)
     with pytest.raises(BadRequest, match="more than one column"):
-        rw.from_arrow(pa.record_batch([pa.array(["a"])] * 2, names=["name", "name"]), AGES)
+        rw.from_arrow(sound(pa.record_batch([pa.array(["a"])] * 2, names=["name", "name"])), AGES)
 
 
 def test_arrow_extras_are_said_as_exports_say_them() -> None:
@@ -154,15 +159,15 @@ def test_arrow_extras_are_said_as_exports_say_them() -> None:
         "name": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC")), "d": [D("1.50")], "b": [b"\xff"],
         "s": [{"day": dt.date(2024, 1, 1)}], "l": pa.array(["x"]).dictionary_encode(),
     })  # fmt: skip
-    text = rw.from_arrow(table, AGES, extra=True).column("_extra")[0].as_py()
+    text = rw.from_arrow(sound(table), AGES, extra=True).column("_extra")[0].as_py()
     assert orjson.loads(text) == {
         "t": "1970-01-01T00:00:00.000000Z", "d": "1.50", "b": "/w==", "s": {"day": "2024-01-01"}, "l": "x",
     }  # fmt: skip
     broken = pa.record_batch([pa.array(["a", "b"]), NOT_UTF8], names=["name", "other"])
-    error = refused(rw.from_arrow, broken, AGES, extra=True)
+    error = refused(rw.from_arrow, sound(broken), AGES, extra=True)
     assert [(r["index"], r["field"]) for r in error.detail["rows"]] == [(1, "other")]
     far = pa.table({"name": ["a", "b"], "day": pa.array([0, 2**30], pa.int32()).view(pa.date32())})
-    error = refused(rw.from_arrow, far, AGES, extra=True)
+    error = refused(rw.from_arrow, sound(far), AGES, extra=True)
     assert [(r["index"], r["field"]) for r in error.detail["rows"]] == [(1, "day")]
 
 
@@ -184,7 +189,7 @@ def test_arrow_and_the_wire_give_back_the_same_batch(case: tuple[Schema, list[di
     """A valid batch stays valid: through Arrow, through bytes, and column by column."""
     schema, rows = case
     batch = rw.from_dicts(rows, schema)
-    assert rw.from_arrow(batch, schema) == batch
+    assert rw.from_arrow(sound(batch), schema) == batch
     payload = rw.encode(batch)
     assert rw.decode(payload) == batch
     names = list(reversed(schema.names))[:2]
@@ -238,7 +243,7 @@ def test_json_lines_say_every_type_in_its_text() -> None:
 def test_json_text_with_line_breaks_is_still_one_line() -> None:
     """Arrow may bring pretty-printed JSON; an export line must stay a line."""
     schema = parse_columns("j:json")
-    batch = rw.from_arrow(pa.table({"j": ['{\r\n "a": "x\\ny"\n}']}), schema)
+    batch = rw.from_arrow(sound(pa.table({"j": ['{\r\n "a": "x\\ny"\n}']})), schema)
     (line,) = rw.to_json_lines(batch, schema)
     assert line.count(b"\n") == 1
     assert orjson.loads(line) == {"j": {"a": "x\ny"}}

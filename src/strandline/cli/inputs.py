@@ -81,7 +81,7 @@ def _readable(name: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, EOFError, OSError) as error:
+    except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) == 28:
             raise
         raise BadRequest(f"{name} can't be read: {error}", hint="It may be truncated or damaged.") from error

@@ -25,6 +25,7 @@ from strandline.engines.storage import S3, open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
 from strandline.model import rows as rules
 from strandline.model.schema import Schema
+from strandline.model.sound import SoundRows, check_schema, readable, sound
 from strandline.model.tables import TableState
 from strandline.model.types import Primitive
 from strandline.model.values import shown
@@ -224,7 +225,7 @@ def read_chunk(
     """
     start = 0
     for size, piece in _pieces(chunk, asked.schema, table, skipped):
-        take: Any = rules.from_arrow if isinstance(piece, pa.RecordBatch) else rules.from_dicts
+        take: Any = rules.from_arrow if isinstance(piece, SoundRows) else rules.from_dicts
         if piece and isinstance(piece, list) and isinstance(piece[0], bytes):
             take = rules.from_json_lines
         try:
@@ -349,10 +350,10 @@ def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Ski
         elif one.format == "parquet":
             with system.open_input_file(path) as file:
                 for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE):
-                    yield batch.num_rows, batch
+                    yield batch.num_rows, sound(batch)
         else:
             yield from _arrow(system, path)
-    except (pa.ArrowInvalid, OSError, EOFError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise NotFound(f"there is no file {one.uri} any more") from error
         raise BadRequest(f"can't read {one.uri} as {one.format}: {error}", hint="Is the file whole?") from error
@@ -472,25 +473,29 @@ def _or_text(read: Any, text: str) -> Any:
         return text
 
 
-def _arrow(system: FileSystem, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _arrow(system: FileSystem, path: str) -> Iterator[tuple[int, SoundRows]]:
     with system.open_input_file(path) as file:
-        is_file = file.read(6) == b"ARROW1"
-        file.seek(0)
-        reader: Any = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+        reader = _reader(file)
+        is_file = isinstance(reader, pa.ipc.RecordBatchFileReader)
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
         for batch in batches:
-            yield batch.num_rows, batch
+            yield batch.num_rows, sound(batch)
+
+
+def _reader(file: Any) -> Any:
+    """A reader of an Arrow file, or of a file that holds a stream."""
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    return pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
 
 
 def shape_of(one: Input) -> pa.Schema:
     """The Arrow schema of a Parquet or Arrow file."""
     system, path = open_uri(one.uri)
-    with system.open_input_file(path) as file:
-        if one.format == "parquet":
-            return pq.ParquetFile(file).schema_arrow
-        is_file = file.read(6) == b"ARROW1"
-        file.seek(0)
-        return pa.ipc.open_file(file).schema if is_file else pa.ipc.open_stream(file).schema
+    with system.open_input_file(path) as file, readable(one.uri):
+        schema = pq.ParquetFile(file).schema_arrow if one.format == "parquet" else _reader(file).schema
+        check_schema(schema)
+        return schema
 
 
 def count_rows(one: Input) -> int:
@@ -501,7 +506,7 @@ def count_rows(one: Input) -> int:
     try:
         with system.open_input_file(path) as file:
             return int(pq.ParquetFile(file).metadata.num_rows)
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, OSError):
         return 0  # whoever reads it says what is wrong
 
 

@@ -76,6 +76,7 @@ def _common(columns: Iterable[str], asked: frozenset[str]) -> Common:
 
 def _parquet_rows(file: IO[bytes], asked: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
     for batch in pq.ParquetFile(file).iter_batches():
+        batch.validate(full=True)  # the place is not ours alone, and what lies there may be another's
         common = _common(batch.schema.names, asked)
         digests = row_digests(batch, without=() if common is None else set(batch.schema.names) - common)
         for seq, digest in zip(batch.column(SEQ).to_pylist(), digests, strict=True):

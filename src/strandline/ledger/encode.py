@@ -18,11 +18,14 @@ from strandline.model import rows as rules
 from strandline.model.ids import new_id
 from strandline.model.partitions import partitions
 from strandline.model.row_digest import digest_of
+from strandline.model.sound import SoundRows, sound
 from strandline.model.tables import Table, TableState
 from strandline.model.types import EXTRA, Primitive
 from strandline.model.wire import encode, to_json_lines
 
-Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches
+Rows: TypeAlias = (
+    Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches | SoundRows
+)
 
 BATCH_ROWS = 100_000
 BATCH_BYTES = 64 << 20
@@ -183,11 +186,11 @@ def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: 
 
 def _pieces(rows: Rows) -> Iterable[Any]:
     if isinstance(rows, pa.RecordBatchReader | KeptBatches):
-        yield from rows
-    elif isinstance(rows, pa.Table):
-        yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-    elif isinstance(rows, pa.RecordBatch):
-        yield rows
+        yield from map(sound, rows)
+    elif isinstance(rows, SoundRows | pa.Table | pa.RecordBatch):
+        checked = rows if isinstance(rows, SoundRows) else sound(rows)
+        for at in range(0, checked.num_rows, BATCH_ROWS):
+            yield checked.slice(at, BATCH_ROWS)
     elif isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
         raise BadRequest(
             f"rows are {type(rows).__name__}, not rows", hint="Pass a list of dicts, an Arrow table or a reader."
@@ -199,9 +202,7 @@ def _pieces(rows: Rows) -> Iterable[Any]:
 
 
 def _validated(piece: Any, state: TableState, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:
-    take: Callable[..., pa.RecordBatch] = (
-        rules.from_arrow if isinstance(piece, pa.RecordBatch | pa.Table) else rules.from_dicts
-    )
+    take: Callable[..., pa.RecordBatch] = rules.from_arrow if isinstance(piece, SoundRows) else rules.from_dicts
     table = state.table
     return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by, as_given=as_given)
 

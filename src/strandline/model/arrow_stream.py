@@ -1,37 +1,50 @@
-"""An Arrow stream from somebody who is not trusted.
+"""An Arrow stream from a client that is not trusted.
 
-Arrow can say much with few bytes: buffers compressed inside the stream, dictionaries, runs, views, columns of nulls.
-Each of them lets a small body become more than the machine has. What is taken here is what takes its room as it lies:
-plain columns, at most as large as the body that carried them.
+Arrow can say much with few bytes: buffers compressed inside the stream, dictionaries, runs, views, columns of nulls,
+lists of empty structs. Each of them lets a small body become more than the machine has. What is taken here is what
+takes its room as it lies: plain columns, with no more values than one request may have.
+
+The stream's messages are walked before PyArrow makes arrays of them, and what they announce is counted. Then the arrays
+are checked whole (`sound`), before anything else is done with them.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pat
 from pyarrow import ipc
 
 from strandline.errors import BadRequest, TooLarge, Unsupported
+from strandline.model.limits import MAX_CELLS, MAX_ROWS, too_many
+from strandline.model.sound import SoundRows, check_schema, readable, sound
 
 _HINT = "Send plain columns: decode dictionaries, runs and views before, and compress with Content-Encoding."
+_STREAM_HINT = "Send Arrow IPC's stream format."
+
+MAX_BATCHES = 10_000
+MAX_METADATA_BYTES = 4 << 20
+"""Of the schema, or of what one batch says of its buffers. PyArrow makes a hundred times as much of it."""
+
+Body: TypeAlias = bytes | memoryview
 
 
-def read_stream(body: bytes) -> pa.Table:
-    """The rows of an Arrow IPC stream."""
-    try:
-        with ipc.open_stream(body) as reader:
-            for field in reader.schema:
-                _check_type(field.type, field.name, top=True)
-        _refuse_compressed(body)
-        with ipc.open_stream(body) as reader:
-            table = reader.read_all()
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise BadRequest(f"the body is not an Arrow stream: {error}", hint="Send Arrow IPC's stream format.") from error
-    if table.num_rows > len(body):
-        raise TooLarge(f"the Arrow stream claims {table.num_rows} rows in {len(body)} bytes")
-    return table
+def read_stream(body: Body) -> SoundRows:
+    """The rows of an Arrow IPC stream, checked."""
+    with readable("the body, as an Arrow stream,", _STREAM_HINT):
+        try:
+            _check_messages(body)
+            with ipc.open_stream(body) as reader:
+                check_schema(reader.schema)
+                for field in reader.schema:
+                    _check_type(field.type, field.name, top=True)
+                table = reader.read_all()
+        except OSError as error:
+            raise BadRequest(f"the body is not an Arrow stream: {error}", hint=_STREAM_HINT) from error
+    return sound(table)
 
 
 def _check_type(type_: pa.DataType, name: str, *, top: bool) -> None:
@@ -53,28 +66,76 @@ def _is_run_end(type_: pa.DataType) -> bool:
     return bool(pat.is_run_end_encoded(type_))
 
 
-def _refuse_compressed(body: bytes) -> None:
-    for message in ipc.MessageReader.open_stream(pa.BufferReader(body)):
-        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+def _check_messages(body: Body) -> None:
+    """A schema, then batches that are neither compressed nor say that they have more than a request may."""
+    rows = cells = batches = 0
+    for number, message in enumerate(ipc.MessageReader.open_stream(pa.BufferReader(body))):
+        if message.metadata.size > MAX_METADATA_BYTES:
+            raise TooLarge(f"the Arrow stream has a message with {message.metadata.size} bytes of metadata")
+        if message.type not in ("schema", "record batch") or (message.type == "schema") != (number == 0):
+            raise Unsupported(f"the Arrow stream has a {message.type} where a batch is expected", hint=_HINT)
+        if number == 0:
+            continue
+        batch = _announced(message.metadata.to_pybytes())
+        batches, rows, cells = batches + 1, rows + batch.rows, cells + batch.cells
+        if batch.is_compressed:
             raise Unsupported("the Arrow stream's buffers are compressed inside", hint=_HINT)
+        if batches > MAX_BATCHES:
+            raise too_many("batches", MAX_BATCHES)
+        if rows > MAX_ROWS:
+            raise too_many("rows", MAX_ROWS)
+        if cells > MAX_CELLS:
+            raise too_many("values", MAX_CELLS)
 
 
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch names a codec. PyArrow does not tell, so the message's own table is looked into."""
+@dataclass(frozen=True)
+class _Batch:
+    """What a record batch says of itself: its rows, the values of all its arrays, and whether it is compressed."""
+
+    rows: int
+    cells: int
+    is_compressed: bool
+
+
+def _announced(metadata: bytes) -> _Batch:
+    """PyArrow tells none of it, so the message's own table is looked into."""
     try:
-        message = struct.unpack_from("<I", metadata)[0]
-        batch = _field(metadata, message, 2)
-        assert batch is not None
-        batch += struct.unpack_from("<I", metadata, batch)[0]
-        return _field(metadata, batch, 3) is not None
-    except (struct.error, AssertionError):
-        raise BadRequest("the Arrow stream has a record batch that can't be read") from None
+        header = _field(metadata, _u32(metadata, 0), 2)
+        if header is None:
+            raise _unreadable()
+        batch = header + _u32(metadata, header)
+        rows_at, nodes_at = _field(metadata, batch, 0), _field(metadata, batch, 1)
+        rows = 0 if rows_at is None else _i64(metadata, rows_at)
+        lengths: list[int] = []
+        if nodes_at is not None:
+            nodes = nodes_at + _u32(metadata, nodes_at)
+            lengths = [_i64(metadata, nodes + 4 + 16 * place) for place in range(_u32(metadata, nodes))]
+    except struct.error:
+        raise _unreadable() from None
+    if rows < 0 or any(length < 0 for length in lengths):
+        raise _unreadable()
+    return _Batch(rows, sum(lengths), _field(metadata, batch, 3) is not None)
+
+
+def _unreadable() -> BadRequest:
+    return BadRequest("the Arrow stream has a record batch that can't be read")
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
     """Where a flatbuffer's table keeps a field; None if it has none."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
-    size = struct.unpack_from("<H", data, vtable)[0]
     slot = 4 + 2 * number
-    offset = struct.unpack_from("<H", data, vtable + slot)[0] if slot + 2 <= size else 0
+    offset = _u16(data, vtable + slot) if slot + 2 <= _u16(data, vtable) else 0
     return table + offset if offset else None
+
+
+def _u16(data: bytes, at: int) -> int:
+    return int(struct.unpack_from("<H", data, at)[0])
+
+
+def _u32(data: bytes, at: int) -> int:
+    return int(struct.unpack_from("<I", data, at)[0])
+
+
+def _i64(data: bytes, at: int) -> int:
+    return int(struct.unpack_from("<q", data, at)[0])

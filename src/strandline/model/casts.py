@@ -41,7 +41,9 @@ def _typed(array: pa.Array, type_: Type) -> pa.Array | None:
         case Primitive(name):
             return _primitives(array, name, arrow_type(type_, stored=True))
         case Decimal():
-            return cast(array, arrow_type(type_, stored=True)) if pat.is_decimal(array.type) else None
+            # PyArrow casts a negative scale by powers of ten that it does not have.
+            is_castable = pat.is_decimal(array.type) and array.type.scale >= 0
+            return cast(array, arrow_type(type_, stored=True)) if is_castable else None
         case List():
             return _lists(array, type_)
         case Struct(fields):

@@ -22,6 +22,7 @@ from strandline.model.arrow import origin_fields, stored_schema
 from strandline.model.arrow_stream import read_stream
 from strandline.model.inbound import Chunk
 from strandline.model.schema import Schema, parse_columns
+from strandline.model.sound import SoundRows
 from strandline.model.types import (
     ACTOR,
     AT,
@@ -38,6 +39,8 @@ from strandline.model.types import (
 )
 from strandline.model.wire import to_json_lines
 
+MERGED_ROWS = 1024
+
 _STAMPS = parse_columns("seq:long,at:timestamp?,actor:string?,commit:string?,removed:boolean?")
 _NAMES = {SEQ: "seq", AT: "at", ACTOR: "actor", COMMIT: "commit", REMOVED: "removed"}
 
@@ -47,8 +50,8 @@ class ChunkRows:
     """Rows as they came: `stamps` has what the sender says of them; `data` the rest, as Arrow or as objects."""
 
     stamps: pa.RecordBatch
-    data: pa.Table | list[dict[str, Any]]
-    extras: list[str | None] | None = None
+    data: SoundRows | list[dict[str, Any]]
+    extras: SoundRows | None = None
 
     @property
     def count(self) -> int:
@@ -60,17 +63,15 @@ def from_arrow(body: bytes) -> ChunkRows:
     """The rows of a body that is an Arrow stream; an empty body has none."""
     if not body:
         return from_lines(b"")
-    table = read_stream(body)
-    names = table.schema.names
+    rows = read_stream(body)
+    names = rows.names
     if SEQ not in names or len(set(names)) < len(names):
         raise BadRequest(f"a chunk's columns are named once each, and one of them is {SEQ}")
-    stamps = table.select([name for name in _NAMES if name in names])
-    stamps = stamps.rename_columns([_NAMES[name] for name in stamps.schema.names])
-    extras: list[str | None] | None = None
-    if EXTRA in names and table.column(EXTRA).null_count < table.num_rows:
-        extras = [None if value is None else str(value) for value in table.column(EXTRA).to_pylist()]
-    rest = table.drop_columns([name for name in (*_NAMES, EXTRA) if name in names])
-    return ChunkRows(_stamped(lambda: rules.from_arrow(stamps, _STAMPS)), rest, extras)
+    stamps = rows.select([name for name in _NAMES if name in names]).renamed(_NAMES)
+    rest = rows.select([name for name in names if name not in (*_NAMES, EXTRA)])
+    checked = _stamped(lambda: rules.from_arrow(stamps, _STAMPS))
+    extras = rows.select([EXTRA]) if EXTRA in names else None
+    return ChunkRows(checked, rest, extras)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def validated(
     seqs = rows.stamps.column("seq")
     start = int(pc.sum(pc.less_equal(seqs, above)).as_py() or 0)
     as_given: list[pa.RecordBatch] = []
-    batch = _users(rows, schema, extra, start, partition_by, as_given)
+    batch = pa.concat_batches(_users(rows, schema, extra, start, partition_by, as_given))
     stamps = rows.stamps.slice(start)
     origin = {
         GATEWAY: pa.repeat(pa.scalar(gateway, pa.string()), batch.num_rows),
@@ -174,7 +175,8 @@ def validated(
     shape = pa.schema([*stored_schema(schema, extra), *fields])
     stamped = [origin[field.name] for field in fields]
     stored, given = (
-        pa.RecordBatch.from_arrays([*users.columns, *stamped], schema=shape) for users in (batch, *as_given)
+        pa.RecordBatch.from_arrays([*users.columns, *stamped], schema=shape)
+        for users in (batch, pa.concat_batches(as_given))
     )
     return Validated(stored, given)
 
@@ -186,16 +188,27 @@ def _users(
     start: int,
     partition_by: Sequence[str],
     as_given: list[pa.RecordBatch],
-) -> pa.RecordBatch:
-    take = partial(rules.from_dicts, schema=schema, extra=extra, start=start, partition_by=partition_by)
-    if isinstance(rows.data, list):
-        return take(rows.data[start:], as_given=as_given)
-    some = rows.data.slice(start)
-    if rows.extras is None:
-        return rules.from_arrow(some, schema, extra=extra, start=start, partition_by=partition_by, as_given=as_given)
-    objects = rules.read_objects(to_json_lines(some, schema), start=start)
-    merged = [
-        _with_extra(row, text, index)
-        for index, (row, text) in enumerate(zip(objects, rows.extras[start:], strict=True), start)
-    ]
-    return take(merged, as_given=as_given)
+) -> list[pa.RecordBatch]:
+    judged = partial(rules.from_dicts, schema=schema, extra=extra, partition_by=partition_by, as_given=as_given)
+    data, extras = rows.data, rows.extras
+    if isinstance(data, list):
+        return [judged(data[start:], start=start)]
+    if start == rows.count or extras is None or extras.table.column(EXTRA).null_count == rows.count:
+        return [
+            rules.from_arrow(
+                data.slice(start), schema, extra=extra, start=start, partition_by=partition_by, as_given=as_given
+            )
+        ]
+
+    def merged(at: int) -> pa.RecordBatch:
+        """Rows whose unknown fields are put back among the others, which takes objects: a few at a time."""
+        part, unknown = data.slice(at, MERGED_ROWS), extras.slice(at, MERGED_ROWS)
+        try:
+            objects = rules.read_objects(to_json_lines(part.table, schema), start=at)
+            texts = rules.read_texts(unknown, EXTRA)
+        except (ValueError, OverflowError) as error:
+            raise rules.unreadable_rows(part, start=at) or rules.unreadable_rows(unknown, start=at) or error from None
+        pairs = enumerate(zip(objects, texts, strict=True), at)
+        return judged([_with_extra(row, text, index) for index, (row, text) in pairs], start=at)
+
+    return list(rules.each_judged(range(start, rows.count, MERGED_ROWS), merged))

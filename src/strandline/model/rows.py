@@ -15,36 +15,39 @@ are told apart by `as_given`, a list that gets the same rows without the default
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import BadRequest, InvalidRows, nearest
-from strandline.model.arrow import arrow_type, is_text, stored_schema
+from strandline.model.arrow import arrow_type, stored_schema
 from strandline.model.casts import lossless, plain
 from strandline.model.columns import Quick, never, quick_for
 from strandline.model.defaults import default_scalar, default_value
 from strandline.model.partitions import MAX_BYTES as MAX_PARTITION_BYTES
 from strandline.model.partitions import check_partition_columns, partition_text, partitions, too_long
 from strandline.model.schema import SYSTEM_COLUMNS, Schema
+from strandline.model.sound import SoundRows
 from strandline.model.types import Column, List, Map, Primitive, Struct, Type
 from strandline.model.values import Refused, Rule, rule_for, shown, take_json
 from strandline.model.wire import decode, decode_columns, encode, jsonable, to_json_lines
 from strandline.model.wording import judged
 
 __all__ = [
-    "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "encode", "from_arrow",
-    "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects", "refused_row",
-    "renumbered",
-    "to_json_lines",
+    "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "each_judged", "encode",
+    "from_arrow", "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects",
+    "read_texts", "refused_row", "renumbered", "to_json_lines",
+    "unreadable_rows",
 ]  # fmt: skip
 
 MAX_REPORTED = 20
+
+T = TypeVar("T")
 
 _DIGITS_AS_ZERO = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
 _LONG_NUMBER = b"0" * 19
@@ -108,6 +111,28 @@ class _Findings:
             rows=[asdict(row) for row in bad],
             bad=len(self.found),
         )
+
+
+def each_judged(pieces: Iterable[T], take: Callable[[T], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What `take` makes of each piece of a call's rows; InvalidRows of all pieces together where it refuses some."""
+    refused: InvalidRows | None = None
+    for piece in pieces:
+        try:
+            batch = take(piece)
+        except InvalidRows as error:
+            refused = error if refused is None else _both(refused, error)
+        else:
+            if refused is None:
+                yield batch
+    if refused is not None:
+        raise refused
+
+
+def _both(first: InvalidRows, second: InvalidRows) -> InvalidRows:
+    """The error about two pieces of a call, the second behind the first."""
+    rows = [*first.detail["rows"], *second.detail["rows"]][:MAX_REPORTED]
+    bad = first.detail["bad"] + second.detail["bad"]
+    return InvalidRows(f"{BadRow(**rows[0]).text()} (and {bad - 1} more)", hint=first.hint, rows=rows, bad=bad)
 
 
 def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRows:
@@ -193,7 +218,7 @@ def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] 
 
 
 def from_arrow(
-    data: pa.RecordBatch | pa.Table,
+    data: SoundRows,
     schema: Schema,
     *,
     extra: bool = False,
@@ -215,6 +240,22 @@ def from_arrow(
         absent = {plan.column.name for plan in _plans(schema) if plan.default is not None} - given.keys()
         as_given.append(_without(batch, {name: pa.repeat(True, batch.num_rows) for name in absent}))
     return batch
+
+
+def read_texts(data: SoundRows, name: str) -> list[str | None]:
+    """The values of a column of text, for whoever has to look into them before they are validated as rows."""
+    values = _joined(data.table.column(name)).to_pylist()
+    return [None if value is None else str(value) for value in values]
+
+
+def unreadable_rows(data: SoundRows, *, start: int = 0) -> InvalidRows | None:
+    """The error about values that Python can't have, such as text that is not UTF-8; None if there are none."""
+    findings = _Findings(range(start, start + data.num_rows))
+    for name, column in zip(data.names, data.table.columns, strict=True):
+        for position, value in enumerate(_each(_joined(column), jsonable)):
+            if isinstance(value, _Unreadable):
+                findings.add(position, name, Refused(value, "can't be read as a value of its type"))
+    return findings.error() if findings.found else None
 
 
 _BLANK = object()
@@ -364,66 +405,23 @@ def _extra_field(name: Any, value: Any, schema: Schema, extra: bool) -> str | No
 
 @dataclass(frozen=True)
 class _Given:
-    """An Arrow column as it came, in one piece; `unicode` if all of its text is."""
+    """An Arrow column as it came, in one piece; `utf8` if all of its text is."""
 
     array: pa.Array
-    unicode: bool
+    utf8: bool
 
 
-def _arrow_columns(data: pa.RecordBatch | pa.Table) -> dict[str, _Given]:
-    names = data.schema.names
+def _arrow_columns(data: SoundRows) -> dict[str, _Given]:
+    names = data.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise BadRequest(f"the Arrow data has more than one column called {', '.join(map(repr, twice))}")
-    return {name: _given(data.column(i), name) for i, name in enumerate(names)}
+    columns = zip(names, data.table.columns, strict=True)
+    return {name: _Given(plain(_joined(column)), name not in data.not_utf8) for name, column in columns}
 
 
-def _given(column: pa.Array | pa.ChunkedArray, name: str) -> _Given:
-    """Checked before anything else: Arrow from elsewhere may claim anything, also to be longer than it is."""
-    whole = isinstance(column, pa.Array)
-    # Every chunk is checked, also behind one that is not Unicode: they are about to be joined.
-    checked = {_is_unicode(chunk, name) for chunk in ([column] if whole else column.chunks)}
-    return _Given(plain(column if whole else column.combine_chunks()), False not in checked)
-
-
-def _is_unicode(array: pa.Array, name: str) -> bool:
-    """False for text that is not UTF-8: a bad value of one row. Anything else that is not valid is a bad request."""
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid as error:
-        if "UTF8" in str(error) and _is_sound(array):
-            return False
-        raise BadRequest(f"column {name!r} is not valid Arrow data: {error}") from None
-    return True
-
-
-def _is_sound(array: pa.Array) -> bool:
-    """Whether everything but its text is valid. Behind text that is not UTF-8, inside others, nothing was checked."""
-    if is_text(array.type):
-        return True
-    try:
-        array.view(_as_bytes(array.type)).validate(full=True)
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _as_bytes(type_: pa.DataType) -> pa.DataType:
-    """The same type with bytes for text, which lies in memory as it does."""
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return pa.binary() if pa.types.is_string(type_) else pa.large_binary()
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        make = pa.list_ if pa.types.is_list(type_) else pa.large_list
-        return make(_field_as_bytes(type_.value_field))
-    if pa.types.is_struct(type_):
-        return pa.struct([_field_as_bytes(type_.field(place)) for place in range(type_.num_fields)])
-    if pa.types.is_map(type_):
-        return pa.map_(_field_as_bytes(type_.key_field), _field_as_bytes(type_.item_field))
-    return type_
-
-
-def _field_as_bytes(field: pa.Field) -> pa.Field:
-    return field.with_type(_as_bytes(field.type))
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
@@ -431,7 +429,7 @@ def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -
     if column.name not in given and plan.default_stored is not None:
         return pa.repeat(plan.default_stored, len(findings.indices))
     source = given.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
-    cast = lossless(source.array, column.type, column.nullable) if source.unicode else None
+    cast = lossless(source.array, column.type, column.nullable) if source.utf8 else None
     if cast is not None:
         return cast
     values = _each(source.array, lambda part: list(part.to_pylist()))

@@ -1,0 +1,1 @@
+"""Arrow streams that lie, by the hundred thousand: `python -m tests.fuzz`."""
