@@ -19,8 +19,12 @@ import pytest
 import strandline as sl
 from strandline.errors import BadRequest, Conflict, InvalidRows, MergeConflict
 from strandline.lake import Lake
+from strandline.ledger.purges import find_tombstones
+from strandline.ledger.tables import create_table
 from strandline.model.defaults import default_value
-from strandline.model.schema import from_json
+from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY, PURGES
+from strandline.model.rows import from_dicts
+from strandline.model.schema import from_json, parse_mapping
 from strandline.operations import load as loading
 from strandline.operations import load_keyed
 from tests.kit import strand
@@ -285,8 +289,22 @@ def test_a_stored_schema_of_before_has_the_default_of_its_old_rows() -> None:
     assert default_value(before.column("n")) == 2
     without = from_json({"columns": [{**column, "default": None}]})
     assert default_value(without.column("n")) is None
+    assert default_value(before.fresh().column("n")) == 2, "a new table of that shape has it too"
     for schema in (before, without):
         assert from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
+def test_the_table_of_purges_may_have_columns_with_a_default(lake: Lake) -> None:
+    """Its rows are ours and lack them; before, a required column made it another table, and the next purge a second."""
+    create_table(
+        lake.ledger, PURGES, parse_mapping(PURGE_COLUMNS), branch="main", actor="tester", row_key=list(PURGE_KEY)
+    )
+    apply(lake, {"why": {"type": "string", "default": "unknown"}}, table=PURGES)
+    with lake.ledger.read() as conn:
+        state = find_tombstones(conn)
+    assert state is not None and state.table.name == PURGES
+    tombstone = {"purge_id": "1", "table_name": "t", "table_id": "1", "predicate": "n = 1", "rows": 1, "upto_seq": 9}
+    assert from_dicts([tombstone], state.schema).to_pylist() == [{**tombstone, "why": "unknown"}]
 
 
 def test_large_loads_and_micro_batches_get_defaults_from_spark(

@@ -24,7 +24,8 @@ def test_the_python_of_the_page_runs(
     exec(code, {})
     assert "person make required age needs validation" in capsys.readouterr().out
     with Lake(tmp_path / "lake", read_only=True) as lake:
-        assert lake.view().table("person").to_pylist() == [{"id": "a", "called": "Ann", "age": 0}]
+        people = lake.view().table("person").to_pylist()
+    assert people == [{"id": "a", "called": "Ann", "age": 0}, {"id": "b", "called": "Bob", "age": 0}]
 
 
 def test_the_document_of_the_page_is_one(lake: Lake) -> None:

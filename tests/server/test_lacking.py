@@ -64,6 +64,18 @@ def test_f72_a_default_of_the_receiver_makes_no_other_row(lake: Lake, server: Ru
     assert langs(lake) == {"p1": "en", "p2": "en", "p3": "en", "p4": "de", "p5": None}
 
 
+def test_f72_a_row_without_a_time_is_the_same_with_the_default_that_it_got(lake: Lake, server: Running) -> None:
+    """A sender that drops `_at`: its rows are told by what they hold, and what they hold here is the default too."""
+    apply(lake, {"lang": {"type": "string?", "default": "en"}})
+    sender = Sender()
+    bare = [{name: value for name, value in row.items() if name != "_at"} for row in rows([1, 2])]
+    body = ndjson(bare[:1])
+    assert server.post(sender.chunk(0, 1, body, 1, opens=True), body).json()["stored"] == 1
+    body = ndjson(bare)
+    assert server.post(sender.at(epoch=2).chunk(0, 2, body, 2, lacking=2), body).json()["stored"] == 1
+    assert langs(lake) == {"p1": "en", "p2": "en"}
+
+
 def test_a_dead_letter_gets_the_default_that_came_since(lake: Lake, server: Running) -> None:
     """It was refused for a value that it lacks; the column has a default now, and the replay is stored once."""
     lake.schema_apply({"tables": {"strict": {"columns": {"part_id": "string", "lang": "string"}}}})
