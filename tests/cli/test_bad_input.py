@@ -57,8 +57,10 @@ def test_all_bad_rows_up_to_20_are_listed(strand: Strand) -> None:
     assert [row["index"] for row in ran.error["detail"]["rows"]] == list(range(20))
     assert ran.error["detail"]["bad"] == 30
     ran = strand("append", "messages", stdin=lines(*({"id": str(n), "n": "x"} for n in range(30))))
-    assert ran.err.count("row ") >= 20
-    assert "… and 10 more" in ran.err
+    assert ran.err.count("line ") == 20
+    assert "  … and 10 more (--all lists them)" in ran.err
+    ran = strand("append", "messages", "--all", stdin=lines(*({"id": str(n), "n": "x"} for n in range(30))))
+    assert ran.err.count("line ") == 30 and "more (--all" not in ran.err
 
 
 @pytest.mark.parametrize(

@@ -126,14 +126,14 @@ def test_lines_that_name_their_tables_load_many_at_once(lake: Lake, tmp_path: Pa
 
 
 BAD: list[tuple[list[Any], type[StrandError], str]] = [
-    ([{"_table": "person", "id": "a"}, {"id": "b"}], InvalidRows, "row 1, field '_table'"),
+    ([{"_table": "person", "id": "a"}, {"id": "b"}], InvalidRows, "line 2, field '_table'"),
     ([{"_table": "persn", "id": "a"}], NotFound, "persn"),
     ([{"_table": "events", "id": "a"}], Unsupported, "log table"),
-    ([{"_table": "person", "id": "a"}, "", "{"], InvalidRows, "row 2"),
+    ([{"_table": "person", "id": "a"}, "", "{"], InvalidRows, "line 3"),
     (
         ["", {"_table": "person", "id": "a"}, {"_table": "person", "id": "b", "age": "x"}],
         InvalidRows,
-        "row 2, field 'age'",
+        "line 3, field 'age'",
     ),
 ]
 

@@ -49,7 +49,34 @@ class PipeClosed(BaseException):
     """Whoever read our output has had enough."""
 
 
+SUBJECTS = {
+    "Begin": ("init", "table", "schema", "version"),
+    "Write rows": ("append", "load", "adopt", "flush"),
+    "Read rows": ("sql", "tail", "export", "changes"),
+    "Branches and history": ("branch", "merge", "diff", "log", "show", "tag"),
+    "Deliver elsewhere": ("sink",),
+    "Run": ("up", "serve", "worker", "service", "token"),
+    "Look after a lake": ("status", "doctor", "recover", "audit", "quarantine"),
+    "Tidy up": ("compact", "fold", "retain", "expire", "sweep", "purge"),
+    "Copy and move lakes": ("backup", "restore", "clone", "relocate"),
+}
+"""The commands by what they are for, as `strand --help` lists them. One that is missing here stands under Others."""
+
+
 class _Root(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by subject, each with the whole of its short help."""
+        listed = {name for names in SUBJECTS.values() for name in names}
+        others = [name for name in self.commands if name not in listed]
+        width = max(map(len, self.commands))
+        for subject, names in {**SUBJECTS, "Others": others}.items():
+            shown = [(name, self.commands[name]) for name in names if not self.commands[name].hidden]
+            if shown:
+                with formatter.section(subject):
+                    limit = formatter.width - 6 - width
+                    rows = [(name.ljust(width), command.get_short_help_str(limit)) for name, command in shown]
+                    formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from strandline.cli.params import input_path
-from strandline.errors import BadRequest, Environment, TooLarge, Unsupported
+from strandline.errors import BadRequest, Environment, InvalidRows, TooLarge, Unsupported
+from strandline.model.reporting import and_more, entry_text
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -53,9 +54,22 @@ class Source:
 def append_file(lake: Lake, table: str, file: str, **options: Any) -> Ack:
     """Append the rows of a file, or of stdin for `-`."""
     with _opened(file) as source, _readable(source.name):
-        if source.kind == "lines":
-            return lake.append_json_lines(table, json_lines(source), **options)
-        return lake.append(table, _arrow(source), **options)
+        try:
+            if source.kind == "lines":
+                return lake.append_json_lines(table, json_lines(source), **options)
+            return lake.append(table, _arrow(source), **options)
+        except InvalidRows as error:
+            raise _told_by_line(error, source) from None
+
+
+def _told_by_line(error: InvalidRows, source: Source) -> InvalidRows:
+    """An error about rows by their places, told by what they were read from."""
+    rows = [{"file": source.name, **row} for row in error.detail["rows"]]
+    if source.kind == "lines":
+        rows = [{**row, "line": row["index"] + 1} for row in rows]
+    return InvalidRows(
+        entry_text(rows[0]) + and_more(error.detail["bad"]), hint=error.hint, **{**error.detail, "rows": rows}
+    )
 
 
 @contextmanager

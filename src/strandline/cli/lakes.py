@@ -54,11 +54,11 @@ def init(
         output.say(f"Made a lake in {document['lake']}")
         output.say(f"  ledger     {document['ledger']}")
         output.say(f"  warehouse  {document['warehouse']}")
-        output.say("Next, make a table:")
-        output.say(f"  strand --lake {shlex.quote(folder)} table create messages \\")
-        output.say('    --columns "id:string,body:string?" --row-key id')
 
     session.emit(document, human)
+    session.note("Next, make a table:")
+    session.note(f"  strand --lake {shlex.quote(folder)} table create messages \\")
+    session.note('    --columns "id:string,body:string?" --row-key id')
 
 
 def version(context: typer.Context) -> None:

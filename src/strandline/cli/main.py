@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.session import Session, hoist
 from strandline.errors import known
-from strandline.model.wording import judged
+from strandline.model.reporting import MAX_REPORTED, listed_lines, reporting
 
 USAGE = 2
 INTERRUPTED = 130
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
     """Run one command line and return its exit code."""
     session, rest = hoist(arguments)
     session.own_process = own_process
-    with session.catching_warnings():
+    with session.catching_warnings(), reporting(MAX_REPORTED):
         try:
             answer = app(args=rest, prog_name="strand", standalone_mode=False, obj=session)
             return answer if isinstance(answer, int) else 0
@@ -90,17 +90,17 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
 
 
 def _failed(session: Session, error: Exception) -> int:
-    said = known(error)
+    known_error = known(error)
     if session.debug:
         traceback.print_exception(error)
-    return _tell(session, said.as_dict(), said.exit_code)
+    return _tell(session, known_error.as_dict(), known_error.exit_code)
 
 
 def _usage(session: Session, error: Any) -> int:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError" and not session.json:
-        output.to_stderr(error.format_message())
-        return USAGE
+        output.say(error.format_message())
+        return 0
     path = context.command_path if context is not None else "strand"
     message = error.format_message().replace("Value error, ", "")  # Pydantic's own words
     said = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
@@ -117,39 +117,23 @@ def _interrupted(session: Session) -> int:
     return _tell(session, said, INTERRUPTED)
 
 
-def _tell(session: Session, said: dict[str, Any], exit_code: int) -> int:
+def _tell(session: Session, document: dict[str, Any], exit_code: int) -> int:
     try:
         if session.json:
-            output.write_json({"error": said})
+            output.write_json({"error": document})
         else:
-            output.to_stderr(f"error[{said['code']}]: {said['message']}")
-            for line in _others(said["detail"]):
-                output.to_stderr(f"  {line}")
-            if said["hint"]:
-                output.to_stderr(f"hint: {said['hint']}")
+            for line in error_lines(document):
+                output.to_stderr(line)
     except BrokenPipeError:
         _forget_stdout()
     return exit_code
 
 
-def _others(detail: dict[str, Any]) -> list[str]:
-    """What is wrong with rows after the first one, which the message has named."""
-    entries = detail.get("violations") or detail.get("rows")
-    if not isinstance(entries, list):
-        return []
-    lines = [_line_about(entry) for entry in entries[1:]]
-    left = int(detail.get("bad") or detail.get("count") or 0) - len(entries)
-    return [*lines, f"… and {left} more"] if left > 0 else lines
-
-
-def _line_about(entry: dict[str, Any]) -> str:
-    """One row that is wrong: it breaks a rule of a keyed table, is there already, or does not fit its table."""
-    if "rule" in entry:
-        return f"{entry['table']} {entry['key']}, field {entry['field']!r}: {judged(entry['value'], entry['reason'])}"
-    if "reason" not in entry:
-        return str(entry.get("row", f"row {entry.get('index')}"))
-    field = f", field {entry['field']!r}" if entry["field"] else ""
-    return f"row {entry['index']}{field}: {judged(entry['value'], entry['reason'])}"
+def error_lines(document: Mapping[str, Any]) -> list[str]:
+    """An error for people: what happened, the rows or conflicts that it lists, and what to do."""
+    lines = [f"error[{document['code']}]: {document['message']}"]
+    lines += [f"  {line}" for line in listed_lines(document["detail"])]
+    return [*lines, f"hint: {document['hint']}"] if document["hint"] else lines
 
 
 def _forget_stdout() -> None:

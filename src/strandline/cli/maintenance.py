@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch, Here, TableName, TableNames, who
+from strandline.cli.params import Actor, All, Branch, Here, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
 from strandline.config_keys import parse_duration, parse_size
 from strandline.errors import BadRequest, PreconditionFailed
@@ -165,6 +165,7 @@ def purge(
     yes: Yes = False,
     actor: Actor = "",
     here: Here = False,
+    every: All = False,
 ) -> None:
     """Remove the rows that a condition names, wherever they are, for good.
 
@@ -188,7 +189,7 @@ def purge(
                 raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
         how = {"branch": branch, "and_history": and_history, "dry_run": dry_run}
         asked = {"table": table, "where": where, "actor": who(actor), "how": how}
-        answer = session.carry_out(lake, "purge", asked, here=here)
+        answer = session.carry_out(lake, "purge", asked, here=here or every)
     _emit(session, answer, "purge")
 
 

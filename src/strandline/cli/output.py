@@ -11,20 +11,21 @@ import base64
 import datetime as dt
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from strandline.cli import layout
+
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-GAP = 2
-"""Between two columns of a table."""
-LONG = 30
-"""A longer word is broken, rather than that others have no room beside it."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+Mood = Literal["good", "careful", "bad"]
+_MOODS: dict[Mood, str] = {"good": "32", "careful": "33", "bad": "1;31"}
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -55,12 +56,23 @@ def flush() -> None:
 
 def to_stderr(text: str) -> None:
     """A line for people beside the answer."""
-    print(_printable(text, keep="\n"), file=sys.stderr, flush=True)
+    print(_fitting(_printable(text, keep="\n"), sys.stderr), file=sys.stderr, flush=True)
 
 
-def say(text: str = "") -> None:
-    """A line of the answer."""
-    print(text)
+def say(text: str = "", mood: Mood | None = None) -> None:
+    """A line of the answer, in the colour of its mood where a terminal shows colours."""
+    fitting = _fitting(text, sys.stdout)
+    print(fitting if mood is None or not _shows_colour(sys.stdout) else f"\x1b[{_MOODS[mood]}m{fitting}\x1b[0m")
+
+
+def _fitting(text: str, stream: Any) -> str:
+    """Lines for a terminal break between words; into a pipe they stay whole."""
+    return layout.wrapped(text, layout.terminal_width(stream), indent="  ") if stream.isatty() else text
+
+
+def _shows_colour(stream: Any) -> bool:
+    """Whether a person sees colours there, and has not said no to them (https://no-color.org)."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _said(value: Any) -> Any:
@@ -145,7 +157,8 @@ def _printable(text: str, keep: str = "") -> str:
 
 
 def _escaped(character: str) -> str:
-    return _ESCAPES.get(character) or f"\\x{ord(character):02x}"
+    code = ord(character)
+    return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
@@ -153,10 +166,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
     listed = [list(row) for row in rows]
     right = [_is_numeric(row[place] for row in listed) for place in range(len(columns))]
     texts = [[cell(value) for value in row] for row in listed]
-    if sys.stdout.isatty():
-        _rich(columns, texts, right, title)
-    else:
+    if not sys.stdout.isatty():
         _aligned(columns, texts, right, title)
+        return
+    room = layout.terminal_width(sys.stdout)
+    heads = [_printable(name) for name in columns]
+    widths = layout.column_widths([heads, *texts], room)
+    if widths is None:
+        _records(heads, texts, room, title)
+    else:
+        _rich(heads, texts, right, widths, room, title)
 
 
 def _is_numeric(values: Iterable[Any]) -> bool:
@@ -166,53 +185,37 @@ def _is_numeric(values: Iterable[Any]) -> bool:
 
 def _aligned(columns: Sequence[str], rows: list[list[str]], right: list[bool], title: str) -> None:
     heads = [_printable(name) for name in columns]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    widths = [max(map(layout.text_width, column)) for column in zip(heads, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         placed = zip(cells, widths, right, strict=True)
-        return "  ".join(text.rjust(w) if r else text.ljust(w) for text, w, r in placed).rstrip()
+        return "  ".join(layout.padded(text, width, right=is_number) for text, width, is_number in placed).rstrip()
 
-    said = [title] if title else []
-    said += [line(heads), "  ".join("-" * width for width in widths), *map(line, rows)]
-    say("\n".join(said))
+    lines = [title] if title else []
+    lines += [line(heads), "  ".join("-" * width for width in widths), *map(line, rows)]
+    print("\n".join(lines))
 
 
-def _rich(columns: Sequence[str], rows: list[list[str]], right: list[bool], title: str) -> None:
+def _records(heads: Sequence[str], rows: list[list[str]], room: int, title: str) -> None:
+    """A table that the terminal has no room for, row by row."""
+    lines = [title] if title else []
+    print("\n".join([*lines, *(line for row in rows for line in layout.record_lines(heads, row, room))]))
+
+
+def _rich(
+    heads: Sequence[str], rows: list[list[str]], right: list[bool], widths: list[int], room: int, title: str
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    heads = [_printable(name) for name in columns]
-    widths = _widths([heads, *rows], console.width)
-    shown = Table(
-        title=title or None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    if title:
+        say(title)
+    console = Console(highlight=False, width=room)
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for head, is_number, width in zip(heads, right, widths, strict=True):
         shown.add_column(Text(head), justify="right" if is_number else "left", overflow="fold", width=width)
     for row in rows:
         shown.add_row(*map(Text, row))
     console.print(shown)
-
-
-def _widths(lines: list[list[str]], room: int) -> list[int]:
-    """How wide each column is, so that all of them fit: words stay whole, but for the longest if there is no room."""
-    columns = list(zip(*lines, strict=True))
-    needed = [max(1, *map(len, column)) for column in columns]
-    words = [[word for text in column for word in text.split()] for column in columns]
-    longest = [min(LONG, max(map(len, column), default=1)) for column in words]
-    left = room - GAP * (len(columns) - 1)
-    most = max(longest)
-    while most > 1 and sum(min(width, most) for width in longest) > left:
-        most -= 1
-    widths = [min(width, most) for width in longest]
-    while sum(widths) < left and widths != needed:
-        narrow = min((place for place, width in enumerate(widths) if width < needed[place]), key=widths.__getitem__)
-        widths[narrow] += 1
-    return widths

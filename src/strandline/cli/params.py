@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from strandline.errors import BadRequest
+from strandline.model.reporting import report_all
 
 
 def complete_table(context: typer.Context, incomplete: str) -> list[str]:
@@ -38,6 +39,14 @@ At = Annotated[
 ]
 
 
+def _list_all(wanted: bool) -> bool:
+    if wanted:
+        report_all()
+    return wanted
+
+
+All = Annotated[bool, typer.Option("--all", help="List all that is wrong, not only the first 20.", callback=_list_all)]
+"""Set by its being there: what an error lists is decided where it is made."""
 Here = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]
 Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row key is looked for.")]
 

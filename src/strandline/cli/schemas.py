@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, At, Branch, complete_table, input_path
+from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest, NotFound, PreconditionFailed, nearest
 from strandline.model.wanted import FIXED
@@ -53,6 +53,7 @@ def apply(
     hard: Hard = False,
     yes: Annotated[bool, typer.Option("--yes", help="Also if values are shown no more.")] = False,
     actor: Actor = "",
+    every: All = False,
 ) -> None:
     """Make the schemas what a file says: all of it as one commit, or nothing.
 

@@ -96,12 +96,12 @@ class Session:
             sys.meta_path.remove(_NoPandas)
 
     def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
-        """The answer: one JSON document, or whatever `human` prints."""
+        """The answer: one JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
         if self.json:
             if isinstance(document, dict) and self.warnings:
                 document = {**document, "warnings": [*document.get("warnings", []), *self.warnings]}
             output.write_json(document)
-        elif human is not None and not self.quiet:
+        elif human is not None:
             human()
 
     def warn(self, text: str) -> None:

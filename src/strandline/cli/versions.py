@@ -12,7 +12,7 @@ import typer
 
 from strandline import private
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch
+from strandline.cli.params import Actor, All, Branch
 from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
@@ -275,6 +275,7 @@ def merge(
     ] = None,
     message: Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why.")] = "",
     actor: Actor = "",
+    every: All = False,
 ) -> None:
     """Bring what a branch changed into another one: rows, and fields of rows. Nothing is written while both disagree.
 
@@ -397,7 +398,8 @@ def _read_json(name: str) -> Any:
 
 
 def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
-    from strandline.model.merge import tables_of
+    from strandline.model.merge import conflict_entry, tables_of
+    from strandline.model.reporting import listed_lines
 
     rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in done.tables.items()) or "no rows"
     match done.outcome:
@@ -411,9 +413,9 @@ def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
             output.say(f"{said} {done.source} into {done.into}: {rows}.")
         case "conflicts":
             output.say(f"{done.source} and {done.into} disagree: {tables_of(done.conflicts)}.")
-            heads = ["kind", "table", "key", "fields"]
-            shown = [[one.kind, one.table, _key(one.key), ", ".join(one.fields)] for one in done.conflicts[:50]]
-            output.table(heads, shown)
+            listed = {"conflicts": [conflict_entry(one) for one in done.conflicts], "count": len(done.conflicts)}
+            for line in listed_lines(listed):
+                output.say(f"  {output.cell(line)}")
             if write is not None:
                 output.say(f"Decide in {write}, by ours, theirs or a row, and then use --resolve {write}.")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Branch, Dedupe, Here, TableName, TableNames, listed, who
+from strandline.cli.params import Actor, All, Branch, Dedupe, Here, TableName, TableNames, listed, who
 from strandline.cli.session import Session, session_of
 from strandline.model.wording import counted
 
@@ -45,6 +45,7 @@ def append(
         str | None, typer.Option(metavar="KEY", help="The same key and rows again store nothing more.")
     ] = None,
     branch: Branch = "main",
+    every: All = False,
 ) -> None:
     """Store rows durably: when it returns they survive any crash. All of them are stored, or none.
 
@@ -88,6 +89,7 @@ def load(
     mode: Annotated[Mode, typer.Option(help="See above; log tables take append.")] = Mode.append,
     actor: Actor = "",
     here: Here = False,
+    every: All = False,
 ) -> None:
     """Load files of any size, once.
 
@@ -107,8 +109,9 @@ def load(
     session = session_of(context)
     with session.open() as lake:
         # A load that fits the ledger needs no Spark. One that is to be loaded once more is not asked for: taken back
-        # from a worker that had nearly done it, it would be loaded twice more.
-        alone = here or again or mode != Mode.append or not lake.load_needs_spark(files)
+        # from a worker that had nearly done it, it would be loaded twice more. With --all it is done here: a
+        # worker's answer lists the first bad rows alone.
+        alone = here or every or again or mode != Mode.append or not lake.load_needs_spark(files)
         asked = {
             "table": table,
             "files": files if alone else [_absolute(name) for name in files],

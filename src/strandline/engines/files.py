@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
 from strandline.model import rows as rules
+from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema import Schema
 from strandline.model.sound import SoundRows, check_schema, readable, sound
 from strandline.model.tables import TableState
@@ -322,11 +323,10 @@ def by_table(
             lines.append(line)
             rows.append(fields)
     if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         raise InvalidRows(
-            bad[0].text() + more,
+            bad[0].text() + and_more(len(bad)),
             hint=_NAME_THEM,
-            rows=[asdict(row) for row in bad[: rules.MAX_REPORTED]],
+            rows=[asdict(row) for row in bad[: most_reported()]],
             bad=len(bad),
         )
     return found
@@ -487,6 +487,38 @@ def _reader(file: Any) -> Any:
     is_file = file.read(6) == b"ARROW1"
     file.seek(0)
     return pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+
+
+def with_lines(entries: Iterable[Mapping[str, Any]], inputs: Iterable[Input]) -> list[dict[str, Any]]:
+    """Entries about rows of files, each with the line where its row begins; a format without lines has none."""
+    listed = [dict(entry) for entry in entries]
+    for one in inputs:
+        own = [entry for entry in listed if entry.get("file") == one.uri and isinstance(entry.get("index"), int)]
+        if one.format == "csv" and own:
+            begins = _csv_lines(one, max(entry["index"] for entry in own))
+            for entry in own:
+                entry["line"] = begins[entry["index"]]
+        elif one.format == "jsonl":
+            for entry in own:
+                entry["line"] = entry["index"] + 1
+    return listed
+
+
+def _csv_lines(one: Input, last: int) -> list[int]:
+    """Where each record up to the last of these begins: a quoted field may hold line breaks, a blank line is none."""
+    begins: list[int] = []
+    system, path = open_uri(one.uri)
+    with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, strict=True)
+        next(reader, None)
+        before = reader.line_num
+        for record in reader:
+            if record:
+                begins.append(before + 1)
+            before = reader.line_num
+            if len(begins) > last:
+                break
+    return begins
 
 
 def shape_of(one: Input) -> pa.Schema:

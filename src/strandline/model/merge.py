@@ -130,6 +130,22 @@ def _decision(take: Any) -> Side | Mapping[str, Any]:
     return _side(take)
 
 
+def conflict_entry(conflict: RowConflict) -> dict[str, Any]:
+    """A conflict as an error lists it: where it is, and of each field in which the sides differ both values."""
+    return {
+        "kind": conflict.kind,
+        "table": conflict.table,
+        "key": dict(conflict.key),
+        "fields": list(conflict.fields),
+        "ours": _of_fields(conflict.ours, conflict.fields),
+        "theirs": _of_fields(conflict.theirs, conflict.fields),
+    }
+
+
+def _of_fields(row: Mapping[str, Any] | None, fields: Sequence[str]) -> dict[str, Any] | None:
+    return None if row is None else {name: row.get(name) for name in fields}
+
+
 def tables_of(conflicts: Sequence[RowConflict]) -> str:
     """Where conflicts are, for a message."""
     counts: dict[str, int] = {}

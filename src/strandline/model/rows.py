@@ -31,6 +31,7 @@ from strandline.model.columns import Quick, never, quick_for
 from strandline.model.defaults import default_scalar, default_value
 from strandline.model.partitions import MAX_BYTES as MAX_PARTITION_BYTES
 from strandline.model.partitions import check_partition_columns, partition_text, partitions, too_long
+from strandline.model.reporting import MEND_ROWS, and_more, most_reported
 from strandline.model.schema import SYSTEM_COLUMNS, Schema
 from strandline.model.sound import SoundRows
 from strandline.model.types import Column, List, Map, Primitive, Struct, Type
@@ -39,13 +40,11 @@ from strandline.model.wire import decode, decode_columns, encode, jsonable, to_j
 from strandline.model.wording import judged
 
 __all__ = [
-    "MAX_REPORTED", "BadRow", "check_partition_columns", "decode", "decode_columns", "each_judged", "encode",
+    "BadRow", "check_partition_columns", "decode", "decode_columns", "each_judged", "encode",
     "from_arrow", "from_dicts", "from_json_lines", "partition_text", "partitions", "read_array", "read_objects",
     "read_texts", "refused_row", "renumbered", "to_json_lines",
     "unreadable_rows",
 ]  # fmt: skip
-
-MAX_REPORTED = 20
 
 T = TypeVar("T")
 
@@ -103,11 +102,10 @@ class _Findings:
     def error(self) -> InvalidRows:
         """What was found, of several rows at once."""
         self.found.sort(key=lambda finding: finding[0])
-        bad = [BadRow(i, field, shown(r.value), r.reason) for i, field, r in self.found[:MAX_REPORTED]]
-        more = f" (and {len(self.found) - 1} more)" if len(self.found) > 1 else ""
+        bad = [BadRow(i, field, shown(r.value), r.reason) for i, field, r in self.found[: most_reported()]]
         return InvalidRows(
-            bad[0].text() + more,
-            hint="Nothing was stored. Fix the rows that are named and send all of them again.",
+            bad[0].text() + and_more(len(self.found)),
+            hint=MEND_ROWS,
             rows=[asdict(row) for row in bad],
             bad=len(self.found),
         )
@@ -145,9 +143,11 @@ def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRo
 def renumbered(error: InvalidRows, numbers: Sequence[int]) -> InvalidRows:
     """The same error with other numbers for its rows: those of what they were given as."""
     bad = [BadRow(**{**row, "index": numbers[row["index"]]}) for row in error.detail["rows"]]
-    more = f" (and {error.detail['bad'] - 1} more)" if error.detail["bad"] > 1 else ""
     return InvalidRows(
-        bad[0].text() + more, hint=error.hint, rows=[asdict(row) for row in bad], bad=error.detail["bad"]
+        bad[0].text() + and_more(error.detail["bad"]),
+        hint=error.hint,
+        rows=[asdict(row) for row in bad],
+        bad=error.detail["bad"],
     )
 
 

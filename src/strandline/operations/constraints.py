@@ -22,8 +22,8 @@ from strandline.model.arrow import batch_arrow
 from strandline.model.constraints import Cardinality, Constraint, Unique
 from strandline.model.declared import Declared, Link
 from strandline.model.keys import claim_hash, key_hash, shown_key
+from strandline.model.reporting import and_more, most_reported
 from strandline.model.row_rules import ROW_RULES, passing
-from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.values import shown
 from strandline.model.violations import Violation
@@ -307,9 +307,9 @@ def _shown(key: Row) -> str:
 def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows | Conflict:
     """The error that lists what is broken; `only_rows` where every row is wrong by itself."""
     first = violations[0]
-    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    more = and_more(len(violations))
     hint = "Nothing was changed."
-    some = violations[:MAX_REPORTED]
+    some = violations[: most_reported()]
     listed = [asdict(one) for one in some]
     if only_rows:
         bad = [{"index": one.index, "field": one.field, "value": one.value, "reason": one.reason} for one in some]

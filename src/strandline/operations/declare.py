@@ -10,8 +10,8 @@ from strandline.ledger.tables import check_name
 from strandline.model.keys import check_key
 from strandline.model.migration import RESERVED
 from strandline.model.partitions import check_partition_columns
+from strandline.model.reporting import and_more, most_reported
 from strandline.model.row_rules import Target, check_constraints
-from strandline.model.rows import MAX_REPORTED
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
@@ -68,13 +68,12 @@ def refuse_broken(found: Sequence[Violation]) -> None:
     """Conflict that lists the rows which break what is to be declared."""
     if not found:
         return
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     raise Conflict(
-        found[0].text() + more,
+        found[0].text() + and_more(len(found)),
         kind="constraint",
         hint="Nothing was changed. Change these rows first, or give a default.",
         expected=found[0].rule,
         actual=found[0].value,
-        violations=[asdict(one) for one in found[:MAX_REPORTED]],
+        violations=[asdict(one) for one in found[: most_reported()]],
         count=len(found),
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk, unchanged
+from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk, unchanged, with_lines
 from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
@@ -29,9 +29,9 @@ from strandline.ledger.query_marks import last_batch
 from strandline.ledger.tables import has_schema, read_shown
 from strandline.model.ids import lease_of_load, new_id
 from strandline.model.operations import Loaded
-from strandline.model.rows import MAX_REPORTED
+from strandline.model.reporting import MEND_ROWS, and_more, entry_text, most_reported
 from strandline.model.tables import TableState
-from strandline.model.wording import counted, judged
+from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.flush import flush
@@ -200,7 +200,7 @@ def _small(
         for chunk in chunks:
             for _, batch in read_chunk(chunk, Asked.of(state), table=state.table.name, skipped=skipped):
                 if isinstance(batch, InvalidRows):
-                    raise in_file(batch, chunk.input.uri)
+                    raise in_file(batch, chunk.input)
                 batches.extend(encoded := encode_batch(intake.take(batch), state.table))
                 size_bytes += sum(len(one.payload) for one in encoded)
                 if size_bytes > SMALL_BYTES:
@@ -247,10 +247,10 @@ def _append_small(
     return answer
 
 
-def in_file(error: InvalidRows, uri: str) -> InvalidRows:
-    """An error about rows that says in which file they are."""
-    rows = [{"file": uri, **row} for row in error.detail["rows"]]
-    return InvalidRows(f"{uri}: {error.message}", hint=error.hint, rows=rows, bad=error.detail["bad"])
+def in_file(error: InvalidRows, one: Input) -> InvalidRows:
+    """An error about rows that says in which file they are, and in which lines."""
+    rows = [{"file": one.uri, **row} for row in error.detail["rows"]]
+    return bad_rows(rows, error.detail["bad"], [one], hint=error.hint)
 
 
 # -- a large one: first pass -------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
         table=state.table.name,
         folder=ctx.staging.uri(pending.load_id),
     )
-    _refuse_bad(done)
+    _refuse_bad(done, inputs)
     unchanged(inputs)
     fail("load.after_convert")
     version = state.head.schema_version
@@ -284,7 +284,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
     return converted
 
 
-def _refuse_bad(done: Sequence[Any]) -> None:
+def _refuse_bad(done: Sequence[Any], inputs: Sequence[Input]) -> None:
     """Raise one error over all bad rows, with line numbers that count from the beginning of each file."""
     before: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
@@ -297,21 +297,21 @@ def _refuse_bad(done: Sequence[Any]) -> None:
             rows.append({"file": uri, **row, "index": row["index"] + before.get(uri, 0)})
         for uri, lines in one.lines:
             before[uri] = before.get(uri, 0) + lines
-    refuse_bad(rows, bad)
-
-
-def refuse_bad(rows: Sequence[Mapping[str, Any]], bad: int) -> None:
-    """The error that lists so many bad rows, if there are any; each has its file beside what is wrong."""
     if bad:
-        first = rows[0]
-        raise InvalidRows(
-            f"{first['file']}: row {first['index']}, field {first['field']!r}: "
-            + judged(first["value"], first["reason"])
-            + (f" (and {bad - 1} more)" if bad > 1 else ""),
-            hint="Nothing was loaded. Fix the rows that are named and load again.",
-            rows=rows[:MAX_REPORTED],
-            bad=bad,
-        )
+        raise bad_rows(rows, bad, inputs)
+
+
+def bad_rows(
+    rows: Sequence[Mapping[str, Any]], bad: int, inputs: Sequence[Input], *, hint: str = MEND_ROWS
+) -> InvalidRows:
+    """The error that lists so many bad rows of files; each has its file beside what is wrong."""
+    listed = with_lines(rows[: most_reported()], inputs)
+    return InvalidRows(
+        entry_text(listed[0]) + and_more(bad),
+        hint=hint,
+        rows=listed,
+        bad=bad,
+    )
 
 
 # -- a large one: second pass ------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
-from strandline.operations.load import SMALL_BYTES, in_file, refuse_bad
-from strandline.operations.load_tables import LoadTables, TablesPlan
+from strandline.operations.load import SMALL_BYTES, bad_rows, in_file
+from strandline.operations.load_tables import LoadTables, TablesPlan, told_by_line
 from strandline.operations.mutate import MOST_ROWS, Change, Mutator, Request, changes_of, require_keyed
 from strandline.operations.recovery import tidy_loads
 from strandline.operations.steps import run
@@ -155,7 +155,7 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     try:
         commit = mutator.store(request)
     except (InvalidRows, Conflict) as error:
-        raise _located(error, rows) from None
+        raise _located(error, rows, load.inputs) from None
     if commit is None:
         return _loaded(load, answer)
     written = sum(commit.tables.values())
@@ -192,7 +192,7 @@ def _read(load: KeyedLoad) -> _Rows:
             for state, batch, lines in _batches(load, one, rows):
                 rows.add(state, batch, one.uri, lines, strict=strict)
         except InvalidRows as error:
-            raise in_file(error, one.uri) from None
+            raise in_file(error, one) from None
     return rows
 
 
@@ -224,16 +224,12 @@ def _by_table(load: KeyedLoad, one: Input, rows: _Rows) -> dict[str, tuple[list[
     return found
 
 
-def _located(error: InvalidRows | Conflict, rows: _Rows) -> StrandError:
+def _located(error: InvalidRows | Conflict, rows: _Rows, inputs: Sequence[Input]) -> StrandError:
     """An error about rows by their places, told by file and line."""
-    detail = dict(error.detail)
-    uri = ""
-    for name in ("violations", "rows"):
-        if name in detail:
-            detail[name] = [_at(one, rows) for one in detail[name]]
-            uri = next((one["file"] for one in detail[name] if "file" in one), uri)
-    hint = "--mode merge replaces rows that are there." if detail.get("kind") == "key_exists" else error.hint
-    return type(error)(f"{uri}: {error.message}" if uri else error.message, hint=hint, **detail)
+    listed: dict[str, list[dict[str, Any]]] = {
+        name: [_at(one, rows) for one in error.detail[name]] for name in ("violations", "rows") if name in error.detail
+    }
+    return told_by_line(error, listed, inputs)
 
 
 def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
@@ -305,7 +301,7 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
         if one.unknown is not None:
             raise _no_such(load, one.unknown)
     places = _places(chunks, done)
-    _refuse_bad(done, places)
+    _refuse_bad(done, places, load.inputs)
     unchanged(load.inputs)
     fail("load.after_convert")
     parts: dict[str, list[KeyedPart]] = {} if load.only is None else {states[load.only].table.table_id: []}
@@ -355,7 +351,7 @@ def _places(chunks: Sequence[Chunk], done: Sequence[ConvertedKeyed]) -> list[tup
     return found
 
 
-def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]]) -> None:
+def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]], inputs: Sequence[Input]) -> None:
     """One error over all bad rows, told by file and line."""
     for one in done:
         if one.error is not None:
@@ -365,4 +361,5 @@ def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]
         for one in done
         for number, row in one.bad
     ]
-    refuse_bad(rows, sum(one.bad_count for one in done))
+    if rows:
+        raise bad_rows(rows, sum(one.bad_count for one in done), inputs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.engines.files import Input, unchanged
+from strandline.engines.files import Input, unchanged, with_lines
 from strandline.engines.spark import stage as spark_stage
 from strandline.engines.spark.convert_keyed import CHUNK, LINE, KeyedPart
 from strandline.engines.spark.stage import NumberedFile
@@ -29,6 +29,7 @@ from strandline.model.foreign import column_ddl
 from strandline.model.ids import new_id
 from strandline.model.keys import shown_key
 from strandline.model.operations import CommitDraft, Effects, TableEffect
+from strandline.model.reporting import MEND_ROWS, and_more, entry_text
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import EXTRA, SEQ
 from strandline.model.wording import counted
@@ -201,16 +202,15 @@ class LoadTables:
             {**self._place(coming, reserved, table_id, one.seq), "row": _named(declared.states[table_id], one.key)}
             for table_id, one in found
         ]
-        others = f" (and {count - 1} more)" if count > 1 else ""
-        raise Conflict(
-            f"{rows[0]['file']}: {rows[0]['row']} can't be inserted: it is there already{others}",
+        error = Conflict(
+            "keys are there already",
             kind="key_exists",
-            hint="Nothing was loaded. --mode merge replaces rows that are there.",
             expected=None,
             actual=found[0][1].known,
             rows=rows,
             count=count,
         )
+        raise told_by_line(error, {"rows": rows}, self.plan.inputs)
 
     def _refuse_broken(self, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
         found = coming.broken()
@@ -218,7 +218,13 @@ class LoadTables:
             return
         only_rows = all(one.only_row for one in found)
         error = refusal([one.violation for one in found], only_rows=only_rows)
-        raise _told(error, self._places(coming, reserved, found))
+        places = list(self._places(coming, reserved, found))
+        listed: dict[str, list[dict[str, Any]]] = {
+            name: [{**one, **place} for one, place in zip(error.detail[name], places, strict=False)]
+            for name in ("violations", "rows")
+            if name in error.detail
+        }
+        raise told_by_line(error, listed, self.plan.inputs)
 
     def _places(
         self, coming: Coming, reserved: Mapping[str, _Reserved], found: Sequence[Broken]
@@ -369,12 +375,22 @@ def _named(state: TableState, key: Sequence[Any]) -> str:
     return f"{state.table.name} {shown_key(key)}"
 
 
-def _told(error: StrandError, places: Iterator[dict[str, Any]]) -> StrandError:
-    """An error about rows, told by file and line where these are known."""
-    detail = dict(error.detail)
-    known = list(zip(places, detail["violations"], strict=False))
-    detail["violations"] = [{**one, **place} for place, one in known]
-    if "rows" in detail:
-        detail["rows"] = [{**one, **place} for (place, _), one in zip(known, detail["rows"], strict=True)]
-    uri = next((place["file"] for place, _ in known if "file" in place), "")
-    return type(error)(f"{uri}: {error.message}" if uri else error.message, hint=error.hint, **detail)
+def told_by_line(
+    error: StrandError, listed: Mapping[str, Sequence[Mapping[str, Any]]], inputs: Sequence[Input]
+) -> StrandError:
+    """An error about rows of a load, told by file and line where these are known, in the order of the lines."""
+    if not any(listed.values()):
+        return error
+    detail = {**error.detail, **{name: sorted(with_lines(rows, inputs), key=_in_file) for name, rows in listed.items()}}
+    entries = detail.get("violations") or detail["rows"]
+    total = detail.get("bad") or detail["count"]
+    if detail.get("kind") == "key_exists":
+        text = f"{entry_text(entries[0])} can't be inserted: it is there already"
+        hint = "Nothing was stored. --mode merge replaces rows that are there."
+    else:
+        text, hint = entry_text(entries[0]), MEND_ROWS
+    return type(error)(text + and_more(total), **{**detail, "hint": hint})
+
+
+def _in_file(entry: Mapping[str, Any]) -> tuple[str, int]:
+    return entry.get("file", ""), entry.get("index") or 0

@@ -30,18 +30,19 @@ from strandline.ledger.history import Graph
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
 from strandline.ledger.refs import find_homes
-from strandline.model import rows as rules
 from strandline.model.commits import MERGE, Commit
 from strandline.model.constraints import Cardinality
 from strandline.model.declared import Declared
 from strandline.model.ids import new_id
 from strandline.model.keys import key_hashes, shown_key
-from strandline.model.merge import Merged, Resolution, RowConflict, key_text, tables_of
+from strandline.model.merge import Merged, Resolution, RowConflict, conflict_entry, key_text, tables_of
 from strandline.model.migration import refers
+from strandline.model.reporting import most_reported
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.model.violations import Violation
+from strandline.model.wording import counted
 from strandline.operations.constraints import Judged, RowChange
 from strandline.operations.merge_judging import MergePlan, conflict_kind, examined
 from strandline.operations.merge_rows import Sides, TableMerge
@@ -308,14 +309,25 @@ class Merger:
         )
 
 
-def _refusal(request: Request, plan: MergePlan) -> MergeConflict:
+def _refusal(request: Request, plan: MergePlan) -> MergeConflict | BadRequest:
+    """The error that lists what the sides disagree on, or what a resolution file leaves undecided of it."""
+    resolution = request.resolution
+    undecided = [one for one in plan.conflicts if (one.table, key_text(one.key)) not in resolution.rows]
+    if resolution.commits is not None and undecided:
+        return BadRequest(
+            f"the resolution file leaves {counted(len(undecided), 'conflict')} undecided: {tables_of(undecided)}",
+            hint="Write `ours`, `theirs` or a row to the `take` of each, or of its table. Nothing was merged.",
+            undecided=[conflict_entry(one) for one in undecided[: most_reported()]],
+            count=len(undecided),
+        )
+    listed = [conflict_entry(one) for one in plan.conflicts[: most_reported()]]
     return MergeConflict(
         f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
-        hint=f"`strand merge {request.source} --into {request.into} --dry-run` lists them; decide with --ours, "
-        "--theirs or --resolve FILE, in which each needs its `take`.",
+        hint=f"`strand merge {request.source} --into {request.into} --dry-run --write conflicts.json` writes them to a "
+        "file; decide in it, and use --resolve conflicts.json. --ours or --theirs decides all of them.",
         conflicts=plan.conflicts,
         expected=None,
-        actual=[_document(one) for one in plan.conflicts[: rules.MAX_REPORTED]],
+        actual=listed,
         count=len(plan.conflicts),
     )
 
@@ -483,7 +495,3 @@ def _reads(plan: MergePlan, look: Looking, judged: Judged) -> Iterator[TableRead
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:
             yield TableRead(name, table_id, head.barrier, asked, claims)
-
-
-def _document(conflict: RowConflict) -> dict[str, Any]:
-    return {"kind": conflict.kind, "table": conflict.table, "key": dict(conflict.key), "fields": list(conflict.fields)}

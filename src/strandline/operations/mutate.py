@@ -52,6 +52,7 @@ from strandline.model.declared import Declared
 from strandline.model.ids import new_id
 from strandline.model.keys import key_fields, key_hash, shown_key
 from strandline.model.mutations import Delete, Expectation, HeadIs, Patch, Put, RowIs, Statement, TableIs
+from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
@@ -498,14 +499,13 @@ def _applied_all(request: Request, look: Looking, declared: Declared, relied: Ju
 def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
     """The error of inserts whose keys are there, before them or by them."""
     first, known = taken[0]
-    more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
     return Conflict(
-        f"{first.name} can't be inserted: it is there already{more}",
+        f"{first.name} can't be inserted: it is there already{and_more(len(taken))}",
         kind="key_exists",
         hint="Use put to replace a row, or patch to change some of its fields.",
         expected=None,
         actual=known.seq if known is not None else None,
-        rows=[{"index": change.place, "row": change.name} for change, _ in taken[: rules.MAX_REPORTED]],
+        rows=[{"index": change.place, "row": change.name} for change, _ in taken[: most_reported()]],
         count=len(taken),
     )
 

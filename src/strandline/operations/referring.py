@@ -18,7 +18,7 @@ from strandline.ledger.tables import read_states
 from strandline.model.arrow import batch_arrow
 from strandline.model.declared import Declared, Link
 from strandline.model.keys import claim_hash, shown_key
-from strandline.model.rows import MAX_REPORTED
+from strandline.model.reporting import and_more, most_reported
 from strandline.model.values import shown
 from strandline.model.violations import Violation
 from strandline.operations.context import Context
@@ -84,13 +84,12 @@ def refuse_referred(found: Mapping[str, Referring], table: str) -> None:
     if not told:
         return
     branch, first = told[0]
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
     raise Conflict(
-        f"on branch {branch!r}: {first.text()}{more}",
+        f"on branch {branch!r}: {first.text()}{and_more(len(told))}",
         kind="constraint",
         hint=f"Delete these rows, or let them refer to others; then purge {table} again.",
         expected=first.rule,
         actual=first.value,
-        violations=[{"branch": at, **asdict(one)} for at, one in told[:MAX_REPORTED]],
+        violations=[{"branch": at, **asdict(one)} for at, one in told[: most_reported()]],
         count=len(told),
     )

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
 from strandline.model.keys import shown_key
+from strandline.model.reporting import most_reported
 from strandline.model.row_rules import passing
-from strandline.model.rows import MAX_REPORTED
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
@@ -59,7 +59,9 @@ def newly_broken(view: View, state: TableState, before: Schema) -> list[Violatio
 
 def lacking(view: View, state: TableState, column: str) -> list[Violation]:
     """Rows without a value in a column. A log table has no key: there a row is named by its seq."""
-    query = f"SELECT {_names(_key(state))} FROM {_table(state)} WHERE {quote_name(column)} IS NULL LIMIT {MAX_REPORTED}"
+    query = (
+        f"SELECT {_names(_key(state))} FROM {_table(state)} WHERE {quote_name(column)} IS NULL LIMIT {most_reported()}"
+    )
     name = state.table.name
     return [
         Violation(name, shown_key(key), column, "required", shown(None), "there is no value")
@@ -78,14 +80,14 @@ def breaking(view: Rows, state: TableState, constraint: Constraint) -> list[Foun
             found = _miscounted(view, state, constraint)
         case _:
             found = _refused(view, state, constraint)
-    return list(islice(found, MAX_REPORTED))
+    return list(islice(found, most_reported()))
 
 
 def _repeated(view: Rows, state: TableState, rule: Unique) -> Iterator[Found]:
     by = _names(rule.columns)
     query = (
         f"SELECT {_names(_key(state))}, {by}, {SEQ} FROM {_table(state)} WHERE {_all_there(rule.columns)} "
-        f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by} LIMIT {MAX_REPORTED}"
+        f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by} LIMIT {most_reported()}"
     )
     for *row, seq in view.sql(query).rows():
         yield _violation(state, rule, row, "is taken by another row too"), seq
@@ -98,7 +100,7 @@ def _dangling(view: Rows, state: TableState, rule: Reference) -> Iterator[Found]
     if _is_there(view, rule):
         target = view.state(rule.table)
         others = f"ANTI JOIN {_table(target)} x ON {_joined(rule.columns, target)} "
-    query = f"SELECT {names}, t.{SEQ} FROM {_table(state)} t {others}WHERE {there} LIMIT {MAX_REPORTED}"
+    query = f"SELECT {names}, t.{SEQ} FROM {_table(state)} t {others}WHERE {there} LIMIT {most_reported()}"
     for *row, seq in view.sql(query).rows():
         yield _violation(state, rule, row, f"names no row of {rule.table!r}"), seq
 
@@ -115,7 +117,7 @@ def _miscounted(view: Rows, state: TableState, rule: Cardinality) -> Iterator[Fo
     wrong = f"{counted} < {rule.low}" + ("" if rule.high is None else f" OR {counted} > {rule.high}")
     query = (
         f"SELECT {key}, {counted} FROM {_table(target)} x LEFT JOIN {_table(state)} t "
-        f"ON {_joined(rule.columns, target)} GROUP BY {key} HAVING {wrong} LIMIT {MAX_REPORTED}"
+        f"ON {_joined(rule.columns, target)} GROUP BY {key} HAVING {wrong} LIMIT {most_reported()}"
     )
     for *values, number in view.sql(query).rows():
         yield _counted(target, rule, values, number), None
@@ -127,7 +129,7 @@ def unreferred(view: Rows, name: str, schema: Schema) -> list[Violation]:
     for rule, reference in leasts(name, schema):
         if _is_there(view, reference):
             target = view.state(reference.table)
-            query = f"SELECT {_names(target.table.key)} FROM {_table(target)} LIMIT {MAX_REPORTED}"
+            query = f"SELECT {_names(target.table.key)} FROM {_table(target)} LIMIT {most_reported()}"
             found += [_counted(target, rule, key, 0) for key in view.sql(query).rows()]
     return found
 

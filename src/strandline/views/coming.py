@@ -16,8 +16,8 @@ from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Constraint, Reference, Unique
 from strandline.model.declared import Declared
+from strandline.model.reporting import most_reported
 from strandline.model.row_rules import ROW_RULES
-from strandline.model.rows import MAX_REPORTED
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.violations import Violation
@@ -107,7 +107,7 @@ class Coming:
             f"(SELECT {key}, {SEQ}, {place} AS place FROM {_of('loaded', table_id)}) l "
             f"LEFT JOIN {now} n USING ({key}) WHERE l.place > 1 OR n.{SEQ} IS NOT NULL"
         )
-        found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {MAX_REPORTED}")
+        found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {most_reported()}")
         return [Taken(at, tuple(values), seq) for at, *values, seq in found], self._count(f"({rows})")
 
     def puts(self, table_id: str) -> int:

@@ -21,7 +21,7 @@ from strandline.engines.files import Asked, Chunk, Skipped, read_chunk, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
-from strandline.model.rows import MAX_REPORTED
+from strandline.model.reporting import MAX_REPORTED
 from strandline.model.schema import Schema
 
 if TYPE_CHECKING:

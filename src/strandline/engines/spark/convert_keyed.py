@@ -21,7 +21,7 @@ from strandline.engines.spark.convert import Output, is_as_it_is
 from strandline.engines.storage import S3, bucket_of, know, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
-from strandline.model.rows import MAX_REPORTED
+from strandline.model.reporting import MAX_REPORTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
