@@ -186,10 +186,10 @@ def read_listen(text: str) -> str:
 def find_root(start: Path | None = None) -> Path:
     """The lake's folder: the one given, else $STRAND_LAKE, else the nearest one upwards, as git finds a repository."""
     if start is not None:
-        return _given(start, "--lake")
+        return _given(start, "")
     named = os.environ.get("STRAND_LAKE")
     if named:
-        return _given(Path(named), "$STRAND_LAKE")
+        return _given(Path(named), "$STRAND_LAKE names ")
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / FILE_NAME).is_file():
@@ -197,12 +197,13 @@ def find_root(start: Path | None = None) -> Path:
     raise NotFound(f"no lake here: neither {here} nor a folder above it holds a {FILE_NAME}", hint=INIT_HINT)
 
 
-def _given(folder: Path, source: str) -> Path:
+def _given(folder: Path, prefix: str) -> Path:
     root = folder.expanduser().resolve()
     if (root / FILE_NAME).is_file():
         return root
     what = f"it holds no {FILE_NAME}" if root.is_dir() else "there is no such folder"
-    raise NotFound(f"{root} (from {source}) is not a lake: {what}", hint=INIT_HINT)
+    which = f"{prefix}{root}, which" if prefix else str(root)
+    raise NotFound(f"{which} is not a lake: {what}", hint=INIT_HINT)
 
 
 def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:

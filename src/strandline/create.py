@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
 from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
-from strandline.errors import Conflict, Environment, NotFound, StrandError
+from strandline.errors import Conflict, Environment, NotFound, StrandError, known
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 from strandline.operations.fence import Fence
@@ -23,7 +24,13 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
 
     The config is written last: a folder without one is no lake, so an init that was killed can simply be run again.
     """
-    root = root.resolve()
+    try:
+        return _create(root.expanduser().resolve(), ledger, warehouse, store)
+    except OSError as error:
+        raise _impossible(root, error) from error
+
+
+def _create(root: Path, ledger: str | None, warehouse: str | None, store: Store | None) -> Lake:
     _refuse_occupied(root)
     if warehouse is not None and configuration.warehouse_uri(root, warehouse).startswith(S3):
         _reach(warehouse, configuration.store_with_environment(store or Store()))
@@ -48,12 +55,17 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
             with suppress(OSError):
                 root.rmdir()  # what was refused leaves no empty folder
         raise
-    except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
-        raise Environment(
-            f"can't write {error.filename}: {error.strerror}",
-            hint="Pick a folder you may write to, or change its owner.",
-        ) from error
     return Lake(root)
+
+
+def _impossible(root: Path, error: OSError) -> StrandError:
+    """What the machine says against a lake in a folder."""
+    if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+        return known(error)
+    return Environment(
+        f"can't make a lake in {root}: {error.strerror or error}",
+        hint="Pick a folder on a disk that you may write to, or change its owner.",
+    )
 
 
 def _reach(warehouse: str, store: Store) -> None:

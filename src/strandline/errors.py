@@ -256,13 +256,21 @@ def known(error: Exception) -> StrandError:
     match error:
         case StrandError():
             return error
-        case OSError(errno=errno.EACCES | errno.EPERM | errno.EROFS):
+        case OSError(errno=errno.EROFS):
+            return read_only_mount(str(error.filename))
+        case OSError(errno=errno.EACCES | errno.EPERM):
             return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return NoSpace(f"no room on the disk: {error.filename or error}")
     first, second = [*str(error).splitlines(), "", ""][:2]
     said = second.removeprefix(": ") if second.startswith(": ") else first  # Java's own words stand behind Py4J's
     return Internal(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def read_only_mount(path: str) -> Environment:
+    """The error of a write to what is mounted for reading alone."""
+    hint = "Mount it for writing, or use another place. Commands that only read work from it as it is."
+    return Environment(f"{path} is on a file system that is mounted read-only", hint=hint)
 
 
 def from_dict(document: Mapping[str, Any]) -> StrandError:

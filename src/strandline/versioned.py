@@ -82,10 +82,11 @@ class Versioned:
         expect: Expectation | Sequence[Expectation] | None = None,
     ) -> Commit:
         """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
+        from strandline.model.mutations import listed_statements
         from strandline.operations.mutate import prepare
 
         actor = checked_actor(actor, None)
-        statements = list(statements)
+        statements = listed_statements(statements)
 
         def work(state_of: StateOf) -> Commit:
             request = prepare(
@@ -152,12 +153,12 @@ class Versioned:
         with self.ledger.read() as conn:
             return history(conn, branch_id(conn, branch), limit=limit, before=before)
 
-    def commit(self, commit_id: str) -> Commit:
-        """One commit, by its id or by the beginning of it."""
-        from strandline.ledger.commits import get_commit
+    def commit(self, name: str, *, branch: str = MAIN) -> Commit:
+        """One commit: by its id or the beginning of it, by a tag, as a branch's newest one or as that of a time."""
+        from strandline.ledger.refs import find_commit_at
 
         with self.ledger.read() as conn:
-            return get_commit(conn, commit_id)
+            return find_commit_at(conn, name, branch)[0]
 
     def branch(self, name: str, from_: str = MAIN, *, actor: str = "") -> Branch:
         """Make a branch at a branch's newest commit, a tag or any commit.

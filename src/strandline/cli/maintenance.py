@@ -211,9 +211,12 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str
 
 def consents(session: Session, question: str) -> bool:
     """What a person at a terminal answers; nobody is asked where there is none."""
-    if session.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return typer.confirm(question, err=True)
+    return asks(session) and typer.confirm(question, err=True)
+
+
+def asks(session: Session) -> bool:
+    """Whether a person is there to answer."""
+    return not session.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _bounds(max_bytes: str | None, max_time: str | None) -> dict[str, Any]:
@@ -262,13 +265,18 @@ def _table(done: list[dict[str, Any]], kind: str) -> None:
         output.say("There are no keyed tables." if kind == "fold" else "There are no tables yet.")
     for one in done:
         changed = [
-            f"{name.replace('_', ' ')} {_shown(name, before)} → {_shown(name, one['after'].get(name, before))}"
+            f"{_named(name)} {_shown(name, before)} → {_shown(name, one['after'].get(name, before))}"
             for name, before in one["before"].items()
             if before != one["after"].get(name, before)
         ]
         would = "would change: " if one["dry_run"] else ""
         left = "" if one["complete"] or one["dry_run"] else "; more is left to do"
         output.say(f"{one['table']}: {would + ', '.join(changed) if changed else 'nothing to do'}{left}.")
+
+
+def _named(figure: str) -> str:
+    """A figure's name for people; what it is in is said by its value."""
+    return figure.removesuffix("_bytes").replace("_", " ")
 
 
 def _shown(name: str, value: int) -> str:

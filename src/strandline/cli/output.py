@@ -65,6 +65,11 @@ def say(text: str = "", mood: Mood | None = None) -> None:
     print(fitting if mood is None or not _shows_colour(sys.stdout) else f"\x1b[{_MOODS[mood]}m{fitting}\x1b[0m")
 
 
+def clear() -> None:
+    """Begin at the top of an empty terminal; in a pipe, with an empty line."""
+    print("\x1b[H\x1b[2J\x1b[3J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n")
+
+
 def _fitting(text: str, stream: Any) -> str:
     """Lines for a terminal break between words; into a pipe they stay whole."""
     return layout.wrapped(text, layout.terminal_width(stream), indent="  ") if stream.isatty() else text
@@ -134,6 +139,22 @@ def size(size_bytes: int) -> str:
             return f"{int(amount)} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def span(seconds: float) -> str:
+    """A length of time as settings take it: `90d`, `5s`."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds and seconds % unit_s == 0:
+            return f"{int(seconds // unit_s)}{unit}"
+    return f"{seconds:g}s"
+
+
+def exact_size(size_bytes: int) -> str:
+    """A size as settings take it, without a digit lost: `64MiB`, `1000000B`."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size_bytes and size_bytes % (1 << power) == 0:
+            return f"{size_bytes >> power}{unit}"
+    return f"{size_bytes}B"
 
 
 def cell(value: Any) -> str:

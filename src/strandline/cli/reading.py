@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,7 +13,7 @@ import typer
 
 from strandline import private
 from strandline.cli import output
-from strandline.cli.params import At, Branch, TableName, complete_table, listed
+from strandline.cli.params import At, Branch, TableName, complete_table, input_path, listed
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 from strandline.model.wording import counted
@@ -58,7 +59,10 @@ def register(app: typer.Typer) -> None:
 
 def sql(
     context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT over the lake's tables.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="[QUERY]", help="One SELECT over the lake's tables; - reads stdin.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the query from it.")] = None,
     engine: Annotated[Engine, typer.Option(help="auto is DuckDB, which needs no Java.")] = Engine.auto,
     format_: Annotated[Format | None, typer.Option("--format", help="table, unless --json is given.")] = None,
     branch: Branch = "main",
@@ -71,13 +75,31 @@ def sql(
 
     \b
     Example: strand sql "select source, count(*) from messages group by 1"
+             strand sql -f report.sql --format csv
     """
     session = session_of(context)
+    text = _query_text(context, session, query, file)
     shape = format_ or (Format.json if session.json else Format.table)
     run = _on_spark if engine is Engine.spark else _on_duckdb
     with session.open(read_only=True) as lake:
-        columns, rows = run(session, lake.view(branch, at), lake, query)
+        columns, rows = run(session, lake.view(branch, at), lake, text)
     _print_rows(session, shape, _distinct(columns), rows)
+
+
+def _query_text(context: typer.Context, session: Session, query: str | None, file: str | None) -> str:
+    """The query of the line, of a file or of stdin; one of them."""
+    if (query is None) == (file is None):
+        raise typer.BadParameter("give a QUERY, - for stdin, or -f FILE", ctx=context)
+    try:
+        if file is not None and file != "-":
+            return input_path(file).read_text(encoding="utf-8-sig")
+        if query is not None and query != "-":
+            return query
+        if sys.stdin.isatty():
+            session.note("Reading the query from the terminal; end with Ctrl-D.")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the query is not UTF-8 text: {error.reason}", hint="Save it as UTF-8.") from None
 
 
 Answer = tuple[list[str], list[tuple[Any, ...]]]
@@ -95,8 +117,13 @@ def _on_spark(_: Session, view: View, lake: Lake, query: str) -> Answer:
     return spark_sql(view, lake.spark, query)
 
 
+_COUNTS = {"count_star()": "count(*)", "count(1)": "count(*)"}
+"""What DuckDB and Spark call the column of `count(*)`."""
+
+
 def _distinct(columns: list[str]) -> list[str]:
-    """Names that can be keys of an object: a second `a` is `a_2`."""
+    """Names that can be keys of an object: a second `a` is `a_2`. What an engine calls a count is `count(*)` in all."""
+    columns = [_COUNTS.get(name, name) for name in columns]
     seen: dict[str, int] = {}
     for name in columns:
         seen[name] = seen.get(name, 0) + 1

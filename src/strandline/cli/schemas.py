@@ -10,14 +10,15 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
-from strandline.cli.session import session_of
+from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest, NotFound, PreconditionFailed, nearest
 from strandline.model.wanted import FIXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strandline.model.migration import Step
+    from strandline.lake import Lake
+    from strandline.model.migration import Applied, Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
 Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped, for good.")]
@@ -60,21 +61,10 @@ def apply(
     \b
     Example: strand schema apply people.json --branch try-out -m "ages are required"
     """
-    from strandline.cli.maintenance import consents
-
     session = session_of(context)
     doc = _document(file)
     with session.open() as lake:
-        lost = [] if yes else lake.schema_plan(doc, branch=branch, hard=hard).loses
-        if lost:
-            what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
-            said = f"values would be {'removed for good' if hard else 'shown no more'}: {what}"
-            if not consents(session, f"{said}. Go on?"):
-                hint = "`--yes` does it; `strand schema plan` shows all steps."
-                raise PreconditionFailed(said, hint=hint, steps=[asdict(step) for step in lost])
-        done = lake.schema_apply(doc, branch=branch, actor=actor, message=message, hard=hard)
-    for text in done.warnings:
-        session.warn(text)
+        done = apply_document(session, lake, doc, branch=branch, actor=actor, message=message, hard=hard, yes=yes)
     commit = done.commit.commit_id if done.commit is not None else None
     document = {"branch": branch, "commit": commit, "steps": [asdict(step) for step in done.steps]}
 
@@ -84,6 +74,25 @@ def apply(
             output.say(f"Committed as {commit} on {branch}.")
 
     session.emit(document, human)
+
+
+def apply_document(
+    session: Session, lake: Lake, doc: Any, *, branch: str, actor: str, message: str, yes: bool, hard: bool = False
+) -> Applied:
+    """Apply a document of schemas; values that would be shown no more, or be removed, are asked about first."""
+    from strandline.cli.maintenance import consents
+
+    lost = [] if yes else lake.schema_plan(doc, branch=branch, hard=hard).loses
+    if lost:
+        what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
+        question = f"values would be {'removed for good' if hard else 'shown no more'}: {what}"
+        if not consents(session, f"{question}. Go on?"):
+            hint = "`--yes` does it; `strand schema plan FILE` shows all steps of a file."
+            raise PreconditionFailed(question, hint=hint, steps=[asdict(step) for step in lost])
+    done = lake.schema_apply(doc, branch=branch, actor=actor, message=message, hard=hard)
+    for text in done.warnings:
+        session.warn(text)
+    return done
 
 
 def show(

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import output, parked
+from strandline.cli import dead_letters, output, parked
+from strandline.cli.maintenance import asks, consents
 from strandline.cli.params import Actor, Here, listed, who
-from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest
+from strandline.cli.session import session_of
+from strandline.errors import BadRequest, PreconditionFailed
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from strandline.sinks.tick import Ticked
 
 PARKED, NOT_NOW = 6, 5
+DURATIONS = frozenset({"every", "timeout"})
+SIZES = frozenset({"unit_bytes", "chunk_bytes"})
 TOKENS = frozenset({"token", "token_env", "token_file"})
 """One token in place of another, however either was given."""
 
@@ -42,7 +45,7 @@ def register(app: typer.Typer) -> None:
     group.command("retry", short_help="Let parked deliveries be tried again.")(parked.retry)
     group.command("continue", short_help="Let a stream go on after one side was put back.")(parked.continue_)
     group.command("rewind", short_help="Send rows again, in a new epoch.")(rewind)
-    group.command("dead", short_help="Rows that the destination refused: list, replay, discard.")(dead)
+    group.command("dead", short_help="Rows that the destination refused: list, replay, discard.")(dead_letters.dead)
     app.add_typer(group, name="sink")
 
 
@@ -173,7 +176,7 @@ def show(context: typer.Context, name: Name) -> None:
 def _show(sink: dict[str, Any]) -> None:
     output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch'] or 'DELETED'}")
     for key, value in sorted(sink["settings"].items()):
-        output.say(f"  {key} = {output.cell(value)}")
+        output.say(f"  {key} = {_setting_text(key, value)}")
     if sink["receiver"]:
         output.say(f"  delivers to the lake {output.cell(sink['receiver'])}")
     if sink["paused"]:
@@ -190,6 +193,15 @@ def _show(sink: dict[str, Any]) -> None:
     output.table(STREAM_HEADS, [_stream_row(stream) for stream in sink["streams"]])
     for stream in sink["streams"]:
         _show_trouble(sink["sink"], stream)
+
+
+def _setting_text(key: str, value: Any) -> str:
+    """A setting as `--set` takes it: a length of time and a size with their units."""
+    if key in DURATIONS and isinstance(value, int | float):
+        return output.span(value)
+    if key in SIZES and isinstance(value, int):
+        return output.exact_size(value)
+    return output.cell(value)
 
 
 STREAM_HEADS = [
@@ -339,8 +351,11 @@ def remove(
     context: typer.Context,
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Also with its dead letters.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
     """Forget a sink and its marks. What it has delivered stays where it is.
+
+    On a terminal it asks first: one that is added again under the same name sends everything again.
 
     \b
     Example: strand sink remove archive
@@ -355,6 +370,9 @@ def remove(
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
         refuse_written(config_file(lake.root, lake.ledger).read(), sink)
+        question = f"Sink {name} and its marks would be forgotten; what it has delivered stays. Go on?"
+        if not yes and asks(session) and not consents(session, question):
+            raise PreconditionFailed(f"sink {name} was not removed", hint="`--yes` removes it without asking.")
         forget(lake.ledger, sink, force=force)
         forget_secrets(lake.root, sink)
     session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
@@ -514,78 +532,3 @@ def rewind(
         "dead_letters_closed": done.letters_closed,
     }
     session.emit(document, lambda: output.say(f"({done.to}, {done.was}] will be sent again, as epoch {done.epoch}."))
-
-
-def dead(
-    context: typer.Context,
-    name: Name,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Some; all if none is named.")] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Send them again.")] = False,
-    discard: Annotated[bool, typer.Option("--discard", help="Give them up.")] = False,
-) -> None:
-    """Rows that the destination refused: list them, send them again, or give them up.
-
-    \b
-    Example: strand sink dead central --replay
-    """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks import repair
-    from strandline.sinks.instances import destination
-
-    if replay and discard:
-        raise typer.BadParameter("give either --replay or --discard", ctx=context)
-    session = session_of(context)
-    with session.open(read_only=not (replay or discard)) as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        if not (replay or discard):
-            _list_dead(session, lake, sink.sink_id)
-            return
-        if replay:
-            place = destination(lake.surroundings, sink)
-            done = repair.replay(lake.ledger, sink, place, ids or [])
-            place.close()
-        else:
-            done = repair.discard(lake.ledger, sink, ids or [])
-    heads = ["id", "seq", "outcome", "error"]
-
-    def human() -> None:
-        if done:
-            output.table(heads, [["" if one[head] is None else one[head] for head in heads] for one in done])
-        else:
-            output.say("There are no dead letters.")
-
-    session.emit(done, human)
-    if any(one["outcome"] == "refused" for one in done):
-        raise typer.Exit(PARKED)
-
-
-def _list_dead(session: Session, lake: Lake, sink_id: str) -> None:
-    from strandline.ledger.dead_letters import list_letters
-    from strandline.model.moments import text_of
-    from strandline.model.wire import decode, to_json_lines
-
-    with lake.ledger.read() as conn:
-        letters = list_letters(conn, sink_id)
-    found = [
-        {
-            "id": letter.letter_id,
-            "table": letter.table,
-            "partition": letter.stream.partition,
-            "seq": letter.seq,
-            "epoch": letter.epoch,
-            "at": text_of(letter.at_us),
-            "answer": dict(letter.answer),
-            "row": b"".join(to_json_lines(decode(letter.payload))).decode().strip(),
-        }
-        for letter in letters
-    ]
-
-    def human() -> None:
-        if not found:
-            output.say("There are no dead letters.")
-            return
-        heads = ["id", "table", "seq", "at", "answer", "row"]
-        output.table(heads, [[one[head] for head in heads] for one in found])
-
-    session.emit(found, human)

@@ -1,4 +1,4 @@
-"""`strand table`: make tables, list them, look at one."""
+"""`strand table`: make tables, list them, look at one, drop one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ class UnknownFields(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    group = typer.Typer(help="Make tables, list them, look at one.", no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(
+        help="Make tables, list them, look at one, drop one.", no_args_is_help=True, rich_markup_mode=None
+    )
     group.command("create")(create)
     group.command("list")(list_)
     group.command("show", short_help="Show a table: its columns, sizes, settings and snapshots.")(show)
     group.command("set")(set_)
+    group.command("drop", short_help="Drop a table: it is shown no more; its history stays.")(drop)
     app.add_typer(group, name="table")
 
 
@@ -66,6 +69,31 @@ def set_(
         table = lake.set_table(name, **changes)
     document = {"table": table.name, **asdict(table.settings)}
     session.emit(document, lambda: output.say(f"Set {', '.join(settings)} for {table.name}."))
+
+
+def drop(
+    context: typer.Context,
+    name: TableName,
+    branch: Branch = "main",
+    message: Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Drop it without asking.")] = False,
+    actor: Actor = "",
+) -> None:
+    """Drop a table of a branch, as one commit. Other branches, tags and older commits still have its rows.
+
+    \b
+    Example: strand table drop messages --yes
+    """
+    from strandline.cli.schemas import apply_document
+
+    session = session_of(context)
+    with session.open() as lake:
+        table = lake.view(branch).state(name).table.name
+        document = {"tables": {table: {"drop": True}}}
+        done = apply_document(session, lake, document, branch=branch, actor=actor, message=message, yes=yes)
+    commit = done.commit.commit_id if done.commit is not None else None
+    answer = {"dropped": table, "branch": branch, "commit": commit}
+    session.emit(answer, lambda: output.say(f"Dropped table {table} of {branch}, as commit {commit}."))
 
 
 def _changes(settings: list[str]) -> SettingChanges:
@@ -260,15 +288,7 @@ def _show(table: dict[str, Any]) -> None:
 def _retention(settings: dict[str, Any], *, keyed: bool) -> str:
     if settings["retention_s"] is None:
         return "none: rows stay"
-    return f"{_span(settings['retention_s'])}, by {'the time of commits' if keyed else settings['time_column']}"
-
-
-def _span(seconds: float) -> str:
-    """A length of time as `retention=` takes it."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds % size == 0:
-            return f"{int(seconds // size)}{unit}"
-    return f"{seconds:g}s"
+    return f"{output.span(settings['retention_s'])}, by {'the time of commits' if keyed else settings['time_column']}"
 
 
 def _names(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +17,12 @@ from strandline.errors import BadRequest
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
+    from strandline.lake import Lake
     from strandline.model.operations import Recovered
     from strandline.reports.findings import Finding
 
 NEEDS_A_PERSON = 6
+WATCH_S = 2.0
 
 
 def register(app: typer.Typer) -> None:
@@ -41,25 +44,47 @@ def register(app: typer.Typer) -> None:
 def status(
     context: typer.Context,
     why: Annotated[bool, typer.Option("--why", help="What the workers decided about each job, and why.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until Ctrl-C.")] = False,
 ) -> None:
-    """One page: tables, tails, what is under way.
+    """One page: whether all is well, tables, tails, what is under way.
 
     \b
-    Example: strand status --why
+    Example: strand status --watch
     """
-    from strandline.reports.status import status as report
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        document = report(lake)
-        if why:
-            from strandline.worker.facts import verdicts
+        try:
+            _one_page(session, lake, why=why, again=watch)
+            while watch:
+                time.sleep(WATCH_S)
+                _one_page(session, lake, why=why, again=True)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
-            document["decisions"] = verdicts(lake)
+
+def _one_page(session: Session, lake: Lake, *, why: bool, again: bool) -> None:
+    """The page as it is now; one that is shown again and again takes the place of the one before."""
+    from strandline.reports.status import status as report
+
+    document = report(lake)
+    if why:
+        from strandline.worker.facts import verdicts
+
+        document["decisions"] = verdicts(lake)
+    if again and not session.json:
+        output.clear()
     session.emit(document, lambda: _status(document))
+    output.flush()
+
+
+MOODS: dict[str, output.Mood] = {"well": "good", "look": "careful", "person": "bad"}
 
 
 def _status(page: dict[str, Any]) -> None:
+    output.say(page["verdict"]["text"], MOODS[page["verdict"]["level"]])
+    for need in page["verdict"]["needs"]:
+        output.say(f"  {output.cell(need['what'])}: `{need['command']}`", MOODS[need["level"]])
+    output.say()
     output.say(f"lake       {page['lake']}")
     output.say(f"ledger     {page['ledger']}  (format {page['format']})")
     output.say(f"warehouse  {page['warehouse']}")

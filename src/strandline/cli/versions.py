@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +15,12 @@ from strandline.cli import output
 from strandline.cli.params import Actor, All, Branch
 from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest
+from strandline.errors import BadRequest, HistoryGone, NotFound
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
-    from strandline.model.changes import RowChange
+    from strandline.lake import Lake
+    from strandline.model.changes import RowChange, RowDiff
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged
 
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
     group.command("protect", short_help="Let a branch change by merges alone.")(protect)
     app.add_typer(group, name="branch")
     app.command("log")(log)
-    app.command("show", short_help="One commit: who made it, when, and how many rows it wrote.")(show)
+    app.command("show", short_help="One commit: who made it, when, and the rows that it changed.")(show)
     app.command("tag", short_help="Give a commit a name; list the names, or delete one.")(tag)
     app.command("merge", short_help="Bring what a branch changed into another one.")(merge)
     app.command("diff", short_help="The rows of keyed tables that differ between two points.")(diff)
@@ -221,33 +222,75 @@ def log(
 
 def show(
     context: typer.Context,
-    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="Its id, or the beginning of it.")],
+    commit: Annotated[
+        str, typer.Argument(metavar="COMMIT", help="An id or its beginning, a branch, a tag or a time.")
+    ] = "main",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many rows.")] = 20,
 ) -> None:
-    """One commit: who made it, when, on top of what, and how many rows it wrote.
+    """One commit: who made it, when, on top of what, and the rows that it changed.
 
     \b
     Example: strand show 019a8c
+             strand show try-out
     """
     session = session_of(context)
-    with session.open(read_only=True) as lake:
-        document = _document(lake.commit(commit))
+    with session.without_pandas(), session.open(read_only=True) as lake:
+        shown = _commit_named(lake, commit)
+        document = {**_document(shown), **_changed_by(lake, shown, limit)}
+    session.emit(document, lambda: _show_commit(document, limit))
 
-    def human() -> None:
-        output.say(f"commit {document['commit']}")
-        facts = {
-            "parents": ", ".join(document["parents"]) or "none",
-            "branch": document["branch"],
-            "kind": document["kind"],
-            "actor": document["actor"],
-            "time": output.when(document["at"]),
-            "seq": f"{document['seq']:,}",
-            "tables": _tables(document) or "none",
-            "message": document["message"],
-        }
-        for name, text in facts.items():
-            output.say(f"  {name:<8} {text}")
 
-    session.emit(document, human)
+def _commit_named(lake: Lake, name: str) -> Commit:
+    """The commit that a name stands for; a table has none, and what shows it is said."""
+    try:
+        return lake.commit(name)
+    except NotFound as error:
+        if name.lower() in map(str.lower, lake.view().tables):
+            hint = f"`strand table show {name}` shows the table, `strand log` the commits."
+            raise NotFound(f"{name!r} is a table, and no commit, branch or tag", hint=hint, commit=name) from error
+        raise
+
+
+def _changed_by(lake: Lake, commit: Commit, limit: int) -> dict[str, Any]:
+    """The rows of keyed tables that a commit changed on its first parent; None where these are not kept any more."""
+    from itertools import islice
+
+    if not commit.parents:
+        return {"changes": None, "more": False}
+    try:
+        between = lake.diff(commit.parents[0], commit.commit_id, branch=commit.branch)
+        found = list(islice(between, limit + 1))
+    except (HistoryGone, NotFound):
+        return {"changes": None, "more": False}
+    return {"changes": [asdict(one) for one in found[:limit]], "more": len(found) > limit}
+
+
+def _show_commit(document: dict[str, Any], limit: int) -> None:
+
+    output.say(f"commit {document['commit']}")
+    facts = {
+        "parents": ", ".join(document["parents"]) or "none",
+        "branch": document["branch"],
+        "kind": document["kind"],
+        "actor": document["actor"],
+        "time": output.when(document["at"]),
+        "seq": f"{document['seq']:,}",
+        "tables": _tables(document) or "none",
+        "message": document["message"],
+    }
+    for name, text in facts.items():
+        output.say(f"  {name:<8} {text}")
+    changes = document["changes"]
+    if changes:
+        output.say()
+        rows = [
+            [c["table"], c["kind"], _key(c["key"]), _said_change(c["key"], c["before"], c["after"])] for c in changes
+        ]
+        output.table(["table", "what", "key", "change"], rows)
+        if document["more"]:
+            output.say(f"More: --limit {limit * 10}")
+    elif changes is None and document["parents"]:
+        output.say("What it changed is not kept any more.")
 
 
 def _document(commit: Commit) -> dict[str, Any]:
@@ -300,7 +343,7 @@ def merge(
 def diff(
     context: typer.Context,
     before: Annotated[str, typer.Argument(metavar="A", help="A branch, tag, commit or time.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    after: Annotated[str | None, typer.Argument(metavar="[B]", help="Another one; without it, A against main.")] = None,
     table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only this table.")] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="So many rows.")] = 100,
     skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first so many: the next page.")] = 0,
@@ -310,10 +353,12 @@ def diff(
 
     \b
     Example: strand diff main try-out
+             strand diff try-out          (what it has that main has not)
     """
     from itertools import islice
 
     session = session_of(context)
+    before, after = (before, after) if after is not None else ("main", before)
     with session.without_pandas(), session.open(read_only=True) as lake:
         found = list(islice(lake.diff(before, after, table=table, branch=branch), skip, skip + limit + 1))
     more, found = len(found) > limit, found[:limit]
@@ -322,12 +367,16 @@ def diff(
         if not found:
             output.say("There is no difference.")
             return
-        shown = [[one.table, one.kind, _key(one.key), _said_change(one.key, one.before, one.after)] for one in found]
-        output.table(["table", "what", "key", "change"], shown)
+        _show_differences(found)
         if more:
             output.say(f"More: --skip {skip + limit}")
 
     session.emit({"rows": [asdict(one) for one in found], "more": more}, human)
+
+
+def _show_differences(rows: Sequence[RowDiff]) -> None:
+    shown = [[row.table, row.kind, _key(row.key), _said_change(row.key, row.before, row.after)] for row in rows]
+    output.table(["table", "what", "key", "change"], shown)
 
 
 def changes(

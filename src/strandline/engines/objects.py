@@ -151,6 +151,19 @@ def _upload_bytes(place: Place, name: str, content: bytes) -> None:
         stream.write(content)
 
 
+@contextmanager
+def without_new_folders(place: Place) -> Iterator[None]:
+    """Remove the folders of a local place that a block has made, if the block fails."""
+    missing = [] if place.local is None else [one for one in (place.local, *place.local.parents) if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def make_folder(place: Place, folder: Path) -> None:
     """Make a folder and those above it, so that they are there after a power cut too.
 

@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from strandline import private
-from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError
+from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError, read_only_mount
 from strandline.ledger import postgres
 from strandline.ledger.pipeline import Row
 from strandline.ledger.prepared import Step, together
@@ -400,6 +400,8 @@ def _translate(error: DBAPIError, url: str) -> StrandError | None:
         return NoSpace(f"no room on the ledger's disk: {said}")
     if "disk I/O error" in said and _room_bytes(url) < 1 << 20:
         return NoSpace(f"no room on the ledger's disk: {said}")
+    if ("readonly" in said or "read-only" in said or "unable to open" in said) and _is_mounted_read_only(url):
+        return read_only_mount(str(sqlite_path(url)))
     if "readonly" in said or "read-only" in said:
         return Environment(
             f"no permission to write the ledger: {said}", hint="Check the owner and mode of the lake's folder."
@@ -416,6 +418,14 @@ def _translate(error: DBAPIError, url: str) -> StrandError | None:
     if isinstance(error, OperationalError | InterfaceError):
         return Busy(f"the ledger does not answer: {said}", reason="ledger_behind")
     return None
+
+
+def _is_mounted_read_only(url: str) -> bool:
+    """Whether the file system of a SQLite ledger takes no writes from anybody."""
+    path = sqlite_path(url)
+    with suppress(OSError):
+        return path is not None and bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    return False
 
 
 def _room_bytes(url: str) -> int:

@@ -5,9 +5,11 @@ A mutation is a list of statements that apply in their order and see each other;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from strandline.errors import BadRequest
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,18 @@ def table_head(table: str, seq: int) -> TableIs:
 def row(table: str, key: Any, seq: int | None) -> RowIs:
     """Expect a row's newest version to have this seq, or with None the row not to be there."""
     return RowIs(table, key, seq)
+
+
+def listed_statements(statements: Any) -> list[Any]:
+    """The statements of a mutation; BadRequest where a caller gave one by itself, or something else than a list."""
+    if isinstance(statements, Put | Patch | Delete):
+        verb = "insert" if isinstance(statements, Put) and statements.strict else type(statements).__name__.lower()
+        raise BadRequest(
+            f"mutate takes a list of statements, and this is one {verb}", hint=f"Write lake.mutate([sl.{verb}(…)])."
+        )
+    if not isinstance(statements, Iterable) or isinstance(statements, str | bytes | Mapping):
+        raise BadRequest(
+            f"mutate takes a list of statements, and this is a {type(statements).__name__}",
+            hint="Write lake.mutate([sl.put(…), sl.patch(…), sl.delete(…)]).",
+        )
+    return list(statements)

@@ -23,6 +23,7 @@ from strandline.model.operations import Intent
 from strandline.reports.ledger_checks import is_dead
 from strandline.reports.sinks import sinks
 from strandline.reports.tables import describe
+from strandline.reports.verdict import verdict
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -47,7 +48,7 @@ def status(lake: Lake) -> dict[str, Any]:
     not_there = _not_there(lake)
     now_us = time.time_ns() // 1000
     one_host = lake.ledger.has_one_host
-    return {
+    page = {
         "lake": str(lake.root),
         "lake_id": lake.ledger.lake_id(),
         "ledger": lake.config.ledger_shown,
@@ -69,6 +70,7 @@ def status(lake: Lake) -> dict[str, Any]:
         "failing_jobs": [job_entry(job) for job in jobs.values() if job.failures],
         "last_recoveries": [audit_entry(row, names) for row in recoveries],
     }
+    return {"verdict": verdict(page), **page}
 
 
 def _not_there(lake: Lake) -> StrandError | None:

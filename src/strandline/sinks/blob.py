@@ -96,7 +96,8 @@ class Blob:
         if self._owner() is not None and self._take_over:
             self._claim(self._place)
         name = f"{names.TEMPORARY}probe-{uuid4().hex}"
-        objects.put_bytes(self._place, name, b"strandline may write here\n")
+        with objects.without_new_folders(self._place):
+            objects.put_bytes(self._place, name, b"strandline may write here\n")
         # A store that takes objects and lets nobody remove them is fine for an archive.
         with suppress(StrandError):
             objects.remove(self._place, name)

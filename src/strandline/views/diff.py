@@ -122,7 +122,10 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
         )
     state = view.state(table)
     if not state.table.key:
-        raise Unsupported(f"{table!r} is a log table: its rows don't change", hint="Read it with `lake.view().read`.")
+        raise Unsupported(
+            f"{table!r} is a log table: its rows don't change",
+            hint=f"`strand tail {table}` shows its rows, and `view.read` in Python.",
+        )
     _refuse_gap(ledger, state, since)
     found = tuple(_changes(view, state, since, limit))
     return Changes(found, found[-1].seq if found else since)
