@@ -128,9 +128,9 @@ def each_judged(pieces: Iterable[T], take: Callable[[T], pa.RecordBatch]) -> Ite
 
 def _both(first: InvalidRows, second: InvalidRows) -> InvalidRows:
     """The error about two pieces of a call, the second behind the first."""
-    rows = [*first.detail["rows"], *second.detail["rows"]][:MAX_REPORTED]
+    rows = [*first.detail["rows"], *second.detail["rows"]][: most_reported()]
     bad = first.detail["bad"] + second.detail["bad"]
-    return InvalidRows(f"{BadRow(**rows[0]).text()} (and {bad - 1} more)", hint=first.hint, rows=rows, bad=bad)
+    return InvalidRows(BadRow(**rows[0]).text() + and_more(bad), hint=first.hint, rows=rows, bad=bad)
 
 
 def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRows:
