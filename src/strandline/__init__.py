@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from strandline.model.sinks import Sink
     from strandline.model.tables import Ack
     from strandline.sinks.tick import Ticked
-    from strandline.views.view import Result, Rows, View
+    from strandline.views.result import Result
+    from strandline.views.view import Rows, View
 
 __all__ = [
     "Ack", "BadRequest", "Busy", "CallerError", "Commit", "Conflict", "Damaged", "Environment", "Flushed", "Forbidden",

@@ -93,6 +93,16 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
+class QueryConfig:
+    """[query]: the limits of one query of a user."""
+
+    time_s: float = 60.0
+    memory_bytes: int = 2 * 1024**3
+    spill_bytes: int = 10 * 1024**3
+    rows: int = 10_000_000
+
+
+@dataclass(frozen=True)
 class WorkerConfig:
     """[worker]; `metrics` is None for nowhere."""
 
@@ -125,6 +135,7 @@ class LakeConfig:
     lease: LeaseConfig
     maintenance: MaintenanceConfig
     server: ServerConfig
+    query: QueryConfig
     worker: WorkerConfig
     store: Store
     sinks: Mapping[str, Mapping[str, Any]]
@@ -233,6 +244,12 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
             fold_percent=values["maintenance"]["fold_percent"],
         ),
         server=_server(values["server"]),
+        query=QueryConfig(
+            time_s=values["query"]["time"],
+            memory_bytes=values["query"]["memory"],
+            spill_bytes=values["query"]["spill"],
+            rows=values["query"]["rows"],
+        ),
         worker=WorkerConfig(**values["worker"]),
         store=Store(**values["s3"]),
         sinks=_sinks(document.get("sinks", {}), file),

@@ -67,6 +67,13 @@ def _count(value: object) -> int:
     return number
 
 
+def _rows(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError("a whole number from 1")
+    return number
+
+
 def _duration(value: object) -> float:
     return parse_duration(value if isinstance(value, str) else "")
 
@@ -230,6 +237,19 @@ SECTIONS: dict[str, Section] = {
             "queue": Key(256, _count, "requests that wait for the ledger, before others are told to come back later"),
             "threads": Key(16, _count, "threads that decode, validate and store"),
         }
+    ),
+    "query": Section(
+        {
+            "time": Key("60s", _positive_duration, "a query that computes for longer is ended"),
+            "memory": Key(
+                "2GiB",
+                _some_bytes,
+                "of one query, and of its answer; a quarter of the process's memory if that is less",
+            ),
+            "spill": Key("10GiB", _size, "what one query may put on the disk when its memory is full"),
+            "rows": Key(10_000_000, _rows, "the longest answer that is collected; a stream has no end"),
+        },
+        about="limits of every SQL query that a user writes; past one of them it is `too_large`",
     ),
     "worker": Section(
         {

@@ -26,7 +26,7 @@ from tests.delivery import (
     watermark,
     wiped,
 )
-from tests.kit import environment, make_table, message, messages, part_ids, strand, strand_json, wait_until
+from tests.kit import environment, in_ledger, make_table, message, messages, part_ids, strand, strand_json, wait_until
 from tests.proxy import PASS, Proxy, drop_answer
 
 
@@ -305,3 +305,23 @@ def test_f81_a_row_that_the_receiver_can_not_place_becomes_a_dead_letter(lake: L
     (letter,) = strand_json(lake, "sink", "dead", "central")
     assert "p2" in letter["row"] and letter["answer"]["field"] == "body"
     assert_once(["p0", "p1", "p3", "p4"], receiver.rows("select part_id from parts"))
+
+
+def test_f88_a_sink_whose_condition_is_no_longer_taken_sends_nothing_until_it_is_changed(
+    source: Lake, receiver: Receiver
+) -> None:
+    """A condition that an older version took stops the stream with a clear word; then each row arrives once."""
+    forward(source, receiver, "late", where="n < 5")
+    assert [done.rows for done in source.tick()] == [5]
+    source.append("messages", messages(10, 12))
+    ((settings,),) = in_ledger(source, "SELECT settings FROM sinks")
+    changing = json.dumps({**json.loads(settings), "where": "n < 5 or age(_at) < interval 1 day"})
+    in_ledger(source, "UPDATE sinks SET settings = :settings", settings=changing)
+    for _ in range(2):
+        (stopped,) = source.tick()
+        assert (stopped.rows, stopped.outcome) == (0, "failed")
+        assert "age()" in (stopped.error or "")
+    allowing = json.dumps({**json.loads(settings), "where": "n < 5 or n >= 10"})
+    in_ledger(source, "UPDATE sinks SET settings = :settings", settings=allowing)
+    assert [done.rows for done in source.tick()] == [2]
+    assert_once([f"p{n}" for n in (*range(5), 10, 11)], receiver.rows())

@@ -72,6 +72,7 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
     """Run one command line and return its exit code."""
     session, rest = hoist(arguments)
     session.own_process = own_process
+    session.tell = lambda error: _failed(session, error)
     with session.catching_warnings(), reporting(MAX_REPORTED):
         try:
             answer = app(args=rest, prog_name="strand", standalone_mode=False, obj=session)

@@ -106,7 +106,7 @@ Answer = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def _on_duckdb(session: Session, view: View, _: Lake, query: str) -> Answer:
-    with session.without_pandas():
+    with session.without_pandas(), session.walled(view.limits):
         result = view.sql(query)
         return result.columns, result.rows()
 

@@ -20,6 +20,8 @@ from strandline.cli import output
 if TYPE_CHECKING:
     import typer
 
+    from strandline.config import QueryConfig
+    from strandline.errors import StrandError
     from strandline.lake import Lake
 
 _FLAGS = {"--json": "json", "-q": "quiet", "--quiet": "quiet", "--debug": "debug"}
@@ -37,6 +39,8 @@ class Session:
     debug: bool = False
     log_format: logs.Format = "text"
     own_process: bool = False
+    tell: Callable[[StrandError], int] = lambda error: error.exit_code
+    """Prints an error, as the command line does at its end."""
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -94,6 +98,17 @@ class Session:
             yield
         finally:
             sys.meta_path.remove(_NoPandas)
+
+    @contextmanager
+    def walled(self, limits: QueryConfig) -> Iterator[None]:
+        """Let the operating system end a query that DuckDB does not; only in a process that runs this command alone."""
+        if not self.own_process:
+            yield
+            return
+        from strandline.cli.walled import walled
+
+        with walled(limits, self.tell):
+            yield
 
     def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
         """The answer: one JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""

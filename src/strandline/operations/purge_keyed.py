@@ -300,11 +300,12 @@ def _in_tails(
 ) -> pa.Table:
     """The same as `find_rows` for what is not flushed on any branch: seqs, and `more` expressions."""
     refs = sorted({ref.batch_id: ref for place in places for ref in place.tail}.values(), key=lambda ref: ref.first_seq)
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.interruptible(), sandbox.connect() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
         rows = read_batches(ctx.ledger, state, refs, on_unreadable(state))
         relations.load_rows(connection, "tail", log_schema(state), rows)
+        sandbox.shut(connection, [])
         return relations.matching(connection, relations.everything("tail"), [SEQ, *more], condition)
 
 

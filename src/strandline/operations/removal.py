@@ -72,9 +72,10 @@ def find_rows(
     With `hashes`, the condition may ask whether that of a row is among them: `relations.has_hash`.
     """
     found: list[tuple[DataFile, pa.Table]] = []
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.interruptible(), sandbox.connect() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
+        sandbox.shut(connection, [relations.local_path(file.path) for file in files])
         for file in files:
             matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
             if matched.num_rows:

@@ -24,7 +24,8 @@ from strandline.model.types import SEQ
 from strandline.model.values import shown
 from strandline.model.violations import Violation
 from strandline.model.wording import counted
-from strandline.views.view import Result, View
+from strandline.views.result import Result
+from strandline.views.view import View
 
 
 class Rows(Protocol):
@@ -34,7 +35,7 @@ class Rows(Protocol):
     def tables(self) -> list[str]:
         """The names of all of them."""
 
-    def sql(self, query: str) -> Result:
+    def ask(self, query: str) -> Result:
         """Run a query over them."""
 
     def state(self, name: str) -> TableState:
@@ -65,7 +66,7 @@ def lacking(view: View, state: TableState, column: str) -> list[Violation]:
     name = state.table.name
     return [
         Violation(name, shown_key(key), column, "required", shown(None), "there is no value")
-        for key in view.sql(query).rows()
+        for key in view.ask(query).rows()
     ]
 
 
@@ -89,7 +90,7 @@ def _repeated(view: Rows, state: TableState, rule: Unique) -> Iterator[Found]:
         f"SELECT {_names(_key(state))}, {by}, {SEQ} FROM {_table(state)} WHERE {_all_there(rule.columns)} "
         f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by} LIMIT {most_reported()}"
     )
-    for *row, seq in view.sql(query).rows():
+    for *row, seq in view.ask(query).rows():
         yield _violation(state, rule, row, "is taken by another row too"), seq
 
 
@@ -101,7 +102,7 @@ def _dangling(view: Rows, state: TableState, rule: Reference) -> Iterator[Found]
         target = view.state(rule.table)
         others = f"ANTI JOIN {_table(target)} x ON {_joined(rule.columns, target)} "
     query = f"SELECT {names}, t.{SEQ} FROM {_table(state)} t {others}WHERE {there} LIMIT {most_reported()}"
-    for *row, seq in view.sql(query).rows():
+    for *row, seq in view.ask(query).rows():
         yield _violation(state, rule, row, f"names no row of {rule.table!r}"), seq
 
 
@@ -119,7 +120,7 @@ def _miscounted(view: Rows, state: TableState, rule: Cardinality) -> Iterator[Fo
         f"SELECT {key}, {counted} FROM {_table(target)} x LEFT JOIN {_table(state)} t "
         f"ON {_joined(rule.columns, target)} GROUP BY {key} HAVING {wrong} LIMIT {most_reported()}"
     )
-    for *values, number in view.sql(query).rows():
+    for *values, number in view.ask(query).rows():
         yield _counted(target, rule, values, number), None
 
 
@@ -130,7 +131,7 @@ def unreferred(view: Rows, name: str, schema: Schema) -> list[Violation]:
         if _is_there(view, reference):
             target = view.state(reference.table)
             query = f"SELECT {_names(target.table.key)} FROM {_table(target)} LIMIT {most_reported()}"
-            found += [_counted(target, rule, key, 0) for key in view.sql(query).rows()]
+            found += [_counted(target, rule, key, 0) for key in view.ask(query).rows()]
     return found
 
 
@@ -150,7 +151,7 @@ def _counted(target: TableState, rule: Cardinality, key: Sequence[Any], number: 
 
 def _refused(view: Rows, state: TableState, rule: OneOf | Range | Check) -> Iterator[Found]:
     query = f"SELECT {_names([*_key(state), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {_table(state)}"
-    for batch in view.sql(query).reader():
+    for batch in view.ask(query).reader():
         keeps = passing(rule, batch.column(len(_key(state))))
         for row in batch.filter(pc.invert(keeps)).to_pylist():
             *values, seq = row.values()

@@ -22,7 +22,8 @@ from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.violations import Violation
 from strandline.views.breaking import breaking
-from strandline.views.view import Result, View
+from strandline.views.result import Result
+from strandline.views.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,9 +180,9 @@ class Coming:
         one = self._incoming.get(table_id)
         return one is not None and bool(one.files) and seq >= min(first for _, first in one.files)
 
-    def sql(self, query: str) -> Result:
+    def ask(self, query: str) -> Result:
         """Run a query of our own over the tables as they will be."""
-        return Result(self._connection, query)
+        return Result(self._connection, query, None)
 
     @property
     def tables(self) -> list[str]:

@@ -38,7 +38,7 @@ def held_rows(view: View, state: TableState, gateway: str, since: int, until: in
     if not view.state(state.table.name).table.inbound:  # nothing was ever forwarded to it
         return pa.table({name: pa.array([], pa.null()) for name in names})
     literal = gateway.replace("'", "''")
-    return view.sql(
+    return view.ask(
         f"SELECT {', '.join(quote_name(name) for name in names)} FROM {quote_name(state.table.name)} "
         f"WHERE {GATEWAY} = '{literal}' AND {ORIGIN_SEQ} > {since} AND {ORIGIN_SEQ} <= {until}"
     ).arrow()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from strandline.engines.duck import compare, relations, sandbox
-from strandline.errors import BadRequest, Damaged, HistoryGone, NotFound, nearest
+from strandline.config import QueryConfig
+from strandline.engines.duck import compare, relations, sandbox, wall
+from strandline.errors import Damaged, HistoryGone, NotFound, nearest
 from strandline.ledger.bases import read_base
 from strandline.ledger.batches import GRACE_S
 from strandline.ledger.clock import read_clock
@@ -31,6 +32,7 @@ from strandline.model.types import COMMIT, OURS, SEQ, Column
 from strandline.model.wording import counted
 from strandline.views.keeping import Keeper
 from strandline.views.past import Shown, read_past
+from strandline.views.result import Result, typed
 
 if TYPE_CHECKING:
     import duckdb
@@ -77,6 +79,7 @@ class View:
         at: str | None = None,
         grace_s: float = GRACE_S,
         only: Sequence[str] | None = None,
+        limits: QueryConfig | None = None,
     ) -> None:
         self._shown: Mapping[str, Shown] = {}
         with ledger.read() as conn:
@@ -96,6 +99,7 @@ class View:
         self._at_us = at_us
         self._keeper = Keeper(ledger, at_us, grace_s)
         self._iceberg = iceberg
+        self.limits = limits or QueryConfig()
         self._gone = gone
         self._every = {state.table.name.lower(): state for state in states}
         self._states = {name: state for name, state in self._every.items() if name not in gone}
@@ -168,15 +172,25 @@ class View:
             )
 
     def sql(self, query: str) -> Result:
-        """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved."""
+        """Run one read-only query over this view's tables, tail included, on DuckDB; no JVM is involved.
+
+        It is bounded by the limits of [query], and `too_large` past one of them.
+        """
+        return self._sql(query, self.limits)
+
+    def ask(self, query: str) -> Result:
+        """The same for a query of our own, which takes what it needs."""
+        return self._sql(query, None)
+
+    def _sql(self, query: str, limits: QueryConfig | None) -> Result:
         hidden = self._added()
-        connection = sandbox.connect()
-        statement = sandbox.parse(connection, query, self.relations, hidden)
+        connection = sandbox.connect(limits)
+        statement = wall.parse(connection, query, self.relations, hidden)
         paths: list[str] = []
         for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
             paths.extend(self._attach(connection, self.state(name), hidden, statement.tables))
         sandbox.shut(connection, paths)
-        return Result(connection, statement.text)
+        return Result(connection, statement.text, limits)
 
     def _added(self) -> list[str]:
         """The columns that Strandline adds to some table of the view: all of its tables can be asked for them."""
@@ -185,7 +199,7 @@ class View:
 
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
-        return self.sql(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
+        return self.ask(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
 
     def having(self, name: str, columns: Sequence[str], asked: pa.Table | None) -> pa.Table:
         """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None.
@@ -195,7 +209,7 @@ class View:
         """
         state = self.state(name)
         files = self.files(name)
-        with sandbox.scratch() as connection, _typed():
+        with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             rows = self._current_sql(state, files) if asked is None else self._agreeing(connection, state, files, asked)
             return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
@@ -213,7 +227,7 @@ class View:
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
         table = sandbox.quote_name(self.state(name).table.name)
-        ((found,),) = self.sql(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
+        ((found,),) = self.ask(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
         return int(found)
 
     def count_older(self, name: str, column: str, window_s: float) -> int:
@@ -224,7 +238,7 @@ class View:
             cutoff_us = read_clock(conn).now_us - int(window_s * 1_000_000)
         if not files or column not in {one.name for one in stored_columns(state)}:
             return 0
-        with sandbox.scratch() as connection, _typed():
+        with sandbox.scratch() as connection, typed():
             wanted = [one for one in stored_columns(state) if one.name in (SEQ, column)]
             rows = files_sql(state, files, wanted)
             old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
@@ -235,7 +249,7 @@ class View:
         state = self.state(name)
         end = state.readable_seq
         table = sandbox.quote_name(state.table.name)
-        found = self.sql(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
+        found = self.ask(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
         return int(found[-1][0]) - 1 if found else end
 
     def read(self, name: str, since: int = 0, until: int | None = None, *, resumable: bool = True) -> Rows:
@@ -255,7 +269,7 @@ class View:
         if not state.table.key:
             return iter(self.read(name, resumable=False))
         columns = _list([column.name for column in stored_columns(state)])
-        return self.sql(f"SELECT {columns} FROM {sandbox.quote_name(state.table.name)} ORDER BY {SEQ}").reader()
+        return self.ask(f"SELECT {columns} FROM {sandbox.quote_name(state.table.name)} ORDER BY {SEQ}").reader()
 
     def spark(self, name: str, since: int = 0, until: int | None = None) -> DataFrame:
         """All visible rows of a range as a Spark DataFrame, all columns: the pinned snapshot, plus the tail.
@@ -310,7 +324,7 @@ class View:
         state = self.state(name)
         since = self._before(state, commits)
         files = self.files(name, since)
-        with sandbox.scratch() as connection, _typed():
+        with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             connection.register(WANTED, pa.table({COMMIT: pa.array([one.commit_id for one in commits], pa.string())}))
             rows = relations.within(self._versions_sql(state, files), since)
@@ -329,7 +343,7 @@ class View:
         state = self.state(name)
         files = self.files(name)
         key, names = list(state.table.key), [one.name for one in stored_columns(state)]
-        with sandbox.scratch() as connection, _typed():
+        with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             later = [file for file in files if file.last_seq > since]
             end = _end(state, None, resumable=True)
@@ -346,7 +360,7 @@ class View:
         """The rows of a keyed table with these keys, all columns; one that is not there is left out."""
         state = self.state(name)
         files = self.files(name)
-        with sandbox.scratch() as connection, _typed():
+        with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             connection.register(WANTED, keys)
             return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
@@ -375,7 +389,7 @@ class View:
             shown[f"{name}{LOG}" if state.table.key else name] = self._versions_sql(state, files)
         names = {column.name for column in stored_columns(state)}
         lacking = "".join(f", NULL::{relations.duck_type(OURS[one])} AS {one}" for one in asked if one not in names)
-        with _typed():
+        with typed():
             for one, rows in shown.items():
                 connection.execute(f"CREATE VIEW {sandbox.quote_name(one)} AS SELECT *{lacking} FROM ({rows})")
         if self._folded(state) is not None:
@@ -445,7 +459,7 @@ class View:
                 seen = seen_hashes(conn, state.table.table_id)
             known = [file for file in files if not scope.within or file.partition in touched]
             log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
-            with _typed():
+            with typed():
                 relations.find_duplicates(
                     connection, relations.internal(tail), log if known else None, scope, into=dropped, seen=seen
                 )
@@ -485,34 +499,8 @@ class View:
         self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int
     ) -> Iterator[pa.RecordBatch]:
         query = f"SELECT {_list(columns)} FROM ({rows}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
-        with _typed():
+        with typed():
             yield from connection.sql(query).to_arrow_reader(10_000)
-
-
-class Result:
-    """The answer to a query. It is computed as it is fetched, and fetched once."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
-        self._connection = connection
-        with _typed():
-            self._relation = connection.sql(text)
-        self.columns: list[str] = list(self._relation.columns)
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """All rows as Python values."""
-        with _typed():
-            found: list[tuple[Any, ...]] = self._relation.fetchall()
-        return found
-
-    def arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
-        with _typed():
-            return self._relation.to_arrow_table()
-
-    def reader(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow batches, as they are computed: memory does not grow with the answer."""
-        with _typed():
-            yield from self._relation.to_arrow_reader(rows)
 
 
 def key_scope(state: TableState) -> relations.KeyScope:
@@ -582,19 +570,3 @@ def refuse_unreadable(state: TableState, ref: BatchRef, reason: str) -> None:
             hint="Restore the lake from a backup: the newest versions of rows are in it.",
             table=state.table.name,
         )
-
-
-@contextmanager
-def _typed() -> Iterator[None]:
-    """DuckDB's errors in our words: a file that is gone, or a query that is wrong."""
-    import duckdb
-
-    try:
-        with sandbox.interruptible():
-            yield
-    except duckdb.PermissionException as error:
-        raise BadRequest(f"a query sees the lake alone: {error}", hint="Name tables of the lake only.") from error
-    except duckdb.Error as error:
-        if sandbox.is_missing_file(error):
-            raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
-        raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error

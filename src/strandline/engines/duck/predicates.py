@@ -1,19 +1,22 @@
 """A predicate on rows, such as a sink's `where`: one expression over a table's columns, and nothing else.
 
 It decides which rows are sent, and must decide the same when the unit is read again. So it sees one row alone: no
-subquery, no other table, and no function whose answer changes by itself.
+subquery, no other table, no name but a column's, and no function but those that are known to depend on their arguments
+alone. It is planned on a connection that is shut. DuckDB alone evaluates it, wherever rows are read: Spark's workers
+run DuckDB too, and a purge hands Spark the seqs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import orjson
 
-from strandline.engines.duck import relations, sandbox
-from strandline.errors import BadRequest
+from strandline.config import QueryConfig
+from strandline.engines.duck import relations, sandbox, wall
+from strandline.engines.duck.functions import LEAST_ARGUMENTS, OF_A_ROW
+from strandline.errors import BadRequest, nearest
 from strandline.model.types import Column
 
 if TYPE_CHECKING:
@@ -25,12 +28,18 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
 
     `advice` is added to the hint: what else whoever wrote it may do.
     """
-    with sandbox.connect() as connection:
+    limits = QueryConfig()
+    with sandbox.connect(limits) as connection:
+        sandbox.shut(connection, [])
         tree = _expression(connection, text)
-        for node in _nodes(tree):
-            _refuse(connection, node, text)
+        wall.check_lambdas(tree)
+        _check_nodes(tree, text, {column.name.lower() for column in columns})
+        query = f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})"
         try:
-            connection.execute(f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})")
+            with sandbox.interruptible(), sandbox.Clock(connection, limits).running():
+                connection.execute(query)
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise sandbox.out_of_memory(limits) from error
         except duckdb.Error as error:
             names = ", ".join(column.name for column in columns)
             raise BadRequest(
@@ -47,6 +56,7 @@ def without_matches(batch: pa.RecordBatch, text: str) -> tuple[pa.RecordBatch, i
     numbered = pa.Table.from_batches([batch]).append_column(place, pa.array(range(batch.num_rows), pa.int64()))
     with sandbox.interruptible(), sandbox.connect() as connection:
         relations.load_rows(connection, "batch", numbered.schema, numbered.to_batches())
+        sandbox.shut(connection, [])
         try:
             rows = relations.matching(connection, relations.everything("batch"), [place], text)
         except duckdb.Error as error:
@@ -59,53 +69,85 @@ def _expression(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     """The parsed predicate. It must be the same alone and in parentheses, or it would reach out of them."""
     trees = []
     for query in (f"SELECT 1 WHERE {text}", f"SELECT 1 WHERE ({text})"):
-        ((found,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-        tree = orjson.loads(found)
+        tree = wall.serialized(connection, query)
         if tree.get("error") or len(tree["statements"]) != 1:
             raise BadRequest(
                 f"can't parse the predicate {text!r}: {tree.get('error_message', 'it is more than one statement')}",
                 hint="Write a SQL condition, such as source = 'claude' and length(body) < 1000.",
             )
         trees.append(tree["statements"][0]["node"])
-    bare, enclosed = (_without_places(tree) for tree in trees)
+    for tree in trees:
+        for node in wall.nodes(tree):
+            node.pop("query_location", None)
+            node.pop("query_location_length", None)
+    bare, enclosed = (_flat(tree) for tree in trees)
     if bare != enclosed:
         raise BadRequest(f"the predicate {text!r} is more than one condition", hint="Write one SQL condition.")
     return trees[0]["where_clause"]
 
 
-def _without_places(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {key: _without_places(part) for key, part in node.items() if key != "query_location"}
-    if isinstance(node, list):
-        return [_without_places(part) for part in node]
-    return node
+def _flat(tree: Any) -> list[tuple[object, ...]]:
+    """A tree as a list of its parts in one order, so that two are compared without recursion."""
+    parts: list[tuple[object, ...]] = []
+    left = [tree]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            parts.append(("object", *part))
+            left.extend(part.values())
+        elif isinstance(part, list):
+            parts.append(("list", len(part)))
+            left.extend(part)
+        else:
+            parts.append(("value", type(part), part))
+    return parts
 
 
-def _nodes(node: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(node, list):
-        for part in node:
-            yield from _nodes(part)
-    elif isinstance(node, dict):
-        yield node
-        for part in node.values():
-            yield from _nodes(part)
+CLASSES = frozenset(
+    {
+        "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
+        "LAMBDA", "LAMBDA_REF", "OPERATOR", "TYPE",
+    }
+)  # fmt: skip
+"""Expressions that see one row and nothing else."""
 
 
-def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str) -> None:
-    if node.get("class") in ("SUBQUERY", "WINDOW") or node.get("type") == "SUBQUERY":
-        raise BadRequest(f"the predicate {text!r} has a subquery or a window", hint="It sees one row alone.")
-    if node.get("class") == "FUNCTION":
-        name = str(node["function_name"]).lower()
-        found = connection.execute(
-            "SELECT DISTINCT stability, function_type FROM duckdb_functions() WHERE function_name = ?", [name]
-        ).fetchall()
-        if any(stability not in (None, "CONSISTENT") or kind == "aggregate" for stability, kind in found):
+def _check_nodes(tree: Any, text: str, columns: set[str]) -> None:
+    """BadRequest unless all that a condition names is a column of the table, or a function of a row."""
+    named = columns | _lambda_names(tree)
+    for node in wall.nodes(tree):
+        kind = node.get("class")
+        if kind is not None and kind not in CLASSES:
+            raise BadRequest(f"the predicate {text!r} has a {_shown(kind)}", hint="It sees one row alone.")
+        if kind == "FUNCTION":
+            _check_function(node, text, named)
+        if kind == "COLUMN_REF" and str(node["column_names"][0]).lower() not in named:
             raise BadRequest(
-                f"the predicate {text!r} uses {name}(), whose answer changes by itself or takes many rows",
-                hint="A unit that is sent again must consist of the same rows.",
+                f"the predicate {text!r} names {'.'.join(map(str, node['column_names']))}, which is no column",
+                hint=nearest(str(node["column_names"][0]), columns),
             )
-    if node.get("class") == "COLUMN_REF" and str(node["column_names"][-1]).lower().startswith("current_"):
+
+
+def _check_function(node: dict[str, Any], text: str, named: set[str]) -> None:
+    name = wall.function_name(node)
+    path = [str(part).lower() for part in node.get("qualified_name", {}).get("path", [name])]
+    arguments = len(node.get("arguments", [])) + len(path) - 1  # x.f(y) is f(x, y)
+    is_of_a_row = name in OF_A_ROW and arguments >= LEAST_ARGUMENTS.get(name, 0)
+    if not is_of_a_row or not set(path[:-1]) <= named or node.get("distinct") or node.get("filter"):
         raise BadRequest(
-            f"the predicate {text!r} uses {node['column_names'][-1]}, whose answer changes by itself",
-            hint="Compare with a fixed time.",
+            f"the predicate {text!r} calls {name}(), which is not known to answer the same of the same row every time",
+            hint="A unit that is sent again must consist of the same rows; compare columns with fixed values.",
         )
+
+
+def _lambda_names(tree: Any) -> set[str]:
+    """The names that lambdas give to the values they are called with."""
+    names: set[str] = set()
+    for node in wall.nodes(tree):
+        if node.get("class") == "LAMBDA":
+            names |= {str(ref["column_names"][0]).lower() for ref in wall.nodes(node["lhs"]) if "column_names" in ref}
+    return names
+
+
+def _shown(kind: str) -> str:
+    return kind.lower().replace("_", " ")

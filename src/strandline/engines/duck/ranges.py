@@ -79,6 +79,7 @@ def read_range(wanted: Range) -> Iterator[Piece]:
                 connection.execute("SET preserve_insertion_order = true")
             else:
                 connection.execute(f"SET memory_limit = '{SORT_MEMORY}'")
+            sandbox.shut(connection, paths)
             query = _query(wanted, relations.files(run, wanted.stored, wanted.shapes), ordered=streamed)
             for batch in connection.sql(query).to_arrow_reader(READ_ROWS):
                 last = _check_order(batch.column(_ORDER), last)

@@ -1,8 +1,8 @@
 """A DuckDB that can read the files it was given and nothing else.
 
-Two walls, because one might have a hole. The statement is parsed by DuckDB itself: it must be a single query, its
-tables must be tables of the lake, and its table functions must be on a short list of harmless ones. Then the
-connection is shut: no file outside the pinned ones, no extension, no setting, no Python variable.
+Two walls, because one might have a hole. `wall` lets a single harmless query through; and here the connection is shut:
+no file outside the pinned ones, no extension, no setting, no Python variable. Limits of memory and disk belong to a
+database, so one for a user's query is made with them; a limit of time is a watch that interrupts the connection.
 """
 
 from __future__ import annotations
@@ -10,35 +10,17 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import duckdb
-import orjson
 
 from strandline import private
+from strandline.config import QueryConfig
 from strandline.engines.storage import any_store
-from strandline.errors import BadRequest, Unsupported, nearest
-
-TABLE_FUNCTIONS = frozenset(
-    {
-        "generate_series",
-        "range",
-        "unnest",
-        "json_each",
-        "json_tree",
-        "repeat",
-        "repeat_row",
-        "summary",
-        "duckdb_functions",
-        "duckdb_keywords",
-        "duckdb_types",
-        "pragma_version",
-    }
-)
-
+from strandline.errors import TooLarge
 
 _INTERRUPTED = re.compile(r"(?m)(^|: )KeyboardInterrupt:? ?$")
 
@@ -46,10 +28,13 @@ INTERNAL = "strand_internal"
 """Where our own tables are: no query can name it, and SHOW TABLES does not show it."""
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory database with settings of its own, which can be shut."""
+def connect(limits: QueryConfig | None = None) -> duckdb.DuckDBPyConnection:
+    """A fresh in-memory database with settings and limits of its own, which can be shut."""
     connection = duckdb.connect()
     _set_up(connection)
+    if limits is not None:
+        connection.execute(f"SET memory_limit = '{memory_bytes(limits)}B'")
+        connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
     _begin(connection)
     return connection
 
@@ -139,6 +124,80 @@ def interruptible() -> Iterator[None]:
         raise
 
 
+def memory_bytes(limits: QueryConfig) -> int:
+    """What a query may take: as it was set, and never more than a quarter of what the process may have."""
+    return min(limits.memory_bytes, _process_memory_bytes() // 4)
+
+
+def _process_memory_bytes() -> int:
+    """The memory of the machine, or of the process's group where that has less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return min(machine, int(Path(file).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # there is none, or it is "max"
+            continue
+    return machine
+
+
+PULSE_S = 0.05
+
+
+class Clock:
+    """The time that one query may compute. What its reader does between two batches is not counted."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, limits: QueryConfig) -> None:
+        self._connection = connection
+        self._time_s = limits.time_s
+        self._used_s = 0.0
+        self._is_over = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Interrupt what runs inside once the time is over: in any thread, and as often as it takes.
+
+        DuckDB forgets an interrupt that comes between two of its steps.
+        """
+        begun_s, ended = time.monotonic(), threading.Event()
+        watch = threading.Thread(target=self._watch, args=(ended,), name="query-limit", daemon=True)
+        watch.start()
+        try:
+            yield
+        except duckdb.InterruptException as error:
+            if self._is_over:
+                raise self.too_long() from error
+            raise
+        finally:
+            ended.set()
+            watch.join()
+            self._used_s += time.monotonic() - begun_s
+
+    def _watch(self, ended: threading.Event) -> None:
+        if ended.wait(max(0.0, self._time_s - self._used_s)):
+            return
+        self._is_over = True
+        while not ended.wait(PULSE_S):
+            self._connection.interrupt()
+
+    def too_long(self) -> TooLarge:
+        """What a query gets that computes for too long."""
+        return TooLarge(
+            f"the query was ended: it took longer than {self._time_s:g} s",
+            hint="Ask for less; `time` in [query], or $STRAND_QUERY_TIME, allows more.",
+            limit="time",
+        )
+
+
+def out_of_memory(limits: QueryConfig) -> TooLarge:
+    """What a query gets that needs more memory and disk than it may have."""
+    return TooLarge(
+        f"the query was ended: it needs more than {memory_bytes(limits):,} bytes of memory"
+        f" and {limits.spill_bytes:,} of disk",
+        hint="Ask for less; `memory` and `spill` in [query] allow more.",
+        limit="memory",
+    )
+
+
 def is_missing_file(error: Exception) -> bool:
     """Whether a file could not be read; of one in a store, DuckDB tells what Python said about it."""
     return isinstance(error, duckdb.IOException | FileNotFoundError) or "FileNotFoundError" in str(error)
@@ -163,153 +222,3 @@ def quote_text(text: str) -> str:
 def quote_name(name: str) -> str:
     """A name as a SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A query that passed the first wall: its text, and the tables of the lake it reads."""
-
-    text: str
-    tables: frozenset[str]
-
-
-def parse(connection: duckdb.DuckDBPyConnection, query: str, known: Iterable[str], hidden: Iterable[str]) -> Statement:
-    """Let one read-only query through, with `*` standing for the user's columns alone.
-
-    `known` are the tables of the lake; `hidden` the columns that `*` leaves out and that can still be named. The
-    connection only parses here; making another one for that costs as much as a small query.
-    """
-    tree = _tree(connection, query)
-    walk = _Walk({name.lower(): name for name in known}, tuple(hidden))
-    walk.node(tree["statements"][0]["node"], frozenset())
-    text = _text(connection, tree) if walk.rewritten else query
-    return Statement(text, frozenset(walk.tables))
-
-
-def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    try:
-        statements = duckdb.extract_statements(query)
-    except duckdb.Error as error:
-        raise BadRequest(f"can't parse the query: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
-    kinds = [_kind(statement) for statement in statements]
-    if kinds != ["SELECT"]:
-        found = ", ".join(kinds) or "nothing"
-        raise Unsupported(f"only a single query can be run here, and this is {found}", hint="Write one SELECT.")
-    ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    tree = orjson.loads(text)
-    if tree.get("error"):
-        raise Unsupported(f"this statement can't be run here: {tree.get('error_message')}", hint="Write one SELECT.")
-    return tree
-
-
-def _kind(statement: duckdb.Statement) -> str:
-    try:
-        return str(statement.type.name)
-    except ValueError:  # a kind that DuckDB's parser has and its Python package does not know
-        return "something else"
-
-
-def _text(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
-    ((text,),) = connection.execute("SELECT json_deserialize_sql(?::JSON)", [orjson.dumps(tree).decode()]).fetchall()
-    return str(text)
-
-
-class _Walk:
-    """One pass over DuckDB's parse tree: refuse what is not allowed, collect the tables, rewrite the stars.
-
-    A star that stands for a table of the lake leaves the hidden columns out. One that stands for a subquery or a common
-    table expression does not: whatever was named inside is there.
-    """
-
-    def __init__(self, known: dict[str, str], hidden: tuple[str, ...]) -> None:
-        self.known = known
-        self.hidden = hidden
-        self.tables: set[str] = set()
-        self.rewritten = False
-
-    def node(self, node: Any, scope: frozenset[str]) -> None:
-        """Walk any part of the tree; `scope` are the common table expressions visible there."""
-        if isinstance(node, list):
-            for part in node:
-                self.node(part, scope)
-            return
-        if not isinstance(node, dict):
-            return
-        scope = self._common_tables(node, scope)
-        kind = node.get("type")
-        if kind == "BASE_TABLE":
-            self._table(node, scope)
-        elif kind == "TABLE_FUNCTION":
-            self._function(node)
-        elif kind == "SELECT_NODE":
-            self._stars(node, scope)
-        elif kind == "JOIN" and node["ref_type"] == "NATURAL":
-            raise Unsupported("NATURAL JOIN would join on _seq and _at too", hint="Write JOIN … USING (columns).")
-        elif kind == "SHOW_REF" and node.get("query") is None:
-            self.tables.update(self.known.values())
-        for key, part in node.items():
-            if key != "cte_map":
-                self.node(part, scope)
-
-    def _common_tables(self, node: dict[str, Any], scope: frozenset[str]) -> frozenset[str]:
-        """Walk a WITH clause and return the scope behind it; each of its tables sees those before it."""
-        if not isinstance(node.get("cte_map"), dict):
-            return scope
-        for entry in node["cte_map"].get("map", []):
-            itself = frozenset({str(entry["key"]).lower()})
-            recursive = entry["value"]["query_node"]["type"] == "RECURSIVE_CTE_NODE"
-            self.node(entry["value"], scope | itself if recursive else scope)
-            scope |= itself
-        return scope
-
-    def _table(self, node: dict[str, Any], scope: frozenset[str]) -> None:
-        name = str(node["table_name"])
-        if name.lower() in scope and not node["schema_name"]:
-            return
-        if node["catalog_name"] or node["schema_name"] not in ("", "main") or name.lower() not in self.known:
-            full = ".".join(filter(None, (node["catalog_name"], node["schema_name"], name)))
-            raise BadRequest(f"there is no table {full!r} in this lake", hint=nearest(name, self.known.values()))
-        self.tables.add(self.known[name.lower()])
-
-    def _function(self, node: dict[str, Any]) -> None:
-        name = str(node["function"].get("function_name", "")).lower()
-        if name not in TABLE_FUNCTIONS:
-            raise Unsupported(f"the table function {name!r} can't be used here", hint="A query sees the lake alone.")
-
-    def _stars(self, node: dict[str, Any], scope: frozenset[str]) -> None:
-        aliases = [alias for alias in _lake_tables(node.get("from_table"), scope) if alias]
-        for star in _own_stars(node.get("select_list", [])):
-            relation = str(star["relation_name"])
-            for alias in aliases:
-                if relation and relation.lower() != alias.lower():
-                    continue
-                named = {str(name).lower() for name in star["exclude_list"]}
-                star["qualified_exclude_list"].extend(
-                    {"catalog": "", "schema": "", "table": alias, "column": column}
-                    for column in self.hidden
-                    if column not in named
-                )
-                self.rewritten = True
-
-
-def _lake_tables(ref: Any, scope: frozenset[str]) -> list[str]:
-    """The names under which a FROM clause offers tables of the lake to its stars."""
-    if not isinstance(ref, dict):
-        return []
-    if ref.get("type") == "JOIN" and ref["join_type"] in ("SEMI", "ANTI"):
-        return _lake_tables(ref["left"], scope)
-    if ref.get("type") == "JOIN":
-        return _lake_tables(ref["left"], scope) + _lake_tables(ref["right"], scope)
-    if ref.get("type") == "BASE_TABLE" and not (ref["table_name"].lower() in scope and not ref["schema_name"]):
-        return [str(ref["alias"] or ref["table_name"])]
-    return []
-
-
-def _own_stars(node: Any) -> list[dict[str, Any]]:
-    """The stars of a select list, not those of the subqueries inside it."""
-    if isinstance(node, list):
-        return [star for part in node for star in _own_stars(part)]
-    if not isinstance(node, dict) or node.get("class") == "SUBQUERY":
-        return []
-    found = [node] if node.get("class") == "STAR" else []
-    return found + [star for part in node.values() for star in _own_stars(part)]

@@ -1,0 +1,293 @@
+"""A user's SQL on DuckDB: it tells nothing of ours, ends by its limits, and is refused in our words (F87)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.config import QueryConfig
+from strandline.create import create
+from strandline.engines.duck import functions, sandbox
+from strandline.errors import BadRequest, StrandError, TooLarge
+from strandline.lake import Lake
+from strandline.views.view import View
+from tests.cli.conftest import process
+from tests.kit import sweeps_all
+
+MEBIBYTE = 1024 * 1024
+OURS = ("strand_internal", "tail_", "ledger", "warehouse", "strandline-duckdb", "/tmp", "CREATE VIEW", "scratch_")
+"""What only our own names, folders and views have in them."""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Two tables with rows in their tails; no test changes them."""
+    with create(tmp_path_factory.mktemp("walls") / "lake") as made:
+        made.create_table("a", {"id": "string", "n": "long?"})
+        made.create_table("b", {"id": "string", "m": "long?"})
+        made.append("a", [{"id": "1", "n": 10}, {"id": "2", "n": 20}], actor="me")
+        made.append("b", [{"id": "1", "m": 100}], actor="me")
+        yield made
+
+
+def limited(view: View, **limits: Any) -> View:
+    """A view with small limits."""
+    small = QueryConfig(time_s=1.0, memory_bytes=64 * MEBIBYTE, spill_bytes=16 * MEBIBYTE, rows=100_000)
+    view.limits = replace(small, **limits)
+    return view
+
+
+TELLING = [
+    "current_setting('temp_directory')", "current_setting('allowed_paths')", "getvariable('x')", "pg_get_viewdef(1)",
+    "pg_get_viewdef('a')", "pg_catalog.pg_get_viewdef(1)", "current_schemas(true)", "current_database()",
+    "current_schema()", "in_search_path('memory', 'strand_internal')", "pg_size_pretty(1)", "col_description(1, 1)",
+    "obj_description(1)", "has_table_privilege('strand_internal.x', 'select')", "pg_typeof2(1)", "current_query()",
+    "current_connection_id()", "txid_current()", "stats(n)", "vector_type(n)", "getenv('HOME')", "nextval('s')",
+    "currval('s')", "setseed(0.5)", "pg_sleep(1)", "sleep_ms(1000)", "write_log('x')", "version()", "index_key('a')",
+    "json_serialize_sql('select 1')", "json_deserialize_sql('{}')", "json_serialize_plan('select * from a')",
+    "parse_duckdb_log_message('x', 'y')", "read_text('/etc/passwd')", "hive_partition_component('a')",
+    "pg_conf_load_time()", "pg_postmaster_start_time()", "inet_server_addr()", "create_sort_key(n, 'asc')",
+]  # fmt: skip
+
+EXPRESSION_PLACES = {
+    "select": "SELECT {it} FROM a",
+    "where": "SELECT id FROM a WHERE {it} IS NOT NULL",
+    "join": "SELECT a.id FROM a JOIN b ON {it} IS NULL",
+    "cte": "WITH x AS (SELECT {it} FROM a) SELECT 1",
+    "subquery": "SELECT (SELECT max({it}) FROM a)",
+    "window": "SELECT sum(n) OVER (PARTITION BY {it}) FROM a",
+    "named window": "SELECT sum(n) OVER w FROM a WINDOW w AS (ORDER BY {it})",
+    "lateral": "SELECT * FROM a, LATERAL (SELECT {it})",
+    "table function": "SELECT * FROM range(length({it}::varchar))",
+    "values": "VALUES ({it})",
+    "group": "SELECT count(*) FROM a GROUP BY {it}",
+    "having": "SELECT id FROM a GROUP BY id HAVING max({it}) IS NULL",
+    "qualify": "SELECT id FROM a QUALIFY {it} IS NULL",
+    "order": "SELECT id FROM a ORDER BY {it}",
+    "filter": "SELECT count(*) FILTER (WHERE {it} IS NULL) FROM a",
+    "limit": "SELECT id FROM a LIMIT length({it}::varchar)",
+    "lambda": "SELECT list_transform([1], lambda x: {it}) FROM a",
+    "replace": "SELECT * REPLACE ({it} AS n) FROM a",
+    "method": "SELECT n.{it} FROM a",
+    "recursive": "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE {it} IS NULL) SELECT 1",
+}
+
+STATEMENTS = [
+    "SHOW TABLES FROM strand_internal", "SHOW ALL TABLES", "SHOW DATABASES", "SHOW SCHEMAS", "DESCRIBE", "SHOW a",
+    "FROM (SHOW TABLES FROM strand_internal)", "SELECT * FROM (SHOW ALL TABLES)", "DESCRIBE strand_internal.x",
+    "SUMMARIZE strand_internal.x", "SELECT * FROM strand_internal.tail_x", "SELECT * FROM memory.strand_internal.x",
+    "SELECT * FROM a AT (VERSION => 1)", "SELECT * FROM memory.main.a", "SELECT * FROM sqlite_master",
+    "SELECT * FROM information_schema.tables", "SELECT * FROM pg_catalog.pg_class", "SELECT * FROM pg_views",
+    "SELECT $1", "SELECT ?", "SELECT \x00", "SELECT '\ud800'", "PRAGMA show_tables", "CALL pragma_version()",
+    "SELECT * FROM a; SELECT 1", "(((", "SELECT * FROM a WHERE", "WITH x AS (SELECT 1)",
+]  # fmt: skip
+
+
+def told(lake: Lake, query: str) -> str:
+    """All that a query says: its rows, or the message and hint of its error, which must be one of ours."""
+    try:
+        return str(lake.view().sql(query).rows())
+    except StrandError as error:
+        assert error.exit_code == 3, query
+        return f"{error.message} {error.hint}"
+
+
+def test_f87_hostile_expressions_tell_nothing_wherever_they_stand(lake: Lake) -> None:
+    """Over 300 statements: none escapes, none names anything of ours, and each ends as one of our errors.
+
+    In most runs each stands in every second place.
+    """
+    count = 0
+    for number, thing in enumerate(TELLING):
+        first, step = (0, 1) if sweeps_all() else (number % 2, 2)
+        for place, query in list(EXPRESSION_PLACES.items())[first::step]:
+            text = query.format(it=thing)
+            with pytest.raises(StrandError) as refused:
+                lake.view().sql(text).rows()
+            assert refused.value.exit_code == 3, (place, text)
+            words = f"{refused.value.message} {refused.value.hint}".replace(text, "").replace(thing, "")
+            assert not [name for name in OURS if name in words], (text, words)
+            count += 1
+    assert count >= 300
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_f87_nothing_of_ours_can_be_named(lake: Lake, statement: str) -> None:
+    with pytest.raises(StrandError) as refused:
+        lake.view().sql(statement).rows()
+    assert refused.value.exit_code == 3
+
+
+def test_f87_tables_are_shown_and_nothing_else(lake: Lake) -> None:
+    assert lake.view().sql("SHOW TABLES").rows() == [("a",), ("b",)]
+    for query in ("DESCRIBE a", "SUMMARIZE a", "SELECT user, current_user, current_schema, current_catalog"):
+        words = told(lake, query)
+        assert not [name for name in OURS if name in words], words
+
+
+def test_f87_every_function_of_duckdb_is_decided_upon() -> None:
+    """What is allowed exists; and a version of DuckDB with more functions refuses them until somebody has looked."""
+    with sandbox.connect() as connection:
+        existing = {
+            name for (name,) in connection.execute("SELECT lower(function_name) FROM duckdb_functions()").fetchall()
+        }
+    parsed = {
+        "->",
+        "<>",
+        "==",
+        "coalesce",
+        "grouping",
+        "grouping_id",
+        "ifnull",
+        "try",
+        "current_time",
+        "current_timestamp",
+    }
+    assert functions.OF_A_QUERY - existing - parsed == set()
+    for name in (
+        "pg_sleep",
+        "sleep_ms",
+        "current_setting",
+        "getenv",
+        "nextval",
+        "duckdb_settings",
+        "query",
+        "read_csv",
+    ):
+        assert name not in functions.OF_A_QUERY | functions.OF_TABLES
+
+
+BOMBS = [
+    "SELECT sum(range) FROM range(1000000000000)",
+    "WITH RECURSIVE x AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM x) SELECT count(*) FROM x",
+    "SELECT count(*) FROM range(1000000) p, range(1000000) q, range(1000000) r WHERE p.range + q.range = r.range",
+    "SELECT string_agg(repeat('x', 1000000)) FROM range(3000)",
+    "SELECT list(range) FROM range(100000000)",
+    "SELECT max(r) FROM (SELECT repeat(range::VARCHAR, 1000) AS r FROM range(100000000) ORDER BY r)",
+    "SELECT range FROM range(200000)",
+    "SELECT repeat('x', 1000000) || range FROM range(200)",
+    "SELECT range(range * 1000000) FROM range(10000)",
+]
+
+
+@pytest.mark.parametrize("query", BOMBS)
+def test_f87_queries_without_an_end_are_ended(lake: Lake, query: str) -> None:
+    """By time, memory, disk or rows; and the same view answers the next query."""
+    view = limited(lake.view())
+    with pytest.raises(TooLarge) as ended:
+        view.sql(query).rows()
+    assert ended.value.detail["limit"] in ("time", "memory", "rows")
+    assert "SET " not in ended.value.message
+    assert view.sql("SELECT sum(n) FROM a").rows() == [(30,)]
+
+
+def test_f87_answers_are_bounded_as_arrow_too_and_streams_are_not(lake: Lake) -> None:
+    view = limited(lake.view(), rows=5_000)
+    with pytest.raises(TooLarge, match="5,000 rows"):
+        view.sql("SELECT range FROM range(20000)").arrow()
+    with pytest.raises(TooLarge, match="memory"):
+        view.sql("SELECT repeat('x', 100000) || range AS x FROM range(1000)").arrow()
+    assert sum(batch.num_rows for batch in view.sql("SELECT range FROM range(20000)").reader()) == 20_000
+    assert view.sql("SELECT range AS n FROM range(3)").arrow().to_pydict() == {"n": [0, 1, 2]}
+
+
+def test_f87_our_own_reads_have_no_limits(lake: Lake) -> None:
+    """A table, an export and a count take what they need, whatever a query may."""
+    view = limited(lake.view(), rows=1, time_s=0.000_001)
+    assert view.table("a").num_rows == 2
+    assert view.count("a", "n > 0") == 2
+
+
+def test_f87_time_ends_a_query_in_any_thread(lake: Lake) -> None:
+    """A server's thread gets no signals: the watch interrupts the connection itself."""
+    seen: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            limited(lake.view(), time_s=0.3).sql(BOMBS[0]).rows()
+        except BaseException as error:
+            seen.append(error)
+
+    threads = [threading.Thread(target=elsewhere) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in seen] == [TooLarge] * 3
+
+
+def test_f87_ctrl_c_is_still_an_interrupt(lake: Lake) -> None:
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        limited(lake.view(), time_s=60).sql("SELECT sum(sqrt(range)) FROM range(100000000)").rows()
+    timer.join()
+
+
+DEEP = {
+    "terms": ("SELECT n" + " + 1" * 200 + " FROM a WHERE id = '1'", [(210,)]),
+    "terms beside a star": ("SELECT *, n" + " + 1" * 200 + " AS k FROM a WHERE id = '1'", [("1", 10, 210)]),
+    "conditions": ("SELECT id FROM a WHERE " + " OR ".join(f"n = {n}" for n in range(2000)), [("1",), ("2",)]),
+    "brackets": ("SELECT " + "(" * 200 + "1" + ")" * 200, [(1,)]),
+    "joins": ("SELECT count(*) FROM b" + "".join(f" JOIN b b{n} USING (id)" for n in range(100)), [(1,)]),
+}
+
+
+@pytest.mark.parametrize("query", DEEP)
+def test_f87_long_expressions_are_walked(lake: Lake, query: str) -> None:
+    text, rows = DEEP[query]
+    assert sorted(lake.view().sql(text).rows()) == rows
+
+
+TOO_DEEP = {
+    "terms": "SELECT n" + " + 1" * 5000 + " FROM a",
+    "terms beside a star": "SELECT *, n" + " + 1" * 900 + " FROM a",
+    "brackets": "SELECT " + "(" * 100_000 + "1" + ")" * 100_000,
+    "subqueries": "SELECT * FROM " + "(SELECT * FROM " * 60_000 + "a" + ")" * 60_000,
+    "common tables": "WITH x AS (" * 30_000 + "SELECT 1" + ") SELECT * FROM x" * 30_000,
+    "lists": "SELECT " + "[" * 100_000 + "]" * 100_000,
+    "lambdas": "SELECT " + "list_transform([1], lambda x: " * 50 + "1" + ")" * 50,
+    "columns": "SELECT * FROM " + "(SELECT *, * FROM " * 40 + "a" + ")" * 40,
+    "joins": "SELECT count(*) FROM a" + "".join(f", a a{n}" for n in range(2000)),
+    "not": "SELECT " + "NOT " * 5000 + "true",
+}
+
+
+@pytest.mark.parametrize("query", TOO_DEEP)
+def test_f87_too_great_a_depth_is_a_bad_request(lake: Lake, query: str) -> None:
+    """Some of these kill the process, or hold it for ever, if DuckDB gets to see them."""
+    with pytest.raises((BadRequest, TooLarge)):
+        lake.view().sql(TOO_DEEP[query]).rows()
+
+
+def test_f87_too_long_a_text_is_too_large(lake: Lake) -> None:
+    with pytest.raises(TooLarge, match="bytes"):
+        lake.view().sql(f"SELECT '{'x' * MEBIBYTE}'")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT length(list_reduce(['a' FOR i IN range(45)], lambda p, q: p || p))",
+        "SELECT 1 AS x0," + ",".join(f"x{n - 1} + x{n - 1} AS x{n}" for n in range(1, 40)),
+    ],
+)
+def test_f87_the_command_ends_what_duckdb_neither_counts_nor_interrupts(lake: Lake, query: str) -> None:
+    """A value that grows in one call, and a plan that grows without end: exit 3, and no traceback."""
+    limits = {"STRAND_QUERY_TIME": "1s", "STRAND_QUERY_MEMORY": "64MiB", "STRAND_LAKE": str(lake.root)}
+    done = process("sql", query, "--json", env=limits)
+    assert (done.returncode, b'"too_large"' in done.stdout) == (3, True), done
+    assert b"Traceback" not in done.stderr
+
+
+def test_f87_limits_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRAND_QUERY_ROWS", "3")
+    with create(tmp_path / "lake") as lake, pytest.raises(TooLarge, match="more than 3 rows"):
+        lake.view().sql("SELECT * FROM range(4)").rows()
