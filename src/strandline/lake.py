@@ -495,8 +495,7 @@ class Lake(Versioned):
 
     def view(self, branch: str = MAIN, at: str | None = None) -> View:
         """Everything as it is now, or as it was at a commit, tag or time; pinned: reads of one view never disagree."""
-        grace_s = self.config.maintenance.grace_s
-        return View(self.ledger, branch, self.iceberg, at=at, grace_s=grace_s, limits=self.config.query)
+        return View(self.ledger, branch, self.iceberg, at=at, grace_s=self.context.grace_s, limits=self.config.query)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 

@@ -1,124 +1,96 @@
 """The same read-only SQL on Spark, over the same view.
 
-The wall is Spark's own parser: every node of the parsed plan must be on a short list of those that only compute, so a
-statement that writes, sets or runs anything is refused before Spark looks at it, wherever it hides. Relations must be
-tables of the lake (or names that the query itself gave), which keeps out files and other catalogs; functions that reach
-into the JVM are refused by name.
-
 `*` has no way to leave a column out and name it beside, so a hidden column is part of a table only when the query's
-text names it.
+text names it. A query has the time and the longest answer that [query] allows; what it takes of memory is Spark's own
+to bound.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import BadRequest, Unsupported, nearest
+from strandline.config import QueryConfig
+from strandline.errors import BadRequest, StrandError, TooLarge
+from strandline.model.ids import new_id
 from strandline.model.types import OURS
+from strandline.views.spark_wall import check_analysed, check_parsed, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strandline.views.view import View
 
-COMPUTING = frozenset(
-    {
-        "Aggregate", "CTERelationDef", "CTERelationRef", "Deduplicate", "Distinct", "Except", "Expand", "Filter",
-        "Generate", "GlobalLimit", "Intersect", "Join", "LateralJoin", "LocalLimit", "LocalRelation", "Offset",
-        "OneRowRelation", "Pivot", "Project", "RepartitionByExpression", "Sample", "Sort", "SubqueryAlias", "Union",
-        "UnresolvedHaving", "UnresolvedHint", "UnresolvedInlineTable", "UnresolvedRelation",
-        "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases",
-        "UnresolvedTableValuedFunction", "UnresolvedWith", "Unpivot", "Window", "With",
-        "WithWindowDefinition",
-    }
-)  # fmt: skip
-TABLE_FUNCTIONS = frozenset({"range", "explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "stack"})
-REFUSED_FUNCTIONS = frozenset({"reflect", "java_method", "try_reflect"})
+TOO_MUCH = ("maxResultSize", "OutOfMemoryError", "Java heap space")
+"""What Spark says of an answer, or a value, that is larger than it may be."""
 
 
 def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one read-only query on Spark; the column names, and the rows as Python values."""
-    wanted = _checked(session, query, view.relations)
+    named = check_parsed(session, query, view.relations)
     hidden = {name for name in OURS if not re.search(rf"\b{name}\b", query, re.IGNORECASE)}
-    for name in wanted:
-        frame = view.spark(name)
-        frame.drop(*hidden).createOrReplaceTempView(f"`{name}`")
     try:
-        answer = session.sql(query).toArrow()
-    except Exception as error:
-        raise BadRequest(
-            f"the query failed: {_first_line(error)}", hint="Check the SQL; it is Spark's dialect."
-        ) from error
+        for name in named:
+            view.spark(name).drop(*hidden).createOrReplaceTempView(f"`{name}`")
+        with _in_our_words(), _timed(session, view.limits):
+            frame = session.sql(query)
+            check_analysed(frame._jdf.queryExecution().analyzed(), named)
+            answer = frame.limit(view.limits.rows + 1).toArrow()
+    finally:
+        for name in named:
+            session.catalog.dropTempView(name)
+    if answer.num_rows > view.limits.rows:
+        raise TooLarge(
+            f"the query was ended: its answer has more than {view.limits.rows:,} rows",
+            hint="Ask for less; `rows` in [query] allows more.",
+            limit="rows",
+        )
     columns = [column.to_pylist() for column in answer.columns]
     rows = list(zip(*columns, strict=True)) if columns else []
     return list(answer.schema.names), rows
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-def _checked(session: Any, query: str, known: Iterable[str]) -> set[str]:
-    """The tables of the lake that a query reads; an error when it does anything else than read them."""
+@contextmanager
+def _in_our_words() -> Iterator[None]:
     try:
-        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)
+        yield
+    except StrandError:
+        raise
     except Exception as error:
-        raise BadRequest(f"can't parse the query: {_first_line(error)}", hint="It is Spark's dialect.") from error
-    names = {name.lower(): name for name in known}
-    found: set[str] = set()
-    own: set[str] = set()
-    nodes = list(_nodes(plan))
-    for node in nodes:
-        if node.getClass().getSimpleName() == "UnresolvedWith":
-            own |= {alias.alias().lower() for alias in _listed(node.innerChildren())}
-    for node in nodes:
-        _check_node(node, names, own, found)
-    return found
+        if any(words in str(error) for words in TOO_MUCH):
+            raise TooLarge(f"the query was ended: {first_line(error)}", hint="Ask for less.", limit="memory") from error
+        raise BadRequest(
+            f"the query failed: {first_line(error)}", hint="Check the SQL; it is Spark's dialect."
+        ) from error
 
 
-def _check_node(node: Any, names: dict[str, str], own: set[str], found: set[str]) -> None:
-    kind = node.getClass().getSimpleName()
-    if kind not in COMPUTING:
-        raise Unsupported(f"only a single query can be run here, and this has {kind}", hint="Write one SELECT.")
-    if kind == "UnresolvedRelation":
-        parts = _listed(node.multipartIdentifier())
-        if len(parts) != 1 or parts[0].lower() not in names.keys() | own:
-            raise BadRequest(
-                f"there is no table {'.'.join(parts)!r} in this lake", hint=nearest(parts[-1], names.values())
-            )
-        if parts[0].lower() in names:
-            found.add(names[parts[0].lower()])
-    if kind == "UnresolvedTableValuedFunction":
-        name = _listed(node.name())[-1].lower()
-        if name not in TABLE_FUNCTIONS:
-            raise Unsupported(f"the table function {name!r} can't be used here", hint="A query sees the lake alone.")
-    for expression in _listed(node.expressions()):
-        _check_expression(expression)
+@contextmanager
+def _timed(session: SparkSession, limits: QueryConfig) -> Iterator[None]:
+    """Cancel the jobs of this thread once the time is over, as often as it takes: a query may have several."""
+    context, group, ended, is_over = session.sparkContext, f"query-{new_id()}", threading.Event(), threading.Event()
 
+    def watch() -> None:
+        if ended.wait(limits.time_s):
+            return
+        is_over.set()
+        while not ended.wait(0.2):
+            context._jsc.sc().cancelJobGroup(group)
 
-def _check_expression(expression: Any) -> None:
-    if expression.getClass().getSimpleName() == "UnresolvedFunction":
-        name = _listed(expression.nameParts())[-1].lower()
-        if name in REFUSED_FUNCTIONS:
-            raise Unsupported(f"the function {name!r} can't be used here", hint="A query sees the lake alone.")
-    if expression.getClass().getSimpleName() == "ExpressionWithUnresolvedIdentifier":
-        raise Unsupported("IDENTIFIER(…) can't be used here", hint="Write the name itself.")
-    for child in _listed(expression.children()):
-        _check_expression(child)
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    """Every node of a plan: children, common table expressions, and the plans inside expressions."""
-    yield plan
-    below = [*_listed(plan.children()), *_listed(plan.subqueries())]
-    if plan.getClass().getSimpleName() == "UnresolvedWith":
-        below += _listed(plan.innerChildren())
-    for child in below:
-        yield from _nodes(child)
-
-
-def _listed(sequence: Any) -> list[Any]:
-    return [sequence.apply(place) for place in range(sequence.size())]
+    context.setJobGroup(group, "a query", interruptOnCancel=True)
+    threading.Thread(target=watch, name="query-limit", daemon=True).start()
+    try:
+        yield
+    except Exception as error:
+        if is_over.is_set():
+            raise TooLarge(
+                f"the query was ended: it took longer than {limits.time_s:g} s",
+                hint="Ask for less; `time` in [query], or $STRAND_QUERY_TIME, allows more.",
+                limit="time",
+            ) from error
+        raise
+    finally:
+        ended.set()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
