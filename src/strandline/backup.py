@@ -9,10 +9,8 @@ disk; so a backup that was killed is no backup, and the next one to the same pla
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 import orjson
 
 from strandline import logs, private
+from strandline.clean_config import PASSWORD_OF_LEDGER, without_secrets
 from strandline.config import FILE_NAME, PASSWORD_FILE
 from strandline.engines.disk import digest, sync
 from strandline.engines.metadata import UNREADABLE, reachable, read_metadata, refs
@@ -32,7 +31,7 @@ from strandline.lake import Lake
 from strandline.ledger import holds
 from strandline.ledger.catalog import metadata_locations
 from strandline.ledger.checks import counter_at_us
-from strandline.ledger.copying import copy_catalog, copy_ledger
+from strandline.ledger.copying import clean_copy, copy_catalog, copy_ledger
 from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.restores import pins
@@ -42,7 +41,7 @@ from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, M
 from strandline.model.ids import new_id
 from strandline.model.operations import Intent
 from strandline.operations.partial import OWNER, begin
-from strandline.sinks.settings import SECRET_FILE, is_secret
+from strandline.sinks.settings import SECRET_FILE, in_clear
 
 log = logs.Logger("strandline.backup")
 
@@ -52,7 +51,6 @@ KEEP_S = 30 * 24 * 3600.0
 COPYING_S = 600.0
 """How long a hold lasts that is renewed while files are copied: if the backup is killed, no longer than this."""
 CHUNK_BYTES = 4 << 20
-PASSWORD_OF_LEDGER = "the password of the ledger"
 
 
 def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False, keep_s: float = KEEP_S) -> Manifest:
@@ -217,6 +215,7 @@ def _copies(lake: Lake, folder: Path) -> Copied:
             (folder / name).unlink(missing_ok=True)
         fail("backup.before_ledger")
         copy_ledger(lake.ledger.database, folder / LEDGER)
+        clean_copy(folder / LEDGER, in_clear)
         fail("backup.after_ledger")
         copy_catalog(lake.config.catalog_database, folder / CATALOG)
         fail("backup.after_catalog")
@@ -289,55 +288,8 @@ def _config_without_secrets(lake: Lake) -> tuple[str, list[str]]:
     """`strand.toml` without what is secret, and what was left out; secrets that sinks put away are left out too."""
     text = (lake.root / FILE_NAME).read_text(encoding="utf-8-sig")
     with lake.ledger.read() as conn:
-        put_away = [sink.name for sink in list_sinks(conn) if SECRET_FILE in sink.settings]
+        put_away = [sink.name for sink in list_sinks(conn) if SECRET_FILE in sink.settings or in_clear(sink.settings)]
     kept, dropped = without_secrets(text)
     if (lake.root / PASSWORD_FILE).exists():
         dropped.append(PASSWORD_OF_LEDGER)
     return kept, sorted({*(f"the secrets of sink {name}" for name in put_away), *dropped})
-
-
-_LINE = re.compile(r"^(?P<indent>\s*)(?P<key>\"[^\"]+\"|'[^']+'|[\w.-]+)\s*=", re.MULTILINE)
-
-
-def without_secrets(text: str) -> tuple[str, list[str]]:
-    """A config without its secret settings, line by line, and what was left out.
-
-    What can't be taken out so (an inline table, a text of several lines) leaves the whole file out: nothing secret may
-    stay because somebody wrote it in an unusual way.
-    """
-    kept: list[str] = []
-    dropped: list[str] = []
-    for line in text.splitlines():
-        key = _LINE.match(line)
-        name = key["key"].strip("\"'") if key else ""
-        if _is_secret(name):
-            dropped.append(f"{name} in {FILE_NAME}")
-            kept.append(f"# {name} was left out of the backup")
-        else:
-            kept.append(_PASSWORD.sub(r"\1@", line))
-    cleaned = "\n".join(kept) + "\n"
-    try:
-        left = tomllib.loads(cleaned)
-    except tomllib.TOMLDecodeError:
-        left = {"token": "unknown"}
-    if any(_secrets(left)) or _PASSWORD.search(cleaned):
-        return "", [f"all of {FILE_NAME}"]
-    return cleaned, [*dropped, *([PASSWORD_OF_LEDGER] if _PASSWORD.search(text) else [])]
-
-
-_PASSWORD = re.compile(r"(postgresql[\w+]*://[^:@/\s\"']+):[^@\s\"']+@")
-_WORDS = ("password", "secret", "access.key", "access-key", "credential")
-
-
-def _is_secret(name: str) -> bool:
-    """Whether a key of `strand.toml` is secret, as it is written: Spark's settings have secrets of their own."""
-    return is_secret(name) or any(word in name.lower() for word in _WORDS)
-
-
-def _secrets(document: Mapping[str, object], path: str = "") -> Iterator[str]:
-    for key, value in document.items():
-        name = f"{path}.{key}" if path else key
-        if isinstance(value, Mapping):
-            yield from _secrets(value, name)
-        elif _is_secret(key) or _is_secret(name):
-            yield name

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.backup import backup
-from strandline.config import FILE_NAME
+from strandline.config import FILE_NAME, refuse_secret_places
 from strandline.errors import NotFound
 from strandline.failpoints import fail
 from strandline.lake import Lake
@@ -36,6 +36,7 @@ def clone(
     source: Path, to: Path, *, ledger: str | None = None, warehouse: str | None = None, report: Report = silent
 ) -> Cloned:
     """Make a lake in a new folder out of a lake or a backup; without other words its ledger and files are in there."""
+    refuse_secret_places(ledger, warehouse)
     source, to = source.expanduser().resolve(), to.expanduser().resolve()
     if (source / MANIFEST).exists():
         manifest = make_clone(source, to, ledger=ledger, warehouse=warehouse, report=report)

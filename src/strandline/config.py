@@ -32,6 +32,7 @@ from strandline.config_keys import (
 )
 from strandline.config_text import default_file
 from strandline.errors import BadRequest, Environment, NotFound, nearest
+from strandline.redaction import redacted, remember, secret_of, secret_values, shown_address
 
 FILE_NAME = "strand.toml"
 INIT_HINT = "`strand init DIR` makes one; `--lake DIR` or $STRAND_LAKE says where one is."
@@ -129,6 +130,8 @@ class LakeConfig:
 
     root: Path
     ledger: str = field(repr=False)
+    ledger_written: str = field(repr=False)
+    """The ledger's URL as it was written, without the password that was put away."""
     warehouse: str
     spark: SparkConfig
     flush: FlushConfig
@@ -148,10 +151,7 @@ class LakeConfig:
     @property
     def ledger_shown(self) -> str:
         """The ledger's URL without its password, for people and logs."""
-        parts = urlsplit(self.ledger)
-        if parts.password is None:
-            return self.ledger
-        return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
+        return self.ledger if self.ledger_path is not None else shown_address(self.ledger)
 
     @property
     def catalog_path(self) -> Path | None:
@@ -226,9 +226,11 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
     values = _from_file(document, file)
     for (section, key), value in _from_environment(os.environ if env is None else env).items():
         values[section][key] = {**values[section][key], **value} if isinstance(value, dict) else value
+    url = ledger_url(root, values["lake"]["ledger"])
     return LakeConfig(
         root=root,
-        ledger=_with_password(root, ledger_url(root, values["lake"]["ledger"])),
+        ledger=_with_password(root, url),
+        ledger_written=url,
         warehouse=warehouse_uri(root, values["lake"]["warehouse"]),
         spark=SparkConfig(**values["spark"]),
         flush=FlushConfig(
@@ -299,6 +301,30 @@ def without_sinks(text: str, kept: Collection[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def refuse_secret_places(ledger: str | None, warehouse: str | None, store: Store | None = None) -> None:
+    """BadRequest when a place that a person names has a secret in it that we have no safe place for.
+
+    The password before the @ of a ledger's URL has one: `put_password_away`.
+    """
+    parts = urlsplit(ledger or "")
+    host = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    if parts.scheme in _POSTGRES_SCHEMES and (found := secret_of(urlunsplit(host))) is not None:
+        raise BadRequest(
+            f"the ledger's URL has {found} in it, which may be secret",
+            hint="URLs are shown and logged. Write it before the @ (postgresql://USER:PASSWORD@HOST/DATABASE): it "
+            "is put into a file that only its owner can read. PGPASSWORD, PGPASSFILE and PGSERVICEFILE work too.",
+        )
+    endpoint = store.endpoint if store is not None else None
+    is_bucket = warehouse is not None and not warehouse.startswith("file:") and "://" in warehouse
+    for name, address in (("warehouse", warehouse if is_bucket else None), ("endpoint", endpoint)):
+        if address is not None and (found := secret_of(address)) is not None:
+            raise BadRequest(
+                f"the {name}'s address has {found} in it, which may be secret",
+                hint="Addresses are shown and logged. Credentials of a store are found as the AWS tools find them: "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials.",
+            )
+
+
 def put_password_away(root: Path, url: str) -> str:
     """The URL without its password, which goes into a file that only its owner can read."""
     parts = urlsplit(url)
@@ -314,6 +340,9 @@ def put_password_away(root: Path, url: str) -> str:
 def _with_password(root: Path, url: str) -> str:
     """The URL with the password that was put away. One in the URL or in libpq's own variables goes first."""
     parts = urlsplit(url)
+    if parts.scheme in _POSTGRES_SCHEMES:
+        for value in (parts.password, *secret_values(url)):
+            remember(None if value is None else unquote(value))
     named = any(os.environ.get(variable) for variable in ("PGPASSWORD", "PGPASSFILE"))
     if parts.scheme not in _POSTGRES_SCHEMES or parts.password is not None or not parts.username or named:
         return url
@@ -324,6 +353,7 @@ def _with_password(root: Path, url: str) -> str:
         return url
     except OSError as error:
         raise Environment(f"can't read {file}: {error.strerror}", hint="Check the file's owner and mode.") from error
+    remember(password)
     user, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
 
@@ -388,7 +418,9 @@ def _value(key: Key, value: object, where: str) -> Any:
     try:
         return key.read(value)
     except ValueError as error:
-        raise BadRequest(f"{where} is {value!r}, expected {error}", hint=f"The default is {key.default!r}.") from error
+        is_table = isinstance(value, dict) or str(value).lstrip().startswith("{")  # whose values may be secrets
+        shown = "not to be read" if is_table else redacted(repr(value))
+        raise BadRequest(f"{where} is {shown}, expected {error}", hint=f"The default is {key.default!r}.") from error
 
 
 def _sinks(sinks: object, file: Path) -> dict[str, dict[str, Any]]:
@@ -408,11 +440,11 @@ def ledger_url(root: Path, url: str) -> str:
         return url
     if scheme != "sqlite" or not rest.startswith("/") or not rest.strip("/"):
         raise BadRequest(
-            f"can't use {scheme + '://…' if found else url!r} as a ledger",
+            f"can't use {scheme + '://…' if found else repr(url.partition('?')[0])} as a ledger",
             hint=f"Write {DEFAULT_LEDGER} (relative to {FILE_NAME}), sqlite:////absolute/path, or postgresql://…",
         )
     if "?" in rest:  # a folder may have one in its name; an address that ends in options is not what it looks like
-        raise BadRequest(f"the ledger's address has options: {url}", hint="Name the file alone.")
+        raise BadRequest(f"the ledger's address has options: {shown_address(url)}", hint="Name the file alone.")
     return f"{_SQLITE}{os.path.normpath(root / rest[1:])}"
 
 
@@ -428,7 +460,8 @@ def warehouse_uri(root: Path, warehouse: str) -> str:
     if (scheme == "file" and rest.startswith("/")) or (scheme == "s3" and rest.strip("/")):
         return f"{scheme}://{rest.rstrip('/')}"
     raise BadRequest(
-        f"can't use {warehouse!r} as a warehouse", hint="Write a path, file:///path or s3://bucket/prefix."
+        f"can't use {shown_address(warehouse)!r} as a warehouse",
+        hint="Write a path, file:///path or s3://bucket/prefix.",
     )
 
 

@@ -24,6 +24,7 @@ def create(root: Path, *, ledger: str | None = None, warehouse: str | None = Non
 
     The config is written last: a folder without one is no lake, so an init that was killed can simply be run again.
     """
+    configuration.refuse_secret_places(ledger, warehouse, store)
     try:
         return _create(root.expanduser().resolve(), ledger, warehouse, store)
     except OSError as error:

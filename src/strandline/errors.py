@@ -39,6 +39,8 @@ import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from strandline.redaction import redacted, redacted_fields
+
 
 class StrandError(Exception):
     """The root of the tree: catch this to catch everything Strandline raises on purpose."""
@@ -49,11 +51,12 @@ class StrandError(Exception):
     hint: str = ""
 
     def __init__(self, message: str, *, hint: str | None = None, **detail: Any) -> None:
+        message = redacted(message)
         super().__init__(message)
         self.message = message
         if hint is not None:
-            self.hint = hint
-        self.detail = detail
+            self.hint = redacted(hint)
+        self.detail = redacted_fields(detail)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it is copied and pickled: as it is, because not every class can be made of its message alone."""

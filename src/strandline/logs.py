@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strandline.redaction import redacted_fields
+
 Format = Literal["text", "json"]
 
 _format: Format = "text"
@@ -47,6 +49,7 @@ def _is_configured() -> bool:
 def _write(level: str, name: str, event: str, fields: dict[str, Any]) -> None:
     import structlog
 
+    fields = redacted_fields(fields)
     if _is_configured():
         getattr(structlog.get_logger(name), level)(event, **fields)
         return

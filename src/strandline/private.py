@@ -65,6 +65,11 @@ def others_may(path: Path) -> str:
     return " and ".join(word for bit, word in ((4, "read"), (2, "write")) if mode & bit)
 
 
+def others_may_enter(folder: Path) -> bool:
+    """Whether such users can reach what is in a folder."""
+    return bool(folder.stat().st_mode & 0o001)
+
+
 # -- working files -----------------------------------------------------------------------------------------------------
 
 _lock = threading.Lock()

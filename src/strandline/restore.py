@@ -104,6 +104,7 @@ def restore(
 
     `ledger` and `warehouse` are others than the config's; a path starts at the lake's folder.
     """
+    configuration.refuse_secret_places(ledger, warehouse)
     folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
     manifest = read_manifest(folder)
     verify(folder, manifest, report)
@@ -131,6 +132,7 @@ def make_clone(
     folder: Path, to: Path, *, ledger: str | None = None, warehouse: str | None = None, report: Report = silent
 ) -> Manifest:
     """Make a lake of its own out of a backup: another id, no file in common, sinks that wait for a person."""
+    configuration.refuse_secret_places(ledger, warehouse)
     folder, root = folder.expanduser().resolve(), to.expanduser().resolve()
     manifest = read_manifest(folder)
     verify(folder, manifest, report)

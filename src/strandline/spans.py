@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from strandline import logs
+from strandline.redaction import redacted, redacted_fields
 
 log = logs.Logger("strandline.spans")
 
@@ -59,8 +60,15 @@ def _traced(name: str, about: Mapping[str, Value]) -> Iterator[None]:
         yield
         return
     title = f"{name} {about['kind']}" if "kind" in about else name
-    with _tracer.start_as_current_span(title, attributes={f"strand.{key}": value for key, value in about.items()}):
-        yield
+    shown = {f"strand.{key}": value for key, value in redacted_fields(about).items()}
+    # An exception of a library's own may have anything in its text; ours is in the log, by the operation's id.
+    with _tracer.start_as_current_span(title, attributes=shown, record_exception=False) as span:
+        try:
+            yield
+        except BaseException as error:
+            told = {"exception.type": type(error).__name__, "exception.message": redacted(str(error))}
+            span.add_event("exception", told)
+            raise
 
 
 @contextmanager

@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("",),  # the package itself: what a Python user imports
     ("clone",),
     ("create", "backup", "restore", "relocate"),
-    ("trust",),
+    ("trust", "clean_config"),
     ("lake",),
     ("versioned",),
     ("sources", "graph"),

@@ -41,13 +41,14 @@ def init(
     """
     from strandline.config import Store
     from strandline.create import create
+    from strandline.redaction import shown_address
 
     session = session_of(context)
     with create(Path(folder), ledger=ledger, warehouse=warehouse, store=Store(endpoint, region)) as lake:
         document = {
             "lake": str(lake.root),
             "ledger": lake.config.ledger_shown,
-            "warehouse": lake.config.warehouse,
+            "warehouse": shown_address(lake.config.warehouse),
         }
 
     def human() -> None:

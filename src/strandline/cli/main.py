@@ -24,6 +24,7 @@ from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.session import Session, hoist
 from strandline.errors import known
 from strandline.model.reporting import MAX_REPORTED, listed_lines, reporting
+from strandline.redaction import redacted
 
 USAGE = 2
 INTERRUPTED = 130
@@ -93,7 +94,7 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
 def _failed(session: Session, error: Exception) -> int:
     known_error = known(error)
     if session.debug:
-        traceback.print_exception(error)
+        output.to_stderr(redacted("".join(traceback.format_exception(error))))
     return _tell(session, known_error.as_dict(), known_error.exit_code)
 
 

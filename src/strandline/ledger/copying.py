@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+import orjson
 from sqlalchemy import Connection, MetaData, func, insert, inspect, select, text
 
 from strandline import private
@@ -25,6 +28,25 @@ ROWS_AT_ONCE = 200
 def copy_ledger(database: Database, to: Path) -> None:
     """Copy a ledger into a new SQLite file."""
     _copy(database, schema.metadata, to)
+
+
+def clean_copy(path: Path, in_clear: Callable[[Mapping[str, Any]], Collection[str]]) -> None:
+    """Take settings out of a ledger's copy that `in_clear` names: an older version stored secrets of sinks there."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        has_changed = False
+        for table, key in (("sinks", "sink_id"), ("deliveries", "delivery_id")):
+            for row_id, stored in connection.execute(f"SELECT {key}, settings FROM {table}").fetchall():
+                settings = orjson.loads(stored)
+                names = in_clear(settings)
+                if names:
+                    kept = orjson.dumps({name: value for name, value in settings.items() if name not in names}).decode()
+                    connection.execute(f"UPDATE {table} SET settings = ? WHERE {key} = ?", (kept, row_id))
+                    has_changed = True
+        if has_changed:
+            connection.execute("VACUUM")  # what was overwritten is in pages that nobody uses
+    finally:
+        connection.close()
 
 
 def copy_catalog(url: str, to: Path) -> bool:

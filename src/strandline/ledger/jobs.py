@@ -16,6 +16,7 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.redaction import redacted
 
 RUNNING = "running"
 DONE = "done"
@@ -99,7 +100,7 @@ def fail_job(
         wait_us=wait_us,
         parked_at_us=parked_at_us,
         error_code=code,
-        error=error[:2000],
+        error=redacted(error)[:2000],
     )
 
 

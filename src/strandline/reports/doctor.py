@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from strandline.reports import file_checks, iceberg_checks, ledger_checks, machine_checks, sink_checks
+from strandline.reports import file_checks, iceberg_checks, ledger_checks, machine_checks, secret_checks, sink_checks
 from strandline.reports.findings import RESTORE, Finding, Look
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ CHECKS: dict[str, Check] = {
     "versions": machine_checks.versions,
     "disk": machine_checks.room,
     "permissions": machine_checks.permissions,
+    "modes": secret_checks.readable,
+    "secrets": secret_checks.in_the_clear,
 }
 
 

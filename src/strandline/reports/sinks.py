@@ -13,6 +13,8 @@ from strandline.ledger.sinks import list_sinks
 from strandline.ledger.tables import list_tables
 from strandline.model.moments import text_of
 from strandline.model.sinks import Delivery, Sink, Stream, StreamState, Tally
+from strandline.redaction import redacted
+from strandline.sinks.settings import shown
 
 
 def sinks(conn: Connection) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         "type": sink.type,
         "branch": living_branch(conn, sink.branch_id),
         "tables": None if sink.tables is None else [names.get(table_id, table_id) for table_id in sink.tables],
-        "settings": dict(sink.settings),
+        "settings": shown(sink.settings),
         "start_seq": sink.start_seq,
         "receiver": sink.receiver,
         "hold_until": _moment(sink.hold_until_us),
@@ -95,7 +97,7 @@ def _stream(state: StreamState, lag: Lag, dead: int, sink: Sink) -> dict[str, An
         },
         "rows_per_s": _rate(state, sink),
         "dead_letters": dead,
-        "last_error": state.last_error,
+        "last_error": _redacted(state.last_error),
         "last_error_at": _moment(state.last_error_at_us),
         "delivery": None if state.delivery is None else _delivery(state.delivery),
     }
@@ -109,8 +111,8 @@ def _delivery(delivery: Delivery) -> dict[str, Any]:
         "attempts": delivery.attempts,
         "opened": _moment(delivery.opened_at_us),
         "not_before": _moment(delivery.not_before_us or None),
-        "last_error": delivery.last_error,
-        "parked": delivery.parked,
+        "last_error": _redacted(delivery.last_error),
+        "parked": _redacted(delivery.parked),
     }
 
 
@@ -119,6 +121,11 @@ def _rate(state: StreamState, sink: Sink) -> float | None:
     if state.delivered_at_us is None:
         return None
     return round(state.tally.rows * 1e6 / max(1, state.delivered_at_us - sink.created_at_us), 2)
+
+
+def _redacted(error: str | None) -> str | None:
+    """An error as it may be shown: an older version may have stored it as it came."""
+    return None if error is None else redacted(error)
 
 
 def _moment(at_us: int | None) -> str | None:

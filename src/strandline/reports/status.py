@@ -20,6 +20,7 @@ from strandline.ledger.requests import Request, WorkerRecord, list_requests, rea
 from strandline.ledger.tables import Refusing, WaitingTail, list_tables, refusing, waiting_tails
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
+from strandline.redaction import shown_address
 from strandline.reports.ledger_checks import is_dead
 from strandline.reports.sinks import sinks
 from strandline.reports.tables import describe
@@ -52,7 +53,7 @@ def status(lake: Lake) -> dict[str, Any]:
         "lake": str(lake.root),
         "lake_id": lake.ledger.lake_id(),
         "ledger": lake.config.ledger_shown,
-        "warehouse": lake.config.warehouse,
+        "warehouse": shown_address(lake.config.warehouse),
         "displaced": None if lake.displaced is None else str(lake.displaced),
         "not_there": None if not_there is None else not_there.message,
         "clock_behind_s": round(clock.behind_s, 1) if clock.is_behind else None,

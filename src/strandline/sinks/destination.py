@@ -20,6 +20,7 @@ from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
 from strandline.model.sinks import Delivery, Mark, Shipped, Standing, Stream
 from strandline.model.types import SEQ
+from strandline.redaction import redacted
 
 
 class Later(Exception):
@@ -29,13 +30,16 @@ class Later(Exception):
     """
 
     def __init__(self, reason: str, *, told_s: float | None = None, progressed: bool = False) -> None:
-        super().__init__(reason)
+        super().__init__(redacted(reason))
         self.told_s = told_s
         self.progressed = progressed
 
 
 class Park(Exception):
     """The destination won't take it however often it is asked; a person has to look."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(redacted(reason))
 
 
 class Resume(Exception):

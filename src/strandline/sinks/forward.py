@@ -29,6 +29,7 @@ from strandline.model.schema import Schema
 from strandline.model.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
 from strandline.model.wire import decode, encode
+from strandline.redaction import remember
 from strandline.sinks import answers
 from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed
 from strandline.sinks.chunks import Chunk, Considered, cut
@@ -292,17 +293,16 @@ class Forward:
     def _read_token(self) -> str | None:
         settings = self._settings
         if settings["token_env"]:
-            return os.environ.get(str(settings["token_env"]))
+            return remember(os.environ.get(str(settings["token_env"])))
         if settings["token_file"]:
             try:
-                return (self._root / str(settings["token_file"])).read_text(encoding="utf-8").strip()
+                return remember((self._root / str(settings["token_file"])).read_text(encoding="utf-8").strip())
             except OSError as error:
                 raise Environment(
                     f"can't read the token file {settings['token_file']}: {error.strerror}",
                     hint="A relative path starts at the lake's folder.",
                 ) from error
-        token: str | None = settings["token"]
-        return token
+        return remember(settings["token"])
 
     def _renewed(self) -> bool:
         """Read the token again; True when it is another one."""

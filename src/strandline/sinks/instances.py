@@ -22,9 +22,10 @@ from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
 from strandline.model.ids import new_id
 from strandline.model.sinks import Sink, Stream
+from strandline.redaction import remember
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
-from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, is_secret, parse, resolved
+from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, in_clear, is_secret, parse, resolved
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
@@ -212,7 +213,7 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
 
 def put_away(root: Path, sink_id: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without what is secret: that goes into a file of the lake, and the settings say which."""
-    secret = {key: value for key, value in settings.items() if is_secret(key)}
+    secret = {key: value for key, value in settings.items() if is_secret(key, value)}
     kept = {key: value for key, value in settings.items() if key not in secret and key != SECRET_FILE}
     if not secret:
         return kept
@@ -240,10 +241,15 @@ def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
 def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
     """A sink's settings with what was put away."""
     file = sink.settings.get(SECRET_FILE)
+    for name in in_clear(sink.settings):
+        remember(str(sink.settings[name]))
     if file is None:
         return dict(sink.settings)
     try:
-        return {**sink.settings, **orjson.loads((root / file).read_bytes())}
+        put_away = orjson.loads((root / file).read_bytes())
+        for value in put_away.values():
+            remember(str(value))
+        return {**sink.settings, **put_away}
     except (OSError, orjson.JSONDecodeError) as error:
         raise Environment(
             f"the secrets of sink {sink.name!r} can't be read: {error}",

@@ -8,12 +8,14 @@ setting that is silently ignored sends rows to the wrong place.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from strandline.config_keys import Key, parse_duration, parse_size
 from strandline.errors import BadRequest, nearest
+from strandline.redaction import MASK, is_public_catalog, redacted, secret_of, shown_address
 
 TYPES = ("forward", "blob", "iceberg")
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
@@ -23,6 +25,12 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
+
+
+def _variable(value: object) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(value)):
+        raise ValueError("the name of an environment variable, and not the token itself")
+    return str(value)
 
 
 def _names(value: object) -> list[str]:
@@ -136,7 +144,7 @@ OF_TYPE: dict[str, dict[str, Key]] = {
         "url": Key(None, _url("http", "https"), "the receiver's root"),
         "gateway": Key(None, _text, "this lake's name at the receiver; without it the lake's id"),
         "token": Key(None, _text, "the token itself; it is put away, and never shown"),
-        "token_env": Key(None, _text, "the environment variable that has the token"),
+        "token_env": Key(None, _variable, "the environment variable that has the token"),
         "token_file": Key(None, _text, "the file that has the token"),
         "format": Key("arrow", _one_of("arrow", "ndjson"), "how rows are sent"),
         "compression": Key("zstd", _one_of("zstd", "gzip", "none"), "how bodies are compressed"),
@@ -205,12 +213,30 @@ def _address(text: str) -> object:
 SECRET_FILE = "secret_file"
 """Set by us alone: where what is secret was put."""
 
-_SECRET_WORDS = ("password", "secret", "credential", "token", "access-key")
+CATALOG_OPTION = "catalog."
+_ADDRESSES = ("url", "uri", "warehouse", "endpoint")
+_NAMES = frozenset({*OF_ALL, *(name for keys in OF_TYPE.values() for name in keys), SECRET_FILE, "type"} - {"token"})
 
 
-def is_secret(name: str) -> bool:
-    """Whether a setting must never be stored in clear."""
-    return name == "token" or (name.startswith("catalog.") and any(word in name.lower() for word in _SECRET_WORDS))
+def is_secret(name: str, value: object = "") -> bool:
+    """Whether a setting must never be stored in clear: all are that are not known to be harmless."""
+    if name.startswith(CATALOG_OPTION):
+        return not is_public_catalog(name.removeprefix(CATALOG_OPTION), value)
+    return name not in _NAMES
+
+
+def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A sink's settings as they may be shown; an older version may have stored a secret among them."""
+    return {
+        name: MASK if is_secret(name, value) else shown_address(value) if name in _ADDRESSES and value else value
+        for name, value in settings.items()
+    }
+
+
+def in_clear(settings: Mapping[str, Any]) -> list[str]:
+    """The settings in a ledger that may hold a secret; an older version stored them so."""
+    addresses = [name for name in _ADDRESSES if secret_of(str(settings.get(name) or "")) is not None]
+    return sorted({*(name for name, value in settings.items() if is_secret(name, value)), *addresses})
 
 
 def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
@@ -220,12 +246,9 @@ def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
     if type_ == "iceberg" and found.get("catalog", "jdbc") == "jdbc" and "warehouse" not in found:
         # A REST catalog says itself where its tables are.
         raise BadRequest(f"{where}: a JDBC catalog needs 'warehouse'", hint="Add --set warehouse=…")
-    for name in ("url", "uri", "warehouse", "endpoint"):
-        if "@" in urlsplit(found.get(name, "")).netloc or "password=" in found.get(name, "").lower():
-            raise BadRequest(
-                f"{where}: {name} has a password in it",
-                hint="Addresses are shown and logged. Use token_file, catalog.jdbc.password or the environment.",
-            )
+    for name in (*_ADDRESSES, *(name for name in found if name.startswith(CATALOG_OPTION) and not is_secret(name))):
+        if (secret := secret_of(str(found.get(name, "")))) is not None:
+            raise BadRequest(f"{where}: {name} has {secret} in it, which may be secret", hint=_WHERE_SECRETS_GO[type_])
     if "every" in found and "cron" in found:
         raise BadRequest(f"{where}: both every and cron", hint="Give one of them.")
     if type_ == "forward":
@@ -237,8 +260,16 @@ def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
         raise BadRequest(f"{where}: Parquet is written with zstd", hint="Leave compression out, or use format=jsonl.")
 
 
+_WHERE_SECRETS_GO = {
+    "forward": "Addresses are shown and logged. Use token_file, token_env or token, which is put away.",
+    "blob": "Addresses are shown and logged. The store's credentials come from the environment or ~/.aws.",
+    "iceberg": "Addresses are shown and logged. Use a property of the catalog, such as catalog.jdbc.password or "
+    "catalog.header.Authorization: those that may be secret are put away.",
+}
+
+
 def _shown(name: str, value: object) -> str:
-    return "…" if name == "token" else repr(value)
+    return "…" if name.startswith("token") else redacted(repr(value))
 
 
 def resolved(type_: str, given: Mapping[str, Any]) -> dict[str, Any]:

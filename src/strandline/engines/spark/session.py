@@ -23,8 +23,10 @@ from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
 from strandline.errors import Busy, Environment
+from strandline.redaction import is_public_spark
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 CATALOG = "strand"
@@ -147,7 +149,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     with tempfile.TemporaryFile() as said, _own_interrupts():
         try:
             launch: Any = java_gateway.launch_gateway
-            gateway = launch(settings, popen_kwargs={"stderr": said})
+            gateway = launch(_harmless(settings), popen_kwargs={"stderr": said})
             context = SparkContext(gateway=gateway, conf=settings)
         except Exception as error:
             said.seek(0)
@@ -158,6 +160,20 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
             ) from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+def _harmless(settings: SparkConf) -> SparkConf:
+    """The settings that a JVM may be started with: its command line is shown to every user of the machine.
+
+    The others reach it through the gateway, before Spark starts.
+    """
+    from pyspark import SparkConf
+
+    shown = SparkConf(loadDefaults=False)
+    for key, value in settings.getAll():
+        if is_public_spark(key):
+            shown.set(key, value)
+    return shown
 
 
 def _reach(master: str) -> None:
