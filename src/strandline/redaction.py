@@ -45,8 +45,8 @@ PUBLIC_CATALOG = frozenset(
 
 _PUBLIC_SPARK = re.compile(
     r"spark\.(master|app\.name|submit\.deployMode|ui\.\w+|local\.dir|jars|jars\.packages|default\.parallelism|cores\.max|"
-    r"(driver|executor)\.(memory|memoryOverhead|cores|instances|bindAddress|host|port|maxResultSize|extraClassPath|"
-    r"extraJavaOptions|defaultJavaOptions)|executor\.instances|task\.\w+|memory\.[\w.]+|shuffle\.[\w.]+|"
+    r"(driver|executor)\.(memory|memoryOverhead|cores|instances|bindAddress|host|port|maxResultSize|extraClassPath)|"
+    r"executor\.instances|task\.\w+|memory\.[\w.]+|shuffle\.[\w.]+|"
     r"dynamicAllocation\.[\w.]+|python\.[\w.]+|pyspark\.[\w.]+|network\.timeout|rpc\.message\.maxSize|locality\.[\w.]+|"
     r"sql\.(adaptive|shuffle|files|session|codegen|execution|parquet|autoBroadcastJoinThreshold|extensions|ansi|iceberg)"
     r"[\w.]*|serializer|speculation[\w.]*|kubernetes\.(namespace|container\.image|executor\.request\.cores)|"

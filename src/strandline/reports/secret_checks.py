@@ -17,7 +17,7 @@ from strandline.sinks.settings import in_clear
 
 
 def readable(look: Look) -> Iterator[Finding]:
-    """What every user of this machine can read or write: the ledger, the catalog, the config, secrets, the warehouse."""
+    """What every user of this machine can read or write of the lake: its databases, config, secrets and warehouse."""
     config = look.lake.config
     places = [config.ledger_path, config.catalog_path, config.root / FILE_NAME, config.root / SECRETS]
     if config.warehouse.startswith("file:"):
@@ -32,7 +32,7 @@ def readable(look: Look) -> Iterator[Finding]:
                 kind="readable_by_all",
                 about=str(path),
                 what=f"every user of this machine may {may} {path}",
-                meaning="The rows of the lake, or its secrets, can be read by others. New lakes are their owner's alone.",
+                meaning="Its rows, or its secrets, are for everybody. What is made from now on is its owner's alone.",
                 fix=f"chmod -R o-rwx {shlex.quote(str(path))}",
                 severity="warning",
             )

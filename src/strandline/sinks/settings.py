@@ -246,7 +246,7 @@ def _check(type_: str, found: Mapping[str, Any], where: str) -> None:
     if type_ == "iceberg" and found.get("catalog", "jdbc") == "jdbc" and "warehouse" not in found:
         # A REST catalog says itself where its tables are.
         raise BadRequest(f"{where}: a JDBC catalog needs 'warehouse'", hint="Add --set warehouse=…")
-    for name in (*_ADDRESSES, *(name for name in found if name.startswith(CATALOG_OPTION) and not is_secret(name))):
+    for name in _ADDRESSES:
         if (secret := secret_of(str(found.get(name, "")))) is not None:
             raise BadRequest(f"{where}: {name} has {secret} in it, which may be secret", hint=_WHERE_SECRETS_GO[type_])
     if "every" in found and "cron" in found:

@@ -171,7 +171,7 @@ def _harmless(settings: SparkConf) -> SparkConf:
 
     shown = SparkConf(loadDefaults=False)
     for key, value in settings.getAll():
-        if is_public_spark(key):
+        if is_public_spark(key) or key.startswith("spark.driver."):  # what a JVM must know when it starts
             shown.set(key, value)
     return shown
 
