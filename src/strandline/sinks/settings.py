@@ -28,7 +28,7 @@ def _text(value: object) -> str:
 
 
 def _variable(value: object) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(value)):
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise ValueError("the name of an environment variable, and not the token itself")
     return str(value)
 
