@@ -50,7 +50,7 @@ class PipeClosed(BaseException):
 
 
 SUBJECTS = {
-    "Begin": ("init", "table", "schema", "version"),
+    "Begin": ("setup", "init", "table", "schema", "version"),
     "Write rows": ("append", "load", "adopt", "flush"),
     "Read rows": ("sql", "tail", "export", "changes"),
     "Branches and history": ("branch", "merge", "diff", "log", "show", "tag"),

@@ -24,6 +24,9 @@ _WORDS = re.compile(r"`[^`]*`\S*|\S+")
 """What stays on one line: a word, or a command between backticks."""
 
 
+_AMOUNTS_OR_WORDS = re.compile(r"\d[\d.,]* (?:s|min|h|days|[KMGT]?i?B)\b|\S+")
+
+
 def terminal_width(stream: Any = None) -> int:
     """How wide the terminal of a stream is, by $COLUMNS or by itself."""
     columns = os.environ.get("COLUMNS", "")
@@ -73,10 +76,17 @@ def _wrapped_line(line: str, room: int, indent: str) -> list[str]:
 
 
 def column_widths(lines: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """How wide each column of a table is, so that all of them fit with every word whole; None where that can't be."""
+    """How wide each column of a table is, so that all of them fit with every word whole; None where that can't be.
+
+    Where there is room, an amount keeps its unit beside it too.
+    """
+    return _widths_of(lines, room, _AMOUNTS_OR_WORDS) or _widths_of(lines, room, re.compile(r"\S+"))
+
+
+def _widths_of(lines: Sequence[Sequence[str]], room: int, whole: re.Pattern[str]) -> list[int] | None:
     columns = list(zip(*lines, strict=True))
     needed = [max(1, *map(text_width, column)) for column in columns]
-    words = [[word for text in column for word in text.split()] for column in columns]
+    words = [[word for text in column for word in whole.findall(text)] for column in columns]
     widths = [max(map(text_width, column), default=1) for column in words]
     left = room - GAP * (len(columns) - 1)
     if sum(widths) > left:
@@ -88,8 +98,8 @@ def column_widths(lines: Sequence[Sequence[str]], room: int) -> list[int] | None
 
 
 def record_lines(heads: Sequence[str], row: Sequence[str], room: int) -> list[str]:
-    """A row whose table has no room: its first cell, and under it each other field that has something, by its name."""
-    lines = [wrapped(row[0], room, indent="  ")]
+    """A row whose table has no room: its first field, and under it, by its name, each other one that is not empty."""
+    lines = [wrapped(f"{heads[0]}: {row[0]}", room, indent="  ")]
     current = ""
     for head, value in zip(heads[1:], row[1:], strict=True):
         if not value:

@@ -27,7 +27,7 @@ WATCH_S = 2.0
 
 def register(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    app.command("status")(status)
+    app.command("status", short_help="One page: whether all is well, and what is under way.")(status)
     app.command("doctor")(doctor)
     app.command("recover")(recover)
     app.command("audit")(audit)
