@@ -104,6 +104,13 @@ class QueryConfig:
 
 
 @dataclass(frozen=True)
+class AdmissionConfig:
+    """[admission]."""
+
+    process_bytes: int
+
+
+@dataclass(frozen=True)
 class WorkerConfig:
     """[worker]; `metrics` is None for nowhere."""
 
@@ -139,6 +146,7 @@ class LakeConfig:
     maintenance: MaintenanceConfig
     server: ServerConfig
     query: QueryConfig
+    admission: AdmissionConfig
     worker: WorkerConfig
     store: Store
     sinks: Mapping[str, Mapping[str, Any]]
@@ -252,6 +260,7 @@ def load(root: Path, env: Mapping[str, str] | None = None) -> LakeConfig:
             spill_bytes=values["query"]["spill"],
             rows=values["query"]["rows"],
         ),
+        admission=AdmissionConfig(**values["admission"]),
         worker=WorkerConfig(**values["worker"]),
         store=Store(**values["s3"]),
         sinks=_sinks(document.get("sinks", {}), file),

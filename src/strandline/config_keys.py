@@ -7,9 +7,12 @@ A setting is described here and nowhere else. The file that a new lake gets, the
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 DEFAULT_LEDGER = "sqlite:///ledger.db"
@@ -58,6 +61,27 @@ def _some_bytes(value: object) -> int:
     if size <= 0:
         raise ValueError("a size larger than nothing")
     return size
+
+
+def read_memory(value: object) -> int:
+    """A size, or a part of the memory that this process may have; never more than half of that."""
+    percent = re.fullmatch(r"\s*(\d{1,3})\s*%\s*", value) if isinstance(value, str) else None
+    half = process_memory_bytes() // 2
+    if percent is None:
+        return min(_some_bytes(value), half)
+    if not 1 <= int(percent[1]) <= 100:
+        raise ValueError('a size, or a part such as "50%"')
+    return min(process_memory_bytes() * int(percent[1]) // 100, half)
+
+
+def process_memory_bytes() -> int:
+    """The memory that this process may have: its container's limit, or the machine's."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [machine]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            limits.append(int(Path(file).read_text()))
+    return min(limits)
 
 
 def _count(value: object) -> int:
@@ -250,6 +274,16 @@ SECTIONS: dict[str, Section] = {
             "rows": Key(10_000_000, _rows, "the longest answer that is collected; a stream has no end"),
         },
         about="limits of every SQL query that a user writes; past one of them it is `too_large`",
+    ),
+    "admission": Section(
+        {
+            "process_bytes": Key(
+                "512MiB",
+                read_memory,
+                "memory for the bodies of all requests of a process, in which a decoded byte counts five times; "
+                'a part of what the process may have is written "50%", and more than that half is never taken',
+            ),
+        }
     ),
     "worker": Section(
         {

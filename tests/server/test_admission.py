@@ -19,7 +19,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.tokens import create_token
 from strandline.server import admission, service
 from strandline.server.admission import Gate, retry_after_s
-from strandline.server.bodies import decompressed
+from strandline.server.bodies import Grow, decompressed
 from tests.kit import make_table, messages, part_ids, wait_until
 from tests.server.chunks import ndjson
 from tests.server.conftest import NDJSON, Running, error
@@ -54,7 +54,7 @@ class Clock:
 
 
 def gate(clock: Clock, behind_s: Callable[[], float] = lambda: 0.0) -> Gate:
-    return Gate(max_requests=2, max_bytes=100, queue=3, behind_s=behind_s, clock=clock)
+    return Gate(max_requests=2, max_bytes=100, process_bytes=10_000, queue=3, behind_s=behind_s, clock=clock)
 
 
 def test_an_actor_has_so_many_requests_and_bytes_and_others_are_not_affected() -> None:
@@ -189,11 +189,11 @@ def test_a_request_that_takes_long_to_decode_keeps_nobody_else_out(
     decoding, go_on = threading.Event(), threading.Event()
     answers: list[int] = []
 
-    def slow(body: bytes, encoding: str | None, limit: int) -> bytes:
+    def slow(body: bytearray, encoding: str, limit: int, grow: Grow) -> bytearray:
         if body.startswith(b" "):
             decoding.set()
             assert go_on.wait(60)
-        return decompressed(body, encoding, limit)
+        return decompressed(body, encoding, limit, grow)
 
     monkeypatch.setattr(service, "decompressed", slow)
 

@@ -16,6 +16,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.rereading import KeptBatches
 from strandline.model import rows as rules
 from strandline.model.ids import new_id
+from strandline.model.json_pieces import ArrayPieces, line_pieces
+from strandline.model.limits import piece_rows
 from strandline.model.partitions import partitions
 from strandline.model.row_digest import digest_of
 from strandline.model.sound import SoundRows, sound
@@ -24,11 +26,18 @@ from strandline.model.types import EXTRA, Primitive
 from strandline.model.wire import encode, to_json_lines
 
 Rows: TypeAlias = (
-    Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches | SoundRows
+    Iterable[Mapping[str, Any]]
+    | pa.Table
+    | pa.RecordBatch
+    | pa.RecordBatchReader
+    | KeptBatches
+    | SoundRows
+    | ArrayPieces
 )
 
 BATCH_ROWS = 100_000
 BATCH_BYTES = 64 << 20
+JOINED_BYTES = 8 << 20
 APPEND_BYTES = 256 << 20
 CHECKSUM_BYTES = 16
 KEY_KEPT_S = 7 * 24 * 3600
@@ -115,29 +124,34 @@ def append_lines(
 def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
     """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
 
-    def validated() -> Iterator[pa.RecordBatch]:
+    def numbered() -> Iterator[tuple[int, Any]]:
         start = 0
-        for piece in _pieces(rows):
-            yield (batch := _validated(piece, state, start, intake.given))
-            start += batch.num_rows
+        for piece in _pieces(rows, piece_rows(len(state.schema.names))):
+            yield start, piece
+            start += piece.num_rows if isinstance(piece, SoundRows) else len(piece)
 
-    return _encode_all(validated(), state, intake)
+    def validated(piece: tuple[int, Any]) -> pa.RecordBatch:
+        return _validated(piece[1], state, piece[0], intake.given)
+
+    return _encode_all(rules.each_judged(numbered(), validated), state, intake)
 
 
 def encode_lines(lines: Iterable[bytes], state: TableState, intake: Intake) -> Encoded:
     """The same for JSON lines, a bounded number of them at a time."""
-    validated = (
-        rules.from_json_lines(
-            chunk,
+
+    def validated(piece: tuple[int, list[bytes]]) -> pa.RecordBatch:
+        start, texts = piece
+        return rules.from_json_lines(
+            texts,
             state.schema,
             extra=state.table.extra,
             start=start,
             partition_by=state.table.partition_by,
             as_given=intake.given,
         )
-        for start, chunk in _line_chunks(lines)
-    )
-    return _encode_all(validated, state, intake)
+
+    pieces = line_pieces(lines, piece_rows(len(state.schema.names)))
+    return _encode_all(rules.each_judged(pieces, validated), state, intake)
 
 
 def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
@@ -155,24 +169,24 @@ def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
     return None if len(objects) > most or any(line.strip() for line in lines[len(objects) :]) else objects
 
 
-def _line_chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines in chunks, each with the index of its first line."""
-    start, size_bytes = 0, 0
-    chunk: list[bytes] = []
-    for line in lines:
-        if len(chunk) >= BATCH_ROWS or (chunk and size_bytes + len(line) > BATCH_BYTES):
-            yield start, chunk
-            start, size_bytes, chunk = start + len(chunk), 0, []
-        chunk.append(line)
-        size_bytes += len(line)
-    if chunk:
-        yield start, chunk
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Validated pieces as batches of the size that the ledger keeps."""
+    pieces: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        pieces.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.get_total_buffer_size()
+        if rows >= BATCH_ROWS or size_bytes >= JOINED_BYTES:
+            yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+            pieces, rows, size_bytes = [], 0, 0
+    if pieces:
+        yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
 
 def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: Intake) -> Encoded:
     batches: list[NewBatch] = []
     size_bytes = 0
-    for batch in validated:
+    for batch in _joined(validated):
         encoded = encode_batch(intake.take(batch), state.table)
         size_bytes += sum(len(part.payload) for part in encoded)
         if size_bytes > APPEND_BYTES:
@@ -184,21 +198,33 @@ def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: 
     return Encoded(state, batches, intake)
 
 
-def _pieces(rows: Rows) -> Iterable[Any]:
+def _pieces(rows: Rows, most_rows: int) -> Iterator[Any]:
+    """Rows a few at a time, as a list or checked Arrow."""
     if isinstance(rows, pa.RecordBatchReader | KeptBatches):
-        yield from map(sound, rows)
+        for batch in rows:
+            yield from _slices(sound(batch), most_rows)
     elif isinstance(rows, SoundRows | pa.Table | pa.RecordBatch):
-        checked = rows if isinstance(rows, SoundRows) else sound(rows)
-        for at in range(0, checked.num_rows, BATCH_ROWS):
-            yield checked.slice(at, BATCH_ROWS)
+        yield from _slices(rows if isinstance(rows, SoundRows) else sound(rows), most_rows)
+    elif isinstance(rows, ArrayPieces):
+        for text in rows:
+            yield from _lists(rules.read_array(text), most_rows)
     elif isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
         raise BadRequest(
             f"rows are {type(rows).__name__}, not rows", hint="Pass a list of dicts, an Arrow table or a reader."
         )
     else:
-        listed = rows if isinstance(rows, Sequence) else list(rows)
-        for at in range(0, len(listed), BATCH_ROWS):
-            yield listed[at : at + BATCH_ROWS] if len(listed) > BATCH_ROWS else listed
+        yield from _lists(rows if isinstance(rows, Sequence) else list(rows), most_rows)
+
+
+def _slices(rows: SoundRows, most_rows: int) -> Iterator[SoundRows]:
+    return (rows.slice(at, most_rows) for at in range(0, rows.num_rows, most_rows))
+
+
+def _lists(rows: Sequence[Any], most_rows: int) -> Iterator[Sequence[Any]]:
+    if len(rows) <= most_rows:
+        yield rows
+    else:
+        yield from (rows[at : at + most_rows] for at in range(0, len(rows), most_rows))
 
 
 def _validated(piece: Any, state: TableState, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:

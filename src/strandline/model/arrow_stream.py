@@ -29,7 +29,7 @@ MAX_BATCHES = 10_000
 MAX_METADATA_BYTES = 4 << 20
 """Of the schema, or of what one batch says of its buffers. PyArrow makes a hundred times as much of it."""
 
-Body: TypeAlias = bytes | memoryview
+Body: TypeAlias = bytes | bytearray | memoryview
 
 
 def read_stream(body: Body) -> SoundRows:
@@ -81,11 +81,11 @@ def _check_messages(body: Body) -> None:
         if batch.is_compressed:
             raise Unsupported("the Arrow stream's buffers are compressed inside", hint=_HINT)
         if batches > MAX_BATCHES:
-            raise too_many("batches", MAX_BATCHES)
+            raise too_many("the request", "batches", MAX_BATCHES)
         if rows > MAX_ROWS:
-            raise too_many("rows", MAX_ROWS)
+            raise too_many("the request", "rows", MAX_ROWS)
         if cells > MAX_CELLS:
-            raise too_many("values", MAX_CELLS)
+            raise too_many("the request", "values", MAX_CELLS)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from strandline.model import rows as rules
 from strandline.model.arrow import origin_fields, stored_schema
 from strandline.model.arrow_stream import read_stream
 from strandline.model.inbound import Chunk
+from strandline.model.json_pieces import Lines, line_pieces
 from strandline.model.schema import Schema, parse_columns
 from strandline.model.sound import SoundRows
 from strandline.model.types import (
@@ -47,10 +48,10 @@ _NAMES = {SEQ: "seq", AT: "at", ACTOR: "actor", COMMIT: "commit", REMOVED: "remo
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """Rows as they came: `stamps` has what the sender says of them; `data` the rest, as Arrow or as objects."""
+    """Rows as they came: `stamps` has what the sender says of them; `data` the rest, as Arrow or as lines."""
 
     stamps: pa.RecordBatch
-    data: SoundRows | list[dict[str, Any]]
+    data: SoundRows | Lines
     extras: SoundRows | None = None
 
     @property
@@ -59,7 +60,7 @@ class ChunkRows:
         return int(self.stamps.num_rows)
 
 
-def from_arrow(body: bytes) -> ChunkRows:
+def from_arrow(body: bytes | bytearray) -> ChunkRows:
     """The rows of a body that is an Arrow stream; an empty body has none."""
     if not body:
         return from_lines(b"")
@@ -74,27 +75,21 @@ def from_arrow(body: bytes) -> ChunkRows:
     return ChunkRows(checked, rest, extras)
 
 
-@dataclass(frozen=True)
-class Lines:
-    """The lines of a body, one after another, as often as they are asked for: a list may take ten times the room."""
-
-    body: bytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        start = 0
-        while start < len(self.body):
-            end = self.body.find(b"\n", start)
-            end = len(self.body) if end < 0 else end
-            yield self.body[start:end]
-            start = end + 1
+def from_lines(body: bytes | bytearray) -> ChunkRows:
+    """The rows of a body that is JSON lines: read twice, because objects take many times the room of their text."""
+    stamps = [_stamps_of(rows, start) for start, rows in _objects(body)]
+    return ChunkRows(pa.concat_batches(stamps or [rules.from_dicts([], _STAMPS)]), Lines(body))
 
 
-def from_lines(body: bytes) -> ChunkRows:
-    """The rows of a body that is JSON lines."""
-    objects = rules.read_objects(line for line in Lines(body) if line.strip())
-    stamps = [{short: row.pop(name, None) for name, short in _NAMES.items()} for row in objects]
-    checked = _stamped(lambda: rules.from_dicts(stamps, _STAMPS))
-    return ChunkRows(checked, [_with_extra(row, row.pop(EXTRA, None), index) for index, row in enumerate(objects)])
+def _stamps_of(rows: list[dict[str, Any]], start: int) -> pa.RecordBatch:
+    said = [{short: row.get(name) for name, short in _NAMES.items()} for row in rows]
+    return _stamped(lambda: rules.from_dicts(said, _STAMPS, start=start))
+
+
+def _objects(body: bytes | bytearray) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """The rows of a body's lines in pieces, each with the index of its first row."""
+    for start, piece in line_pieces(line for line in Lines(body) if line.strip()):
+        yield start, rules.read_objects(piece, start=start)
 
 
 def _stamped(take: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
@@ -103,6 +98,12 @@ def _stamped(take: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         return take()
     except InvalidRows as error:
         raise BadRequest(f"a chunk's own columns ({', '.join(_NAMES)}) are wrong: {error.message}") from None
+
+
+def _users_own(row: dict[str, Any], index: int) -> dict[str, Any]:
+    """A row without what its sender says of it."""
+    own = {name: value for name, value in row.items() if name not in _NAMES and name != EXTRA}
+    return _with_extra(own, row.get(EXTRA), index)
 
 
 def _with_extra(row: dict[str, Any], extra: Any, index: int) -> dict[str, Any]:
@@ -191,8 +192,17 @@ def _users(
 ) -> list[pa.RecordBatch]:
     judged = partial(rules.from_dicts, schema=schema, extra=extra, partition_by=partition_by, as_given=as_given)
     data, extras = rows.data, rows.extras
-    if isinstance(data, list):
-        return [judged(data[start:], start=start)]
+    if isinstance(data, Lines):
+
+        def read(piece: tuple[int, list[dict[str, Any]]]) -> pa.RecordBatch:
+            first, objects = piece
+            skipped = max(0, start - first)
+            return judged(
+                [_users_own(row, at) for at, row in enumerate(objects[skipped:], first + skipped)],
+                start=first + skipped,
+            )
+
+        return list(rules.each_judged(_objects(data.body), read)) or [judged([], start=start)]
     if start == rows.count or extras is None or extras.table.column(EXTRA).null_count == rows.count:
         return [
             rules.from_arrow(

@@ -139,7 +139,7 @@ class Received:
     chunk: SentChunk | None = None
 
 
-def batch_id(sink_id: str, stream: str, epoch: int, since: int, until: int, body: bytes) -> str:
+def batch_id(sink_id: str, stream: str, epoch: int, since: int, until: int, body: bytes | bytearray) -> str:
     """What names a chunk: a digest of where it belongs and of its uncompressed bytes."""
     lines = (sink_id, stream, epoch, since, until, hashlib.sha256(body).hexdigest())
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
@@ -237,7 +237,7 @@ def check_keeps_versions(chunk: Chunk, table: Table, schema: Schema) -> None:
         )
 
 
-def check_body(chunk: Chunk, body: bytes) -> None:
+def check_body(chunk: Chunk, body: bytes | bytearray) -> None:
     """The uncompressed bytes are those that the sender named."""
     told = chunk.source
     expected = batch_id(told.sink_id, told.stream.text(), chunk.epoch, chunk.since, chunk.until, body)

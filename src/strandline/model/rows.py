@@ -112,13 +112,19 @@ class _Findings:
 
 
 def each_judged(pieces: Iterable[T], take: Callable[[T], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What `take` makes of each piece of a call's rows; InvalidRows of all pieces together where it refuses some."""
+    """What `take` makes of each piece of a call's rows; InvalidRows where it refuses some.
+
+    Behind a bad row the rest is still judged, until there are as many as are named: the caller mends them in one go.
+    """
     refused: InvalidRows | None = None
     for piece in pieces:
         try:
             batch = take(piece)
         except InvalidRows as error:
+            error = error.with_traceback(None)  # which holds the rows of its piece
             refused = error if refused is None else _both(refused, error)
+            if refused.detail["bad"] >= MAX_REPORTED:
+                break
         else:
             if refused is None:
                 yield batch
@@ -187,10 +193,10 @@ def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, An
     return objects
 
 
-def read_array(text: bytes) -> list[Any]:
+def read_array(text: bytes | bytearray) -> list[Any]:
     """The values of a JSON array; what they are is judged when they are validated as rows."""
     try:
-        values = _parsed(text)
+        values = _parsed(bytes(text))
     except Refused as refused:
         raise BadRequest(f"the body is {refused.reason}", hint="Send a JSON array of objects, or JSON lines.") from None
     if not isinstance(values, list):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import zstandard
@@ -19,7 +20,11 @@ from strandline.errors import BadRequest, RequestTimeout, TooLarge, Unsupported
 SLOWEST_BYTES_S = 64 << 10
 """Whoever sends faster than this is not timed out, however long the body is."""
 
-MAX_WINDOW = 1 << 27
+MAX_WINDOW = 8 << 20
+"""What RFC 9659 lets a sender ask of whoever decodes a body: memory that no length tells of."""
+
+Grow = Callable[[int], None]
+"""Told of so many bytes more, before they are kept; it raises to refuse them."""
 
 
 class _Machine(Protocol):
@@ -40,8 +45,8 @@ def _gzip() -> Any:
     return zlib.decompressobj(wbits=31)
 
 
-# How much is fed at once: both formats can say so much with a byte (32,768 and 1,032), so this bounds what comes out.
-_ENCODINGS: dict[str, tuple[Callable[[], _Machine], int]] = {"zstd": (_zstd, 2 << 10), "gzip": (_gzip, 64 << 10)}
+# How much is fed at once: both formats can say so much with a byte (32,768 and 1,032), so no more than 2 MiB come out.
+_ENCODINGS: dict[str, tuple[Callable[[], _Machine], int]] = {"zstd": (_zstd, 64), "gzip": (_gzip, 2 << 10)}
 
 
 def encoding_of(request: Request) -> str:
@@ -60,21 +65,19 @@ def content_type(request: Request) -> str:
 
 
 def declared_bytes(request: Request, limit: int) -> int:
-    """What a body may take up: as much as it says, or as much as is allowed when it does not say or is compressed."""
-    length = request.headers.get("content-length")
-    if encoding_of(request) != "identity" or length is None or not length.isdigit():
-        return limit
-    return min(int(length), limit)
+    """How many bytes a body says that it has as it is sent; 0 when it does not say."""
+    length = request.headers.get("content-length", "")
+    return min(int(length), limit) if length.isascii() and length.isdigit() else 0
 
 
-async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
-    """All bytes of a body, as they were sent.
+async def read_body(request: Request, limit: int, timeout_s: float, grow: Grow) -> bytearray:
+    """All bytes of a body, as they were sent; `grow` is told of those that it did not declare, and may refuse them.
 
     One that is too large is read to its end and thrown away, as long as that takes no longer than is allowed: a client
     that still writes when the connection is closed would not see the answer.
     """
-    pieces: list[bytes] = []
-    size = 0
+    body = bytearray()
+    size, declared = 0, declared_bytes(request, limit)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     try:
@@ -82,10 +85,11 @@ async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
             async for piece in request.stream():
                 size += len(piece)
                 if size <= limit:
-                    pieces.append(piece)
+                    grow(max(0, size - max(declared, len(body))))
+                    body += piece
                     clock.reschedule(begun + timeout_s + size / SLOWEST_BYTES_S)
                 else:
-                    pieces.clear()
+                    body.clear()
                     if size > 4 * limit:
                         break
     except TimeoutError:
@@ -95,34 +99,49 @@ async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
         raise BadRequest("the client went away before its body had arrived") from None
     if size > limit:
         raise _too_large(limit, "")
-    return b"".join(pieces)
+    return body
 
 
-def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body as it was before it was compressed; TooLarge as soon as it would be."""
+async def throw_away(request: Request, limit: int, timeout_s: float) -> None:
+    """Read a body that was refused: a client that still writes when the connection is closed sees no answer."""
+    size = 0
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(timeout_s):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > limit:
+                    break
+
+
+def decompressed(body: bytearray, encoding: str, limit: int, grow: Grow) -> bytearray:
+    """The body as it was before it was compressed; TooLarge as soon as it would be, or what `grow` says.
+
+    `body` is emptied: neither form of it is needed twice, and both would take room until the request ends.
+    """
     if encoding == "identity":
         return body
     make, step = _ENCODINGS[encoding]
-    pieces: list[bytes] = []
-    size = at = 0
+    decoded = bytearray()
+    at = 0
     machine: _Machine | None = None
     while at < len(body):
         machine = machine or make()
-        given = body[at : at + step]
+        given = bytes(body[at : at + step])
         try:
             got = machine.decompress(given)
         except (zlib.error, zstandard.ZstdError) as error:
             raise BadRequest(f"the body is not {encoding}: {error}", hint="Does Content-Encoding fit?") from None
-        size += len(got)
-        if size > limit:
+        if len(decoded) + len(got) > limit:
             raise _too_large(limit, " when it is decompressed")
-        pieces.append(got)
+        grow(len(got))
+        decoded += got
         at += len(given) - len(machine.unused_data)
         if machine.eof:
             machine = None
     if machine is not None:
         raise BadRequest(f"the body ends in the middle of its {encoding} data", hint="Send all of it again.")
-    return b"".join(pieces)
+    body.clear()
+    return decoded
 
 
 def _too_large(limit: int, when: str) -> TooLarge:

@@ -90,7 +90,7 @@ async def receive(gateway: str, table: str, request: Request, actor: Annotated[s
             f"the content type {content_type(request)[:80]!r} is not supported", hint=f"Use {ARROW} or {NDJSON}."
         )
 
-    def store(body: bytes) -> Received:
+    def store(body: bytearray) -> Received:
         inbound.check_body(chunk, body)
         rows = decode(body)
         chunk_rows.check(chunk, rows)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from strandline.errors import Unsupported
 from strandline.lake import Lake
 from strandline.model.arrow_stream import read_stream
-from strandline.model.chunk_rows import Lines
+from strandline.model.json_pieces import PIECE_BYTES, ArrayPieces, Lines
 from strandline.model.rows import read_array
 from strandline.model.tables import Ack
 from strandline.server.bodies import content_type
@@ -49,7 +49,7 @@ async def append(
     service = service_of(request)
     append_as = _way(content_type(request))
 
-    def store(body: bytes) -> Ack:
+    def store(body: bytearray) -> Ack:
         return append_as(service.lake, table, body, actor, idempotency_key)
 
     ack = await service.take(request, actor, store)
@@ -58,7 +58,7 @@ async def append(
     return {"rows": ack.rows, "first_seq": ack.first_seq, "last_seq": ack.last_seq, "too_old": ack.too_old}
 
 
-def _way(media: str) -> Callable[[Lake, str, bytes, str, str | None], Ack]:
+def _way(media: str) -> Callable[[Lake, str, bytearray, str, str | None], Ack]:
     way = {NDJSON: _lines, JSON: _array, ARROW: _arrow}.get(media)
     if way is None:
         raise Unsupported(
@@ -67,13 +67,15 @@ def _way(media: str) -> Callable[[Lake, str, bytes, str, str | None], Ack]:
     return way
 
 
-def _lines(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
+def _lines(lake: Lake, table: str, body: bytearray, actor: str, key: str | None) -> Ack:
     return lake.append_json_lines(table, Lines(body), actor=actor, idempotency_key=key)
 
 
-def _array(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
-    return lake.append(table, read_array(body), actor=actor, idempotency_key=key)
+def _array(lake: Lake, table: str, body: bytearray, actor: str, key: str | None) -> Ack:
+    # A short one is a list, so that it can share a transaction with others.
+    rows = read_array(body) if len(body) <= PIECE_BYTES else ArrayPieces(body)
+    return lake.append(table, rows, actor=actor, idempotency_key=key)
 
 
-def _arrow(lake: Lake, table: str, body: bytes, actor: str, key: str | None) -> Ack:
+def _arrow(lake: Lake, table: str, body: bytearray, actor: str, key: str | None) -> Ack:
     return lake.append(table, read_stream(body), actor=actor, idempotency_key=key)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
 
+from strandline.errors import TransientError
 from strandline.lake import Lake
 from strandline.server.admission import Gate
 from strandline.server.auth import Tokens, bearer
-from strandline.server.bodies import declared_bytes, decompressed, encoding_of, read_body
+from strandline.server.bodies import declared_bytes, decompressed, encoding_of, read_body, throw_away
 from strandline.server.metrics import Metrics
 
 T = TypeVar("T")
@@ -55,15 +57,20 @@ class Service:
         """The metrics, one collection at a time."""
         return await asyncio.get_running_loop().run_in_executor(self.counters, self.metrics.text)
 
-    async def take(self, request: Request, actor: str, store: Callable[[bytes], T]) -> T:
+    async def take(self, request: Request, actor: str, store: Callable[[bytearray], T]) -> T:
         """Admit a request, read its body, and let a thread decompress and store it."""
         settings = self.lake.config.server
         limit = settings.max_body
         encoding = encoding_of(request)
-        with self.gate.admitted(actor, declared_bytes(request, limit)):
-            body = await read_body(request, limit, settings.read_timeout_s)
+        with ExitStack() as held:
+            try:
+                charge = held.enter_context(self.gate.admitted(actor, declared_bytes(request, limit)))
+            except TransientError:
+                await throw_away(request, limit, settings.read_timeout_s)
+                raise
+            body = await read_body(request, limit, settings.read_timeout_s, charge.grow)
             with self.gate.working(), self.metrics.append_s.labels(request.scope["route"].path).time():
-                return await self._work(lambda: store(decompressed(body, encoding, limit)))
+                return await self._work(lambda: store(decompressed(body, encoding, limit, charge.grow)))
 
     async def _work(self, work: Callable[[], T]) -> T:
         """Run it in a thread; whoever is cancelled meanwhile still holds its place until the thread is done."""
@@ -88,6 +95,7 @@ def make_service(lake: Lake) -> Service:
     gate = Gate(
         max_requests=settings.max_requests,
         max_bytes=settings.max_bytes,
+        process_bytes=lake.config.admission.process_bytes,
         queue=settings.queue,
         behind_s=lake.ledger.behind_s,
     )
