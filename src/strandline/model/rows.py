@@ -123,7 +123,7 @@ def each_judged(pieces: Iterable[T], take: Callable[[T], pa.RecordBatch]) -> Ite
         except InvalidRows as error:
             error = error.with_traceback(None)  # which holds the rows of its piece
             refused = error if refused is None else _both(refused, error)
-            if refused.detail["bad"] >= MAX_REPORTED:
+            if refused.detail["bad"] >= most_reported():
                 break
         else:
             if refused is None:
