@@ -76,6 +76,7 @@ lock: $(tools_ready) ## pin the dependencies again (ARGS=--upgrade for newer one
 	$(locking) $(ARGS) --extra otel pyproject.toml -o locks/run.txt
 	$(locking) $(ARGS) bench/dlt-requirements.in -o locks/dlt.txt
 	$(locking) $(ARGS) locks/tools.in -o locks/tools.txt
+	$(locking) $(ARGS) locks/build.in -o locks/build.txt
 
 clean: ## remove everything that make has made here, the demo's lake included
 	rm -rf .venv .venv-tools .venv-dlt demo-lake .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -85,6 +85,7 @@ class ServerConfig:
     """[server]."""
 
     listen: str
+    metrics: str
     max_body: int
     read_timeout_s: float
     max_requests: int

@@ -122,6 +122,12 @@ def _true_false_auto(value: object) -> bool | None:
     return known[value]
 
 
+def _token_or_open(value: object) -> str:
+    if value not in ("token", "open"):
+        raise ValueError('"token" or "open"')
+    return str(value)
+
+
 def _maybe_duration(value: object) -> float | None:
     try:
         return None if value == "off" else _positive_duration(value)
@@ -254,6 +260,11 @@ SECTIONS: dict[str, Section] = {
     "server": Section(
         {
             "listen": Key("127.0.0.1:8400", read_address, "where `strand serve` listens"),
+            "metrics": Key(
+                "token",
+                _token_or_open,
+                "who may read /metrics, the worker's too: a token and this machine itself, or with open everybody",
+            ),
             "max_body": Key("64MiB", _some_bytes, "the largest body of a request, before and after it is decompressed"),
             "read_timeout": Key("30s", _positive_duration, "a body that arrives more slowly is given up"),
             "max_requests": Key(16, _count, "requests of one actor at the same time"),

@@ -96,6 +96,27 @@ def test_the_image_has_every_dependency_locked() -> None:
     assert names - locked == set()
 
 
+def test_the_image_is_made_of_what_is_pinned() -> None:
+    """Every package is compared with its hash, and the base image can be named by its digest."""
+    text = (OPS / "docker" / "Dockerfile").read_text()
+    installs = re.findall(r"pip install [^\n\\]*", text)
+    assert len(installs) == 3
+    assert [
+        line for line in installs if "--require-hashes" not in line and not line.endswith("--no-build-isolation .")
+    ] == []
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
+    for name in re.findall(r"-r (locks/\S+)", text):
+        packages = re.findall(r"^[\w-]+(?:\[[^]]*\])?==.*$", (OPS.parent / name).read_text(), re.MULTILINE)
+        assert packages and (OPS.parent / name).read_text().count("--hash=sha256:") >= len(packages)
+
+
+def test_secrets_of_the_chart_are_in_secrets() -> None:
+    """A section of a sink may have a token in it, and everybody who sees a namespace reads its ConfigMaps."""
+    assert not any("ConfigMap" in path.read_text() for path in (CHART / "templates").iterdir())
+    assert "kind: Secret" in (CHART / "templates" / "config.yaml").read_text()
+    assert VALUES["metrics"]["access"] == "token"
+
+
 def test_compose_refers_only_to_what_it_declares() -> None:
     services = COMPOSE["services"]
     for name, service in services.items():

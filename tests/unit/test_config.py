@@ -32,6 +32,7 @@ def test_an_empty_file_is_a_lake_with_every_default(tmp_path: Path) -> None:
     assert (lake.lease.ttl_s, lake.lease.wait_s) == (30.0, 300.0)
     assert lake.server == config.ServerConfig(
         listen="127.0.0.1:8400",
+        metrics="token",
         max_body=64 << 20,
         read_timeout_s=30.0,
         max_requests=16,

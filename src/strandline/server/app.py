@@ -39,6 +39,7 @@ def create_app(lake: Lake) -> FastAPI:
         version="1",
         lifespan=_lifespan,
         docs_url=None,
+        redirect_slashes=False,  # a redirect names the host that the client says, before anybody was asked for a token
         redoc_url=None,
     )
     app.state.service = service

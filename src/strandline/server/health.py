@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it count. These need no token: a probe has none."""
+"""Is it alive, is it ready, what does it count. A probe has no token; who counts from elsewhere needs one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandline.errors import Busy
+from strandline.reports.access import OPEN, is_local
 from strandline.server.documents import answers
 from strandline.server.service import service_of
 
@@ -37,8 +38,11 @@ async def readyz(request: Request) -> Any:
     return {"status": "ready", "format": found}
 
 
-@router.get("/metrics", response_class=Response, summary="Counters, for Prometheus")
+@router.get("/metrics", response_class=Response, responses=answers(401), summary="Counters, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """Everything that is counted."""
+    """Everything that is counted: for a token, for this machine, or with `[server] metrics = "open"` for everybody."""
     service = service_of(request)
+    host = request.client.host if request.client is not None else None
+    if service.lake.config.server.metrics != OPEN and not is_local(host, request.headers.keys()):
+        await service.actor(request)
     return Response(await service.count(), media_type="text/plain; version=0.0.4; charset=utf-8")

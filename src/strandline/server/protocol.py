@@ -50,7 +50,17 @@ class ImpatientProtocol(H11Protocol):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP request; `msg` is uvicorn's, and always the same."""
+        """Bytes that are no HTTP request; `msg` is uvicorn's, and always the same.
+
+        They may come behind a request that is being answered, or has been: then there is nothing left to say on this
+        connection, and what the application still says goes nowhere.
+        """
+        if self._is_answering():
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
         error = BadRequest("this is not an HTTP/1.1 request", hint="GET /openapi.json describes every request.")
         body = orjson.dumps({"error": error.as_dict()})
         headers = [

@@ -41,6 +41,7 @@ def configured(app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="on",
+        proxy_headers=False,  # a client's address is its connection's, and not what a header says
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )

@@ -28,6 +28,7 @@ from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
 from strandline.operations.recovery import left_behind
+from strandline.reports.access import OPEN
 from strandline.spans import span
 from strandline.worker.due import MAINTENANCE, Facts, Job, Need, due, startable, table_and_branch
 from strandline.worker.facts import Sightings, read_facts, read_needs
@@ -91,7 +92,14 @@ class Worker:
         """Work until told to stop; True when everything that ran could finish."""
         with ExitStack() as shown:
             if self.lake.config.worker.metrics is not None:
-                shown.enter_context(showing(self.metrics, self.lake.config.worker.metrics, self._turned_s))
+                shown.enter_context(
+                    showing(
+                        self.metrics,
+                        self.lake.config.worker.metrics,
+                        self._turned_s,
+                        is_open=self.lake.config.server.metrics == OPEN,
+                    )
+                )
             self._guarded("could not tidy up", self._tidy)
             self._guarded("could not say that it is here", self._show)
             on_ready()

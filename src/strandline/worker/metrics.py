@@ -18,6 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from strandline import spans
 from strandline.errors import Environment
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.tokens import is_valid
+from strandline.reports.access import is_local
 from strandline.reports.figures import FromLedger
 
 DURATIONS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 1800, 3600)
@@ -28,6 +30,7 @@ class WorkerMetrics:
     """The counters of one worker."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
         self.registry = registry = CollectorRegistry()
         self.operation_s = _seconds("strand_operation_seconds", "From an intent to its settling.", registry)
         self.delivery_s = _seconds("strand_delivery_seconds", "From a unit's first row to its last.", registry)
@@ -55,14 +58,17 @@ def _seconds(name: str, text: str, registry: CollectorRegistry) -> Histogram:
 
 
 @contextmanager
-def showing(metrics: WorkerMetrics, listen: str, turned_s: Mapping[str, float]) -> Iterator[str]:
+def showing(
+    metrics: WorkerMetrics, listen: str, turned_s: Mapping[str, float], *, is_open: bool = False
+) -> Iterator[str]:
     """Answer on this address while the block runs; gives the address, whose port may have been picked.
 
+    Unless it `is_open`, the metrics are for this machine, and for whoever has a token of the lake.
     `turned_s["loop"]` is when the worker's loop last turned, on the monotonic clock.
     """
     host, _, port = listen.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(metrics, turned_s))
+        server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(metrics, turned_s, is_open=is_open))
     except OSError as error:
         raise Environment(
             f"can't show metrics on {listen}: {error.strerror or error}",
@@ -80,13 +86,15 @@ def showing(metrics: WorkerMetrics, listen: str, turned_s: Mapping[str, float]) 
         thread.join()
 
 
-def _handler(metrics: WorkerMetrics, turned_s: Mapping[str, float]) -> type[BaseHTTPRequestHandler]:
+def _handler(metrics: WorkerMetrics, turned_s: Mapping[str, float], *, is_open: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 30  # somebody who connects and says nothing keeps no thread for ever
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path == "/metrics":
+            if path == "/metrics" and not self._is_allowed():
+                self._answer(401, b"the metrics need a token: `strand token create ACTOR` makes one\n", "text/plain")
+            elif path == "/metrics":
                 self._answer(200, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
             elif path == "/healthz":
                 stuck = time.monotonic() - turned_s["loop"] > STUCK_S
@@ -94,10 +102,18 @@ def _handler(metrics: WorkerMetrics, turned_s: Mapping[str, float]) -> type[Base
             else:
                 self._answer(404, b"/metrics and /healthz are here\n", "text/plain")
 
+        def _is_allowed(self) -> bool:
+            if is_open or is_local(str(self.client_address[0]), self.headers.keys()):
+                return True
+            scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+            return scheme.lower() == "bearer" and is_valid(metrics.ledger, token.strip())
+
         def _answer(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
             self.end_headers()
             self.wfile.write(body)
 

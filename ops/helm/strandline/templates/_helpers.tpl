@@ -18,7 +18,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "strandline.image" -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ default .Chart.AppVersion .Values.image.tag }}{{ end }}
 {{- end -}}
 
 {{/* The environment of every container: where the lake is, and who may use it. */}}
@@ -40,6 +40,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - name: STRAND_S3_REGION
   value: {{ . | quote }}
 {{- end }}
+- name: STRAND_SERVER_METRICS
+  value: {{ .Values.metrics.access | quote }}
 {{- with .Values.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
@@ -69,8 +71,8 @@ envFrom:
 - name: lake
   emptyDir: {}
 - name: config
-  configMap:
-    name: {{ include "strandline.name" . }}
+  secret:
+    secretName: {{ include "strandline.name" . }}
 - name: tmp
   emptyDir: {}
 {{- end -}}
