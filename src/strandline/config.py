@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -293,6 +294,9 @@ def write_default(
     partial = file.with_name(f".{FILE_NAME}.{os.getpid()}")
     shown = put_password_away(root, ledger)
     private.write_text(partial, default_file(_given_values(shown, warehouse, store or Store())))
+    # Readers let a file settle that was just saved, because editors save in pieces. This one is whole: it looks older.
+    minute_ago = time.time() - 60
+    os.utime(partial, (minute_ago, minute_ago))
     partial.replace(file)
     return file
 

@@ -220,6 +220,13 @@ def test_f73_a_file_that_was_just_saved_counts_when_it_has_settled(
     assert ConfigFile(lake.root).read().keys() == {"b"}, "who knows nothing yet waits for it"
 
 
+def test_the_config_of_a_new_lake_counts_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written whole, so the first delivery waits for nothing."""
+    waits: list[float] = []
+    monkeypatch.setattr(following.time, "sleep", waits.append)
+    assert ConfigFile(lake.root).read() == {} and waits == []
+
+
 @pytest.mark.both_ledgers
 def test_f73_sinks_of_an_older_lake_are_the_file_s_if_a_section_has_their_name(
     lake: Lake, edited: Callable[..., None]
