@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import certifi
 import httpx
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from strandline.engines.objects import Place
 from strandline.errors import Environment
 from strandline.model.sinks import DeadLetter
 from strandline.model.wire import encode
+from strandline.sinks import forward
 from strandline.sinks.forward import Forward
 from strandline.sinks.settings import resolved
 from tests.sinks.test_blob_marks import STREAM, Archive
@@ -78,3 +81,16 @@ def test_a_server_that_is_no_receiver_is_refused_before_a_sink_is_made(
     monkeypatch.setattr(httpx, "Client", lambda **given: client(transport=page, **given))
     with pytest.raises(Environment, match=f"answers {status}"):
         open_forward(tmp_path).probe()
+
+
+def test_a_new_file_of_authorities_counts_from_the_next_connection_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker runs for months, and certificates are renewed: it must not need a restart. Else they are read once."""
+    bundle = tmp_path / "authorities.pem"
+    bundle.write_bytes(Path(certifi.where()).read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    first = forward._certificates()
+    assert forward._certificates() is first
+    os.utime(bundle, (1, 1))
+    assert forward._certificates() is not first

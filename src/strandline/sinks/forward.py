@@ -8,13 +8,15 @@ where it is.
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import certifi
 import httpx
 import orjson
 import pyarrow as pa
@@ -62,6 +64,17 @@ class _Body:
     digest: str
 
 
+def _certificates() -> ssl.SSLContext:
+    """The authorities to trust. To read them takes longer than a small delivery, so a process does it once a file."""
+    file = os.environ.get("SSL_CERT_FILE") or certifi.where()
+    return _read_certificates(file, Path(file).stat().st_mtime_ns if Path(file).exists() else 0)
+
+
+@lru_cache(maxsize=1)
+def _read_certificates(_file: str, _saved_ns: int) -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
 class Forward:
     """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: they say where, and as whom."""
 
@@ -92,8 +105,8 @@ class Forward:
     @cached_property
     def _client(self) -> httpx.Client:
         """Made by the first request: it costs more than all the rest of an idle tick."""
-        settings = self._settings
-        return httpx.Client(base_url=settings["url"], timeout=settings["timeout"], follow_redirects=False)
+        url, timeout = self._settings["url"], self._settings["timeout"]
+        return httpx.Client(base_url=url, timeout=timeout, follow_redirects=False, verify=_certificates())
 
     def close(self) -> None:
         """Let go of the connection, if there is one."""
