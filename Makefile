@@ -5,7 +5,7 @@
 
 PYTHON ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 10
 LEDGER ?= sqlite
 WAREHOUSE ?= local
@@ -15,7 +15,7 @@ s3_core := tests/maintenance tests/backup tests/doctor \
 	$(patsubst %,tests/acceptance/test_%.py,operations holes model failpoints)
 
 py := .venv/bin/python
-# A file's tests stay together, so that what they share is made once. Each of the jobs has a Spark and servers of its own.
+# A file's tests stay together, so that what they share is made once. Two of the jobs have a Spark of their own.
 pytest = $(py) -m pytest -n $(JOBS) --dist loadfile
 uv := .venv-tools/bin/uv
 locking := $(uv) pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
@@ -31,12 +31,12 @@ tools_ready := .venv-tools/.ready-$(here)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, fuzz, soak, bench and lock; JOBS=2 by test."
+	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, fuzz, soak, bench and lock; JOBS=3 by test."
 
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
 	@$(py) -m strandline.demo ./demo-lake $(ARGS)
 
-test: $(ready) ## run all tests, two files at a time (ARGS="-k flush" for some, JOBS=0 one after another)
+test: $(ready) ## run all tests, three files at a time (ARGS="-k flush" for some, JOBS=0 one after another)
 	@$(pytest) $(ARGS)
 
 test-all: $(ready) ## run all tests on SQLite and on Postgres, and then their core with a warehouse in S3

@@ -23,8 +23,10 @@ from strandline import create, failpoints
 from strandline.lake import Lake
 from tests.kit import sweeps_all
 from tests.s3 import new_bucket, s3, s3_endpoint
+from tests.scratch import leave_memory, use_memory
+from tests.sharing import Sharing, _spark_stays_out
 
-__all__ = ["s3", "s3_endpoint"]
+__all__ = ["_spark_stays_out", "s3", "s3_endpoint"]
 
 if TYPE_CHECKING:
     from tests.postgres import Server
@@ -84,9 +86,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name our marks."""
+    """Name our marks, and where lakes are made."""
+    use_memory(config)
     config.addinivalue_line("markers", "both_ledgers(only): runs on SQLite and on Postgres, or there with these alone")
     config.addinivalue_line("markers", "sqlite_only: needs a ledger that is a file")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let two processes have a Spark, however many there are."""
+    return Sharing(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Give the memory of the run's lakes back."""
+    leave_memory(session)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

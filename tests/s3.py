@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -112,9 +113,9 @@ def new_bucket(endpoint: str) -> S3:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server's address; it is stopped with the run."""
-    with serving(tmp_path_factory.mktemp("s3")) as endpoint:
+def s3_endpoint() -> Iterator[str]:
+    """The server's address; it is stopped with the run. On disk: a folder in memory may lack extended attributes."""
+    with tempfile.TemporaryDirectory(prefix="strand-s3-") as folder, serving(Path(folder)) as endpoint:
         yield endpoint
 
 
