@@ -65,13 +65,14 @@ class Merged:
 class Resolution:
     """Who decides where the sides disagree: one side for all, for a table, or for a row; or a row that was written.
 
-    A file's decisions hold for the two commits that it was made for.
+    A file's decisions hold for the two commits that it was made for; `undecided` are the conflicts in it without one.
     """
 
     side: Side | None = None
     tables: Mapping[str, Side] = field(default_factory=dict)
     rows: Mapping[tuple[str, str], Side | Mapping[str, Any]] = field(default_factory=dict)
     commits: tuple[str, str] | None = None
+    undecided: frozenset[tuple[str, str]] = frozenset()
 
     def side_of(self, table: str) -> Side | None:
         """Who decides for a table's rows that nothing else is said of."""
@@ -96,17 +97,14 @@ def read_resolution(document: Any) -> Resolution:
     try:
         commits = str(document["source_commit"]), str(document["target_commit"])
         tables = {str(name): _side(side) for name, side in document["take"].items() if side is not None}
-        rows = {
-            (str(one["table"]), key_text(one["key"])): _decision(one["take"])
-            for one in document["conflicts"]
-            if one["take"] is not None
-        }
+        takes = {(str(one["table"]), key_text(one["key"])): one["take"] for one in document["conflicts"]}
+        rows = {at: _decision(take) for at, take in takes.items() if take is not None}
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
             f"not a resolution file: {type(error).__name__} {error}",
             hint="`strand merge SOURCE --dry-run --write FILE` writes one to edit.",
         ) from None
-    return Resolution(tables=tables, rows=rows, commits=commits)
+    return Resolution(tables=tables, rows=rows, commits=commits, undecided=frozenset(takes.keys() - rows.keys()))
 
 
 def key_text(key: Mapping[str, Any]) -> str:

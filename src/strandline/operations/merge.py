@@ -311,9 +311,9 @@ class Merger:
 
 def _refusal(request: Request, plan: MergePlan) -> MergeConflict | BadRequest:
     """The error that lists what the sides disagree on, or what a resolution file leaves undecided of it."""
-    resolution = request.resolution
-    undecided = [one for one in plan.conflicts if (one.table, key_text(one.key)) not in resolution.rows]
-    if resolution.commits is not None and undecided:
+    left = request.resolution.undecided
+    undecided = [one for one in plan.conflicts if (one.table, key_text(one.key)) in left]
+    if undecided:
         return BadRequest(
             f"the resolution file leaves {counted(len(undecided), 'conflict')} undecided: {tables_of(undecided)}",
             hint="Write `ours`, `theirs` or a row to the `take` of each, or of its table. Nothing was merged.",
