@@ -16,7 +16,7 @@ import duckdb
 from strandline.config import QueryConfig
 from strandline.engines.duck import relations, sandbox, wall
 from strandline.engines.duck.functions import LEAST_ARGUMENTS, OF_A_ROW
-from strandline.errors import BadRequest, nearest
+from strandline.errors import BadRequest
 from strandline.model.types import Column
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
         sandbox.shut(connection, [])
         tree = _expression(connection, text)
         wall.check_lambdas(tree)
-        _check_nodes(tree, text, {column.name.lower() for column in columns})
+        hint = f"It is a SQL condition on the columns {', '.join(column.name for column in columns)}.{advice}"
+        _check_nodes(tree, text, {column.name.lower() for column in columns}, hint)
         query = f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})"
         try:
             with sandbox.interruptible(), sandbox.Clock(connection, limits).running():
@@ -41,11 +42,7 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise sandbox.out_of_memory(limits) from error
         except duckdb.Error as error:
-            names = ", ".join(column.name for column in columns)
-            raise BadRequest(
-                f"the predicate {text!r} does not fit table {table!r}: {error}",
-                hint=f"It is a SQL condition on the columns {names}.{advice}",
-            ) from error
+            raise BadRequest(f"the predicate {text!r} does not fit table {table!r}: {error}", hint=hint) from error
 
 
 def without_matches(batch: pa.RecordBatch, text: str) -> tuple[pa.RecordBatch, int]:
@@ -112,7 +109,7 @@ CLASSES = frozenset(
 """Expressions that see one row and nothing else."""
 
 
-def _check_nodes(tree: Any, text: str, columns: set[str]) -> None:
+def _check_nodes(tree: Any, text: str, columns: set[str], hint: str) -> None:
     """BadRequest unless all that a condition names is a column of the table, or a function of a row."""
     named = columns | _lambda_names(tree)
     for node in wall.nodes(tree):
@@ -124,7 +121,7 @@ def _check_nodes(tree: Any, text: str, columns: set[str]) -> None:
         if kind == "COLUMN_REF" and str(node["column_names"][0]).lower() not in named:
             raise BadRequest(
                 f"the predicate {text!r} names {'.'.join(map(str, node['column_names']))}, which is no column",
-                hint=nearest(str(node["column_names"][0]), columns),
+                hint=hint,
             )
 
 
