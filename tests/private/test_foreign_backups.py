@@ -15,6 +15,8 @@ import pytest
 from strandline.backup import backup
 from strandline.create import create
 from strandline.engines.avro import read_container, write_container
+from strandline.errors import Damaged
+from strandline.trust import read_manifest
 from tests.kit import call, make_table, messages
 
 pytestmark = pytest.mark.sqlite_only
@@ -130,6 +132,8 @@ def test_f89_the_files_of_a_manifest_are_inside_the_backup(kept: Path, tmp_path:
     (tmp_path / "outside").write_bytes(b"x")
     place = f"file://{tmp_path}/lake/warehouse/x"
     changed(kept, lambda document: document["files"].append(entry(name, b"x", place)))
+    with pytest.raises(Damaged, match="can't be read"):
+        read_manifest(kept)  # before anything is looked for under that name
     assert refused(tmp_path, kept) == "damaged"
 
 
@@ -280,7 +284,6 @@ def test_f89_files_that_a_backup_does_not_bring_are_taken_from_its_own_warehouse
     """An old place that is another lake's, or nobody's, is not read."""
     from strandline import config
     from strandline.restore import _is_of
-    from strandline.trust import read_manifest
 
     restored = call("--json", "restore", kept, tmp_path / "lake")
     assert restored.code == 0

@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 from strandline import logs
 from strandline.backup import backup
 from strandline.create import create
+from strandline.errors import Conflict
 from strandline.lake import Lake
 from strandline.redaction import redacted, secret_of, shown_address
 from strandline.worker.metrics import WorkerMetrics
@@ -275,6 +276,14 @@ def test_an_address_shows_what_is_known_to_be_harmless(address: str, shown: str)
     assert shown_address(address) == shown
     assert (secret_of(address) is None) == (shown == address)
     assert redacted(f"can't reach '{address}': refused") == f"can't reach '{shown}': refused"
+
+
+def test_f90_an_error_shows_no_secret_of_an_address() -> None:
+    """Whoever raises it, and wherever it is shown: its message, its hint and what it says to programs."""
+    address = f"https://me:{secret('user')}@host/?sig={secret('option')}"
+    error = Conflict(f"can't reach {address}", kind="gap", hint=f"Try {address}", actual=address)
+    assert PLANTED not in f"{error} {error!r} {json.dumps(error.as_dict())}"
+    assert error.detail["actual"] == "https://***@host/?sig=***"
 
 
 def test_the_jvms_command_line_has_no_secret() -> None:
