@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from prometheus_client import generate_latest
@@ -17,7 +18,7 @@ from strandline.backup import backup
 from strandline.create import create
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from strandline.redaction import redacted, secret_of, shown_address
+from strandline.redaction import redacted, remember, secret_of, shown_address
 from strandline.worker.metrics import WorkerMetrics
 from tests.kit import Ran, call, in_ledger, make_table, messages
 
@@ -284,6 +285,12 @@ def test_f90_an_error_shows_no_secret_of_an_address() -> None:
     error = Conflict(f"can't reach {address}", kind="gap", hint=f"Try {address}", actual=address)
     assert PLANTED not in f"{error} {error!r} {json.dumps(error.as_dict())}"
     assert error.detail["actual"] == "https://***@host/?sig=***"
+
+
+def test_f90_a_secret_that_was_read_is_taken_out_of_texts() -> None:
+    """Also as a part of an address, where it is encoded, and without any word before it that would give it away."""
+    remember(f"{secret('read')}/=")
+    assert PLANTED not in redacted(f"no such user {secret('read')}/=, nor {quote(secret('read') + '/=', safe='')}")
 
 
 def test_the_jvms_command_line_has_no_secret() -> None:
