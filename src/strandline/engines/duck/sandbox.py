@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import duckdb
 
 from strandline import private
 from strandline.config import QueryConfig
+from strandline.config_keys import process_memory_bytes
 from strandline.engines.storage import any_store
 from strandline.errors import TooLarge
 
@@ -126,18 +126,7 @@ def interruptible() -> Iterator[None]:
 
 def memory_bytes(limits: QueryConfig) -> int:
     """What a query may take: as it was set, and never more than a quarter of what the process may have."""
-    return min(limits.memory_bytes, _process_memory_bytes() // 4)
-
-
-def _process_memory_bytes() -> int:
-    """The memory of the machine, or of the process's group where that has less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            return min(machine, int(Path(file).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # there is none, or it is "max"
-            continue
-    return machine
+    return min(limits.memory_bytes, process_memory_bytes() // 4)
 
 
 PULSE_S = 0.05
