@@ -189,6 +189,8 @@ def out_of_memory(limits: QueryConfig) -> TooLarge:
 
 def is_missing_file(error: Exception) -> bool:
     """Whether a file could not be read; of one in a store, DuckDB tells what Python said about it."""
+    if isinstance(error, duckdb.PermissionException):  # shut, DuckDB takes a path that is not there for a folder's
+        return "/**/*.parquet" in str(error)
     return isinstance(error, duckdb.IOException | FileNotFoundError) or "FileNotFoundError" in str(error)
 
 
