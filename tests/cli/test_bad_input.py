@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import zstandard
 
+from strandline.cli.inputs import _with_head
 from strandline.ledger.schema import FORMAT
 from tests.cli.conftest import Strand, call, command, content, environment, lines
 from tests.kit import in_ledger
@@ -336,3 +339,22 @@ def test_an_unexpected_error_is_a_bug_and_says_so(strand: Strand, monkeypatch: p
 def test_nothing_changed_is_what_these_tests_check(root: Path, strand: Strand) -> None:
     """The check itself sees a row that was added and taken away again by nobody."""
     assert content(root)[-1] == (4,)
+
+
+@pytest.mark.parametrize("typed", [b"", b"{}", b'{"part_id": "a"}\n' * 3])
+def test_one_ctrl_d_ends_what_is_typed(typed: bytes) -> None:
+    """A terminal says that it is over once, and would wait for the next one to be typed."""
+
+    class Terminal(io.RawIOBase):
+        pieces: ClassVar[list[bytes]] = [typed, b""] if typed else [b""]
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            piece = self.pieces.pop(0)
+            buffer[: len(piece)] = piece
+            return len(piece)
+
+    _, stream = _with_head(io.BufferedReader(Terminal()))
+    assert b"".join(iter(stream.readline, b"")) == typed

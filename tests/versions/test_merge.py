@@ -175,13 +175,19 @@ def test_a_file_decides_each_row_or_says_what_it_is(lake: Lake, tmp_path: Path) 
     told = strand(lake, "merge", "x", "--dry-run", "--write", str(file))
     assert told.code == 0 and "4 in person" in told.out, told.err
     document = json.loads(file.read_text())
-    decisions = {"a": "ours", "b": "theirs", "c": {"row": {"age": 9, "name": "both"}}, "d": {"row": None}}
+    rows = {conflict["key"]["id"]: conflict["ours"] for conflict in document["conflicts"]}
+    decisions = {
+        "a": {**rows["a"], "age": 8},
+        "b": "theirs",
+        "c": {"row": {"age": 9, "name": "both"}},
+        "d": {"row": None},
+    }
     for conflict in document["conflicts"]:
         conflict["take"] = decisions[conflict["key"]["id"]]
     file.write_text(json.dumps(document))
     answer = strand_json(lake, "merge", "x", "--resolve", str(file))
-    assert answer["outcome"] == "merged" and answer["tables"] == {"person": 3}
-    assert on(lake, columns="id, age, name") == [("a", 2, None), ("b", 3, None), ("c", 9, "both")]
+    assert answer["outcome"] == "merged" and answer["tables"] == {"person": 4}
+    assert on(lake, columns="id, age, name") == [("a", 8, None), ("b", 3, None), ("c", 9, "both")]
 
 
 def test_a_file_that_is_stale_or_decides_on_something_else_is_refused(lake: Lake) -> None:
@@ -198,7 +204,7 @@ def test_a_file_that_is_stale_or_decides_on_something_else_is_refused(lake: Lake
         lake.merge("x", resolve={"conflicts": []})
     nobody = json.loads(json.dumps(document))
     nobody["conflicts"][0]["take"] = "their"
-    with pytest.raises(BadRequest, match="nobody is called"):
+    with pytest.raises(BadRequest, match="a decision is `ours`, `theirs` or a row, and not 'their'"):
         lake.merge("x", resolve=nobody)
     bad = json.loads(json.dumps(document))
     bad["conflicts"][0]["take"] = {"row": {"age": "old"}}

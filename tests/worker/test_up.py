@@ -19,10 +19,12 @@ import httpx
 import psutil
 import pytest
 
+from strandline.cli.main import run
 from strandline.cli.up import Child, supervise
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
 from strandline.worker.presence import living
+from tests.cli.terminal import on_terminal
 from tests.kit import call, environment, make_table, message, messages, part_ids, strand_json, wait_until
 
 
@@ -142,6 +144,8 @@ def test_a_unit_for_systemd_is_one(lake: Lake, tmp_path: Path) -> None:
     """It names this lake and this strand, and systemd's own check finds nothing wrong with it."""
     answer = call("--lake", lake.root, "--json", "service", "print", "--systemd").json
     assert "Type=notify" in answer["text"] and f"--lake {tmp_path / 'lake'}" in answer["text"]
+    shown = on_terminal(80, lambda: run(["--lake", str(lake.root), "service", "print", "--systemd"]))
+    assert shown == answer["text"], "a terminal must not break its lines: they are copied from there"
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("there is no systemd-analyze here")

@@ -102,18 +102,25 @@ def _readable(name: str) -> Iterator[None]:
 
 
 class _Joined(io.RawIOBase):
-    """The first bytes of a stream, put back in front of the rest; a pipe can't be wound back."""
+    """The first bytes of a stream, put back in front of the rest; a pipe can't be wound back.
 
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+    Behind its end it is not read again: a terminal would wait there for a second Ctrl-D.
+    """
+
+    def __init__(self, head: bytes, rest: IO[bytes], *, is_all: bool) -> None:
         self._head = head
         self._rest = rest
+        self._has_ended = is_all
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        taken = self._head[: len(buffer)] or self._rest.read(len(buffer))
+        taken = self._head[: len(buffer)]
         self._head = self._head[len(taken) :]
+        if not taken and not self._has_ended:
+            taken = self._rest.read(len(buffer))
+            self._has_ended = len(taken) < len(buffer)
         buffer[: len(taken)] = taken
         return len(taken)
 
@@ -166,7 +173,7 @@ def _with_head(stream: IO[bytes]) -> tuple[bytes, IO[bytes]]:
         stream.seek(-len(head), io.SEEK_CUR)
         return head, stream
     head = stream.read(_LONGEST_MAGIC)
-    return head, io.BufferedReader(_Joined(head, stream), 1 << 16)
+    return head, io.BufferedReader(_Joined(head, stream, is_all=len(head) < _LONGEST_MAGIC), 1 << 16)
 
 
 def _recognised(name: str, opened: tuple[bytes, IO[bytes]], suffix: str = "") -> Source:

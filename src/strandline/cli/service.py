@@ -78,7 +78,7 @@ def print_(
     name = f"strandline-{root.name}"
     command = [*_strand(), "--lake", str(root), "--log-format", "json", what]
     text = _unit(name, command, root, what) if systemd else _plist(name, command, root)
-    session.emit({"name": name, "text": text}, lambda: output.say(text.rstrip("\n")))
+    session.emit({"name": name, "text": text}, lambda: output.write(text.encode()))
 
 
 def _strand() -> list[str]:

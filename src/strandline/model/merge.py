@@ -114,18 +114,19 @@ def key_text(key: Mapping[str, Any]) -> str:
     return orjson.dumps(dict(key), option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _side(text: Any) -> Side:
+def _side(text: Any, what: str = "`ours` or `theirs`") -> Side:
     for side in SIDES:
         if text == side:
             return side
-    raise BadRequest(f"nobody is called {text!r}", hint=nearest(str(text), SIDES))
+    raise BadRequest(f"a decision is {what}, and not {text!r}", hint=nearest(str(text), SIDES))
 
 
 def _decision(take: Any) -> Side | Mapping[str, Any]:
-    """A side, or `{"row": …}` with the row as it is to be; null there: the row goes."""
-    if isinstance(take, Mapping) and set(take) == {"row"} and isinstance(take["row"], Mapping | None):
-        return take
-    return _side(take)
+    """A side, a row as it is to be, or `{"row": …}` with that row or null: then the row goes."""
+    if isinstance(take, Mapping):
+        is_wrapped = set(take) == {"row"} and isinstance(take["row"], Mapping | None)
+        return take if is_wrapped else {"row": take}
+    return _side(take, "`ours`, `theirs` or a row")
 
 
 def conflict_entry(conflict: RowConflict) -> dict[str, Any]:
