@@ -11,6 +11,7 @@ is that lake's own.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from strandline.errors import BadRequest, Damaged, NotFound, StrandError
 from strandline.ledger.catalog import metadata_locations
 from strandline.ledger.dialect import Database
 from strandline.ledger.moving import named_files
-from strandline.model.backups import CATALOG, LEDGER, MANIFEST, Manifest
+from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest
 from strandline.operations.context import Report, silent
 
 OTHER_HAND = "Use another backup. If this one came from somebody else, it may be meant to do harm."
@@ -38,6 +39,7 @@ SQLITE = "sqlite:///"
 def read_manifest(folder: Path) -> Manifest:
     """What a backup says of itself."""
     path = folder / MANIFEST
+    _refuse_odd_files(folder)
     try:
         manifest = Manifest.parse(orjson.loads(path.read_bytes()), str(path))
     except FileNotFoundError as error:
@@ -51,6 +53,17 @@ def read_manifest(folder: Path) -> Manifest:
                 hint=OTHER_HAND,
             )
     return manifest
+
+
+def _refuse_odd_files(folder: Path) -> None:
+    """Damaged when something else than a file has the name of one that is opened here: a link, a pipe, a folder.
+
+    The manifest does not list all of them: what restores write beside it came later.
+    """
+    for name in (MANIFEST, LEDGER, CATALOG, CONFIG, RESTORES):
+        path = folder / name
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            raise Damaged(f"{path} is no file of its own", hint=OTHER_HAND)
 
 
 def verify(folder: Path, manifest: Manifest, report: Report = silent) -> None:

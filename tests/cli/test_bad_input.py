@@ -358,3 +358,20 @@ def test_one_ctrl_d_ends_what_is_typed(typed: bytes) -> None:
 
     _, stream = _with_head(io.BufferedReader(Terminal()))
     assert b"".join(iter(stream.readline, b"")) == typed
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://key:hush-hush@bucket/x.parquet", "https://user:hush-hush@127.0.0.1:9/x.parquet"]
+)
+def test_f90_an_address_of_files_has_no_password_in_it(strand: Strand, address: str) -> None:
+    """It would be in the error of the store, in logs, and in what is remembered of the load."""
+    for verb in ("load", "adopt"):
+        ran = strand(verb, "messages", address)
+        assert ran.code in (2, 3), ran.err
+        assert "hush-hush" not in ran.out + ran.err
+
+
+def test_files_are_read_from_places_that_there_are(strand: Strand) -> None:
+    """A scheme that nothing reads is the caller's mistake, and no bug."""
+    ran = strand("load", "messages", "https://127.0.0.1:9/x.parquet")
+    assert ran.code == 3 and "no files are read from https://" in ran.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -122,8 +123,27 @@ NAMES = [
     "files/x/.",
     "",
     "files\\x",
+    "files/\0x",
     "x",
 ]
+
+
+@pytest.mark.parametrize("name", ["ledger.db", "catalog.db", "strand.toml", "restores.jsonl"])
+@pytest.mark.parametrize("instead", ["link", "pipe", "folder"])
+def test_f89_what_is_opened_in_a_backup_is_a_file_of_its_own(
+    kept: Path, tmp_path: Path, name: str, instead: str
+) -> None:
+    """Restores write beside the manifest: through a link to anywhere. A pipe was waited for."""
+    (kept / name).unlink(missing_ok=True)
+    match instead:
+        case "link":
+            (kept / name).symlink_to(tmp_path / "elsewhere")
+        case "pipe":
+            os.mkfifo(kept / name)
+        case _:
+            (kept / name).mkdir()
+    assert refused(tmp_path, kept) == "damaged"
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,6 +21,7 @@ from tests.unit.row_strategies import AGES, MOMENT, TIMESTAMP_TEXTS, refused, va
 from strandline.errors import InvalidRows
 from strandline.model import rows as rw
 from strandline.model import types as ty
+from strandline.model import values
 from strandline.model.arrow import stored_schema
 from strandline.model.columns import SHORT
 from strandline.model.schema import Schema, parse_columns
@@ -381,3 +382,12 @@ def test_timestamp_texts_mean_the_same_alone_and_among_many(texts: list[str]) ->
 def test_decimals_in_every_notation_mean_the_same_to_arrow_and_the_rule(type_: str, value: D) -> None:
     """Exponents are where two implementations differ."""
     agrees_with_the_rule(parse_type(type_), True, [value])
+
+
+@pytest.mark.parametrize("depth", range(900, 1024, 12))
+def test_a_value_that_is_nested_deeper_than_python_prints_is_refused_as_any_other(depth: int) -> None:
+    """A parser reads a thousand levels; the error about such a value was a bug."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    assert len(values.shown(value)) <= 80

@@ -104,6 +104,17 @@ def test_f84_a_decimal_with_an_absurd_scale_is_refused() -> None:
     assert batch.column(0).to_pylist() == [decimal.Decimal("1000.00")]
 
 
+@pytest.mark.parametrize("zone", ["No/Where", "../../etc/passwd", "+99:99", "\0"])
+def test_f84_a_time_zone_that_there_is_not_is_refused(zone: str) -> None:
+    """It was looked up when a value was shown or taken as text, and failed there as a bug."""
+    times = pa.array([0], pa.timestamp("us", zone))
+    for column in (times, pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), times)):
+        with pytest.raises(BadRequest, match="there is no time zone"):
+            sound(pa.record_batch({"body": column}))
+    for known in ("UTC", "+02:00", "Asia/Tokyo", "Etc/UTC"):
+        sound(pa.record_batch({"at": pa.array([0], pa.timestamp("us", known))}))
+
+
 EMPTY = pa.array([{}] * 100, pa.struct([]))
 
 

@@ -112,7 +112,16 @@ def _open_source(source: str) -> tuple[FileSystem, str]:
     from pathlib import Path
 
     if "://" in source or source.startswith("file:"):
-        return open_uri(source)
+        scheme, _, rest = source.partition("://")
+        if "@" in rest.partition("/")[0]:
+            raise BadRequest(
+                "the address of the files has a user or a password before an @",
+                hint="Leave it out: addresses are shown and logged. Credentials come from the environment or ~/.aws.",
+            )
+        try:
+            return open_uri(source)
+        except pa.ArrowInvalid as error:
+            raise Unsupported(f"no files are read from {scheme}://", hint="Use a path, or s3://BUCKET/….") from error
     return open_uri(f"file://{Path(source).expanduser().absolute()}")
 
 

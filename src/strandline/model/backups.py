@@ -25,7 +25,7 @@ RESTORES = "restores.jsonl"
 
 def is_plain(name: str) -> bool:
     """Whether a name is a path inside a folder: relative, without a way up, and written in the one way there is."""
-    return bool(name) and "\\" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
+    return bool(name) and not set(name) & {"\\", "\0"} and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Manifest:
             if file.location is not None:
                 if not file.name.startswith(f"{FILES}/"):
                     raise ValueError(f"{file.name!r} is not in {FILES}/")
-                if file.location in locations or ".." in file.location.split("/"):
+                if file.location in locations or ".." in file.location.split("/") or "\0" in file.location:
                     raise ValueError(f"{file.location!r} has a way up, or is there twice")
                 locations.add(file.location)
         if LEDGER not in names or CONFIG not in names:

@@ -96,18 +96,32 @@ def check_schema(schema: pa.Schema) -> None:
     """Look at what a schema says besides its buffers, which nothing else checks.
 
     Every name is read: one that is not UTF-8 is no column's, and could not be told in an error. A decimal's scale is
-    what PyArrow looks up powers of ten by, wherever it points.
+    what PyArrow looks up powers of ten by, wherever it points; a time zone is looked up when a value is made of a time.
     """
     for field in schema:
         _names_of(field)
-        _check_decimals(field.type, field.name)
+        _check_type(field.type, field.name)
 
 
-def _check_decimals(type_: pa.DataType, column: str) -> None:
+def _check_type(type_: pa.DataType, column: str) -> None:
+    where = f"column {column[:MAX_NAME_SHOWN]!r}"
     if pat.is_decimal(type_) and abs(type_.scale) > type_.precision:
-        raise BadRequest(f"column {column[:MAX_NAME_SHOWN]!r}: {type_} has more digits behind its point than digits")
+        raise BadRequest(f"{where}: {type_} has more digits behind its point than digits")
+    if pat.is_timestamp(type_) and type_.tz is not None and not _is_zone(type_.tz):
+        zone = type_.tz[:MAX_NAME_SHOWN]
+        raise BadRequest(
+            f"{where}: there is no time zone {zone!r}", hint="Use UTC, an offset, or a name such as Asia/Tokyo."
+        )
     for inside in _inside(type_):
-        _check_decimals(inside.type, column)
+        _check_type(inside.type, column)
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        pa.lib.string_to_tzinfo(name)
+    except (ValueError, KeyError, OSError):  # what the libraries that know zones raise
+        return False
+    return True
 
 
 def _inside(type_: pa.DataType) -> list[pa.Field]:

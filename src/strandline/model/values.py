@@ -342,7 +342,10 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, (str, bytes)):
         value = value[:100]
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # deeper than Python prints, and not than a parser reads
+        return f"a {type(value).__name__} with lists or objects inside each other, hundreds of times"
     return text if len(text) <= 80 else text[:79] + "…"
 
 
