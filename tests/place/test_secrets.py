@@ -46,7 +46,7 @@ def test_f69_a_section_that_has_not_become_a_sink_does_not_send_from_a_clone(tmp
     write(root, (root / "strand.toml").read_text().replace("[worker]\n", "") + later)
     assert call("--json", "clone", root, clone).code == 0
     text = (clone / "strand.toml").read_text()
-    assert "\n[sinks.other]" in text and '\n# [ sinks."later" ] # soon' in text and "\n#   'messages',\n" in text
+    assert "\n[sinks.other]" in text and "\n# [sinks.later]\n" in text and '\n# tables = ["messages"]\n' in text
     assert {ticked["sink"]: ticked["outcome"] for ticked in call("--lake", clone, "--json", "sink", "tick").json} == {
         "other": "paused"
     }
