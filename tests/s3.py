@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
+import http.client
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -81,17 +85,20 @@ def _build(program: Path) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """A server that keeps its buckets in this folder; its address. Its keys are those of the environment."""
+def serving(
+    folder: Path, *, port: int | None = None, keys: tuple[str, str] | None = None, versions: Path | None = None
+) -> Iterator[str]:
+    """A server that keeps its buckets in this folder; its address. Its keys are those of the environment.
+
+    With a folder for `versions`, buckets can keep what is overwritten and deleted.
+    """
     program = _server_program()
-    port = free_port()
-    env = {
-        **os.environ,
-        "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
-        "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
-    }
+    port = port or free_port()
+    access_key, secret_key = keys or (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+    env = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
+    versioning = [] if versions is None else ["--versioning-dir", str(versions)]
     server = subprocess.Popen(
-        [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder)],
+        [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", *versioning, str(folder)],
         env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -134,3 +141,46 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 def s3(s3_endpoint: str) -> S3:
     """The server with an empty bucket."""
     return new_bucket(s3_endpoint)
+
+
+# -- what PyArrow has no words for -------------------------------------------------------------------------------------
+
+
+def ask(bucket: S3, method: str, query: str, body: bytes = b"") -> str:
+    """Send a signed question about a bucket, and return the answer."""
+    host, moment = bucket.endpoint.removeprefix("http://"), time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    digest, scope = hashlib.sha256(body).hexdigest(), f"{moment[:8]}/us-east-1/s3/aws4_request"
+    signed = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": moment}
+    lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
+    names = ";".join(signed)
+    request = f"{method}\n/{bucket.bucket}\n{query}=\n{lines}\n{names}\n{digest}"
+    text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+    key = f"AWS4{os.environ['AWS_SECRET_ACCESS_KEY']}".encode()
+    for part in [*scope.split("/"), text]:
+        key = hmac.digest(key, part.encode(), "sha256")
+    credential = f"AWS4-HMAC-SHA256 Credential={os.environ['AWS_ACCESS_KEY_ID']}/{scope}"
+    headers = {**signed, "Authorization": f"{credential}, SignedHeaders={names}, Signature={key.hex()}"}
+    connection = http.client.HTTPConnection(host, timeout=30)
+    try:
+        connection.request(method, f"/{bucket.bucket}?{query}", body, headers)
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        assert answer.status == 200, content
+        return content
+    finally:
+        connection.close()
+
+
+def keep_versions(bucket: S3) -> None:
+    """Let a bucket keep what is overwritten and deleted; its server must have a folder for it."""
+    ask(bucket, "PUT", "versioning", b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>")
+
+
+def kept_versions(bucket: S3) -> list[str]:
+    """The names of all versions and delete markers that a bucket holds."""
+    return re.findall(r"<Key>([^<]+)</Key>", ask(bucket, "GET", "versions"))
+
+
+def open_uploads(bucket: S3) -> list[str]:
+    """The names of objects whose uploads were begun and neither completed nor aborted."""
+    return re.findall(r"<Key>([^<]+)</Key>", ask(bucket, "GET", "uploads"))

@@ -18,16 +18,19 @@ from tests.kit import sweeps_all
 WITH_SPARK = 2
 FOLDERS_WITHOUT_SPARK = ("unit", "structure")
 FILES_WITHOUT_SPARK = {
-    "acceptance": "test_clock test_group_commit test_idempotency test_memory test_owners",
+    "acceptance": "test_clock test_group_commit test_idempotency test_memory test_outages test_owners",
     "backup": "test_partial",
     "bench": "test_bench_smoke",
-    "cli": "test_adopt test_maintenance test_messages test_sql_safety",
+    "cli": "test_adopt test_decisions test_maintenance test_messages test_places test_sql_safety",
     "docs": "test_protocol",
+    "fuzz": "test_parquet",
     "kept": "test_migration",
     "place": "test_home test_secrets",
     "server": "test_admission test_bad_requests test_inbound test_lacking test_looking test_poison_rows test_processes "
-    "test_receiving test_rows test_schema_moved",
+    "test_receiving test_rows test_schema_moved test_starving",
     "sinks": "test_blob_marks test_blob_s3 test_conditional test_copy_marks test_forward test_marks test_ranges",
+    "soak": "test_outages",
+    "stores": "test_outages",
     "substrate": "test_duckdb test_interrupts test_sqlite",
     "versions": "test_guards test_histories test_interleavings test_judged test_model test_mutate_groups test_schema "
     "test_schema_merge",

@@ -28,15 +28,16 @@ class Place:
 
 
 class Wire:
-    """The proxy. It runs in the test's own process, on loopback."""
+    """The proxy. It runs in the test's own process, on loopback; `server_port` may become another server's."""
 
     def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
+        self.server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.hurt = threading.Event()
         self.may_arrive = threading.Event()
         self.refuses = False
+        self.accepted = 0
         self._place: Place | None = None
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -62,14 +63,16 @@ class Wire:
 
     def _accept(self) -> None:
         while True:
+            client = None
             try:
                 client, _ = self._listener.accept()
+                self.accepted += 1
                 if self.refuses:
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self._server_port))
+                server = socket.create_connection(("127.0.0.1", self.server_port))
             except OSError:
-                if self._listener.fileno() == -1:
+                if client is None or self._listener.fileno() == -1:
                     return
                 client.close()
                 continue

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from strandline.config import FILE_NAME
 from strandline.config_keys import SECTIONS
-from strandline.redaction import is_public_spark, redacted, secret_of
+from strandline.redaction import has_secret, is_public_spark, secret_of
 from strandline.sinks.settings import is_secret
 
 PASSWORD_OF_LEDGER = "the password of the ledger"
@@ -68,7 +68,7 @@ def _kept(
     values: Mapping[str, Any], is_hidden: Any, left_out: list[str], apart: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if is_hidden(key, value) or (key not in apart and redacted(str(value)) != str(value)):
+        if is_hidden(key, value) or (key not in apart and has_secret(str(value))):
             left_out.append(f"{key} in {FILE_NAME}")
         else:
             yield key, value

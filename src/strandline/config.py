@@ -89,6 +89,7 @@ class ServerConfig:
     metrics: str
     max_body: int
     read_timeout_s: float
+    max_connections: int
     max_requests: int
     max_bytes: int
     queue: int
@@ -192,8 +193,9 @@ class LakeConfig:
         parts = urlsplit(self.ledger)
         address = f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         # The two drivers share only some names of settings, and the Java one takes an unknown one without a word.
-        shared = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key in _JDBC_SETTINGS])
-        return f"{address}?{shared}&tcpKeepAlive=true" if shared else f"{address}?tcpKeepAlive=true"
+        shared = [(key, value) for key, value in parse_qsl(parts.query) if key in _JDBC_SETTINGS]
+        shared += [("targetServerType", "primary")] if "," in parts.netloc else []  # of several hosts
+        return f"{address}?{urlencode([*shared, ('tcpKeepAlive', 'true')])}"
 
 
 def read_listen(text: str) -> str:
@@ -207,10 +209,10 @@ def read_listen(text: str) -> str:
 def find_root(start: Path | None = None) -> Path:
     """The lake's folder: the one given, else $STRAND_LAKE, else the nearest one upwards, as git finds a repository."""
     if start is not None:
-        return _given(start, "")
+        return _lake_in(start, "")
     named = os.environ.get("STRAND_LAKE")
     if named:
-        return _given(Path(named), "$STRAND_LAKE names ")
+        return _lake_in(Path(named), "$STRAND_LAKE names ")
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / FILE_NAME).is_file():
@@ -218,7 +220,7 @@ def find_root(start: Path | None = None) -> Path:
     raise NotFound(f"no lake here: neither {here} nor a folder above it holds a {FILE_NAME}", hint=INIT_HINT)
 
 
-def _given(folder: Path, prefix: str) -> Path:
+def _lake_in(folder: Path, prefix: str) -> Path:
     root = folder.expanduser().resolve()
     if (root / FILE_NAME).is_file():
         return root
@@ -322,18 +324,18 @@ def refuse_secret_places(ledger: str | None, warehouse: str | None, store: Store
     """
     parts = urlsplit(ledger or "")
     host = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-    if parts.scheme in _POSTGRES_SCHEMES and (found := secret_of(urlunsplit(host))) is not None:
+    if parts.scheme in _POSTGRES_SCHEMES and (secret := secret_of(urlunsplit(host))) is not None:
         raise BadRequest(
-            f"the ledger's URL has {found} in it, which may be secret",
+            f"the ledger's URL has {secret} in it, which may be secret",
             hint="URLs are shown and logged. Write it before the @ (postgresql://USER:PASSWORD@HOST/DATABASE): it "
             "is put into a file that only its owner can read. PGPASSWORD, PGPASSFILE and PGSERVICEFILE work too.",
         )
     endpoint = store.endpoint if store is not None else None
     is_bucket = warehouse is not None and not warehouse.startswith("file:") and "://" in warehouse
     for name, address in (("warehouse", warehouse if is_bucket else None), ("endpoint", endpoint)):
-        if address is not None and (found := secret_of(address)) is not None:
+        if address is not None and (secret := secret_of(address)) is not None:
             raise BadRequest(
-                f"the {name}'s address has {found} in it, which may be secret",
+                f"the {name}'s address has {secret} in it, which may be secret",
                 hint="Addresses are shown and logged. Credentials of a store are found as the AWS tools find them: "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials.",
             )

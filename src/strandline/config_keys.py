@@ -116,10 +116,10 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _true_false_auto(value: object) -> bool | None:
-    known: dict[object, bool | None] = {"auto": None, "true": True, "false": False, True: True, False: False}
-    if not isinstance(value, str | bool) or value not in known:
+    choices: dict[object, bool | None] = {"auto": None, "true": True, "false": False, True: True, False: False}
+    if not isinstance(value, str | bool) or value not in choices:
         raise ValueError('true, false or "auto"')
-    return known[value]
+    return choices[value]
 
 
 def _token_or_open(value: object) -> str:
@@ -266,7 +266,14 @@ SECTIONS: dict[str, Section] = {
                 "who may read /metrics, the worker's too: a token and this machine itself, or with open everybody",
             ),
             "max_body": Key("64MiB", _some_bytes, "the largest body of a request, before and after it is decompressed"),
-            "read_timeout": Key("30s", _positive_duration, "a body that arrives more slowly is given up"),
+            "read_timeout": Key(
+                "30s",
+                _positive_duration,
+                "a body that stops arriving for so long is given up, and so is one that is slower than 64 KiB a second",
+            ),
+            "max_connections": Key(
+                512, _count, "connections at the same time; past it the one that waited longest for a request is closed"
+            ),
             "max_requests": Key(16, _count, "requests of one actor at the same time"),
             "max_bytes": Key("4GiB", _some_bytes, "bytes of one actor's requests at the same time"),
             "queue": Key(256, _count, "requests that wait for the ledger, before others are told to come back later"),
@@ -292,7 +299,8 @@ SECTIONS: dict[str, Section] = {
                 "512MiB",
                 read_memory,
                 "memory for the bodies of all requests of a process, in which a decoded byte counts five times; "
-                'a part of what the process may have is written "50%", and more than that half is never taken',
+                'a part of what the process may have is written "50%", and more than that half is never taken. A third '
+                "is shared: an actor holds no more of it than it leaves free. The rest is for one large body at a time",
             ),
         }
     ),

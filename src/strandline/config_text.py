@@ -13,14 +13,14 @@ _HEAD = """\
 """
 
 
-def default_file(given: Mapping[tuple[str, str], object]) -> str:
+def default_file(values: Mapping[tuple[str, str], object]) -> str:
     """The file; what is given by (section, key) is set in it, and the other keys are comments with their defaults."""
     lines = [_HEAD]
     for name, section in SECTIONS.items():
         lines.append(f"[{name}]  # {section.about}" if section.about else f"[{name}]")
         for key_name, key in section.keys.items():
-            is_given = (name, key_name) in given
-            value = toml_value(given[name, key_name] if is_given else key.default)
+            is_given = (name, key_name) in values
+            value = toml_value(values[name, key_name] if is_given else key.default)
             lines.append(f"{'' if is_given else '# '}{key_name} = {value}  # {key.meaning}")
         lines.append("")
     return "\n".join(lines)

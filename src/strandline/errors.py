@@ -39,6 +39,7 @@ import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from strandline.outages import Kind, Outage, judge
 from strandline.redaction import redacted, redacted_fields
 
 
@@ -189,7 +190,7 @@ class NoSpace(TransientError):
 class ClockBehind(TransientError):
     """The clock lies before the ledger's time: nothing is deleted by it. It passes, or a person says that it is right.
 
-    `detail["behind_s"]` says by how much.
+    A time of day of that span can't be looked back at either. `detail["behind_s"]` says by how much it is behind.
     """
 
     code, http_status, exit_code = "clock_behind", 503, 5
@@ -263,11 +264,65 @@ def known(error: Exception) -> StrandError:
             return read_only_mount(str(error.filename))
         case OSError(errno=errno.EACCES | errno.EPERM):
             return Environment(f"{error.strerror}: {error.filename}", hint="Check the owner and mode of what it names.")
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return NoSpace(f"no room on the disk: {error.filename or error}")
+    if (outage := judge(error)) is not None:
+        return of_outage(outage)
     first, second = [*str(error).splitlines(), "", ""][:2]
     said = second.removeprefix(": ") if second.startswith(": ") else first  # Java's own words stand behind Py4J's
     return Internal(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any) -> StrandError:
+    """The error of something that is full, away or refuses; `where` names it better than the outage does itself.
+
+    `note` says what has become of what was under way.
+    """
+    where = where or outage.where
+    prefix, after = f"{where}: " if where else "", f"; {note}" if note else ""
+    match outage.kind:
+        case Kind.FULL:
+            return NoSpace(f"{prefix}no room: {outage.words}{after}", **detail)
+        case Kind.REFUSED:
+            return Environment(
+                f"{prefix}the store does not let us in: {outage.words}{after}",
+                hint="Check the keys of the process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a "
+                "role), and what they may do: list, read, write and delete. Keys that come later are taken at once.",
+                **{"reason": REFUSED, **detail},
+            )
+        case Kind.EXPIRED:
+            return Busy(
+                f"{prefix}the keys for the store have expired: {outage.words}{after}",
+                hint="Work goes on when there are newer ones; whoever renews them may be late.",
+                **{"reason": "expired", **detail},
+            )
+        case Kind.CATALOG:
+            return Busy(
+                f"the database of the Iceberg catalog can't be reached: {outage.words}{after}",
+                hint="A lake's own catalog is on its ledger's server, or in catalog.db beside a SQLite ledger. Work "
+                "goes on when it answers again.",
+                **{"reason": "unreachable", **detail},
+            )
+        case Kind.AWAY:
+            return Busy(
+                f"{prefix}the store can't be reached: {outage.words}{after}",
+                hint="Check the `endpoint`, the `region` and the network; work goes on when it answers again.",
+                **{"reason": "unreachable", **detail},
+            )
+
+
+REFUSED = "refused"
+"""The reason of an error of a store that let nobody in."""
+
+WAREHOUSE = "warehouse"
+"""The reason of an error of who reads a lake's own files: no destination is to blame for it."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may work later without a person: what is tried again and not given up.
+
+    A store's refusal is among it: it can't say of every question whether keys have expired or are wrong.
+    """
+    refused = isinstance(error, Environment) and error.detail.get("reason") in (REFUSED, WAREHOUSE)
+    return isinstance(error, TransientError) or refused
 
 
 def read_only_mount(path: str) -> Environment:

@@ -384,13 +384,13 @@ class Lake(Versioned):
         start: int | Literal["now"] = 0,
         check: bool = True,
         take_over: bool = False,
+        actor: str = "",
     ) -> Sink:
         """Let a destination follow this lake's tables; `check` asks it first whether it can be reached."""
         from strandline.sinks import instances
 
         asked = instances.wanted(name, type, settings, where=f"sink {name!r}")
-        begins = None if start == "now" else start
-        return instances.add(self.surroundings, asked, start=begins, check=check, take_over=take_over)
+        return instances.add(self.surroundings, asked, start=start, check=check, take_over=take_over, actor=actor)
 
     def sinks(self) -> list[Sink]:
         """Every sink: those that were added, and those of `strand.toml` as it is now."""
@@ -507,15 +507,9 @@ class Lake(Versioned):
 
     def recover(self, *, dry_run: bool = False) -> list[Recovered]:
         """The same, with the Iceberg half; Spark is started only if there is something to settle."""
-        from strandline.operations.recovery import pending_settles, recover
+        from strandline.operations.recovery import preview, recover_both_halves
 
-        if dry_run:
-            return recover(self.context, with_iceberg=False, dry_run=True)
-        found = recover(self.context, with_iceberg=False)
-        if pending_settles(self.context) == 0:
-            return found
-        settled = {result.op_id: result for result in recover(self.context, with_iceberg=True)}
-        return [settled.pop(result.op_id, result) for result in found] + list(settled.values())
+        return preview(self.context) if dry_run else recover_both_halves(self.context)
 
     # -- the engines -------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from strandline.redaction import redacted_fields
 Format = Literal["text", "json"]
 
 _format: Format = "text"
+_is_answering = False
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,19 @@ class Logger:
         """What a person may want to look at."""
         _write("warning", self.name, event, fields)
 
+    def outcome(self, event: str, **fields: Any) -> None:
+        """The same, of what the answer of a command says too: a person at a terminal is not told twice."""
+        if not _is_answering or _format == "json" or _is_configured():
+            self.warning(event, **fields)
 
-def set_format(log_format: Format) -> None:
-    """How lines look on stderr from now on: warnings as text, or everything as JSON."""
-    global _format
-    _format = log_format
+
+def set_format(log_format: Format, *, is_answering: bool = False) -> None:
+    """How lines look on stderr from now on: warnings as text, or everything as JSON.
+
+    A process that `is_answering` ends with an answer for a person, who reads there what became of each thing.
+    """
+    global _format, _is_answering
+    _format, _is_answering = log_format, is_answering
 
 
 def _is_configured() -> bool:

@@ -21,6 +21,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from strandline.errors import known
+
 FOLDER = 0o700
 FILE = 0o600
 OTHERS = 0o007
@@ -90,11 +92,21 @@ def _new_folder() -> Path:
     place = Path(tempfile.gettempdir())
     for left in place.glob(f"{PREFIX}*"):
         _remove_if_left(left)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE)  # open until the process ends
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE)  # open until the process ends
+    except OSError as error:
+        raise known(error) from error
     fcntl.flock(handle, fcntl.LOCK_EX)
     atexit.register(_remove_own, folder, os.getpid())
     return folder
+
+
+def remove_working_folder() -> None:
+    """Remove it now, for a process that ends without its last words."""
+    folder = _folders.get(os.getpid())
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_own(folder: Path, pid: int) -> None:

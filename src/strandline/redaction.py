@@ -7,12 +7,15 @@ way round: a short list says what is known to be harmless, and everything else i
 Three things hold it. An address shows its user (of a database alone), its host and path, and those of its options that
 are on the list. A setting is stored and shown if it is on the list, and else put away. And the values of secrets that
 this process has read are remembered, so that an error in which a destination repeats one does not show it either.
+
+The path of a web address is shown, but for a part of it that looks like a token, as webhooks have them: it may as well
+be the id of an account, so such an address is taken and stored, and that part alone is not shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -53,13 +56,13 @@ _PUBLIC_SPARK = re.compile(
     r"hadoop\.fs\.(permissions\.umask-mode|file\.impl|s3\.impl|s3a\.(endpoint|endpoint\.region|path\.style\.access)))"
 )
 
-_known: set[str] = set()
+_secrets: set[str] = set()
 
 
 def remember(value: str | None) -> str | None:
     """Keep a secret's value from being shown by this process, in whatever form it turns up; gives it back."""
     if value is not None and len(value) >= SHORTEST:
-        _known.update({value, quote(value, safe=""), quote(value)})
+        _secrets.update({value, quote(value, safe=""), quote(value)})
     return value
 
 
@@ -81,34 +84,60 @@ _FRAGMENT = re.compile(r"#[^\s\"'<>]+")
 _ADDRESS = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]*:/{1,4}[^\s\"'<>`]*|jdbc:[^\s\"'<>`]+")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
 _DATABASES = ("postgres", "jdbc:", "mysql")
+_WEB = ("http", "https")
+_PATH = re.compile(r"(?<=[^/:])/[^?#]*")
+_WORD = re.compile(r"[A-Za-z0-9_%~+=:-]{24,}")
+_ID = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9a-f]{24}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?![0-9A-Za-z])"
+)
+"""What looks like a token and is none: our own ids, and UUIDs."""
+_BETWEEN = re.compile(r"(?<=[0-9])(?=[A-Za-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[a-z])")
 
 
 def shown_address(address: str) -> str:
     """An address without what may be secret in it."""
     scheme = address.partition("://")[0].lower()
+    shown = _without_secrets(address)
+    if scheme not in _WEB:
+        return shown
+    return _PATH.sub(lambda path: "/".join(map(_shown_part, path[0].split("/"))), shown, count=1)
+
+
+def _without_secrets(address: str) -> str:
+    """An address without the user, options and fragment that may be secret."""
+    scheme = address.partition("://")[0].lower()
     is_database = scheme.startswith(_DATABASES)
 
-    def user(found: re.Match[str]) -> str:
-        name, colon, _ = found[0].removesuffix("@").partition(":")
-        return f"{name}:{MASK}@" if is_database and colon else found[0] if is_database else f"{MASK}@"
+    def user(match: re.Match[str]) -> str:
+        name, colon, _ = match[0].removesuffix("@").partition(":")
+        return f"{name}:{MASK}@" if is_database and colon else match[0] if is_database else f"{MASK}@"
 
-    def option(found: re.Match[str]) -> str:
-        return found[0] if unquote(found[1]).lower() in PUBLIC_OPTIONS else f"{found[1]}={MASK}"
+    def option(match: re.Match[str]) -> str:
+        return match[0] if unquote(match[1]).lower() in PUBLIC_OPTIONS else f"{match[1]}={MASK}"
 
     shown = _OPTION.sub(option, _USER.sub(user, address))
     return shown if is_database or scheme == "file" else _FRAGMENT.sub(f"#{MASK}", shown)
 
 
+def _shown_part(part: str) -> str:
+    """A part of a path, or a mask where it looks like a token: long, and its kinds of letters change all the time."""
+    for word in _WORD.findall(unquote(part)):
+        rest = _ID.sub("", word)
+        if len(rest) >= 20 and len(_BETWEEN.findall(rest)) >= len(rest) / 4:
+            return MASK
+    return part
+
+
 def secret_of(address: str) -> str | None:
-    """What of an address may be secret, in words; None when all of it may be shown."""
+    """What of an address may be secret and has a better place, in words; None when there is nothing."""
     scheme = address.partition("://")[0].lower()
-    found = _USER.search(address)
-    if found is not None and (not scheme.startswith(_DATABASES) or ":" in found[0]):
+    user = _USER.search(address)
+    if user is not None and (not scheme.startswith(_DATABASES) or ":" in user[0]):
         return "a password or token before the @"
     options = [unquote(name) for name, _ in _OPTION.findall(address) if unquote(name).lower() not in PUBLIC_OPTIONS]
     if options:
         return f"the option {options[0]!r}"
-    return "what follows the #" if shown_address(address) != address else None
+    return "what follows the #" if _without_secrets(address) != address else None
 
 
 def secret_values(address: str) -> list[str]:
@@ -119,15 +148,20 @@ def secret_values(address: str) -> list[str]:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def redacted(text: str) -> str:
+def redacted(text: str, shown: Callable[[str], str] = shown_address) -> str:
     """A text with every address in it as it may be shown, and without the secrets that this process has read."""
     if ":/" in text or "jdbc:" in text:
-        text = _ADDRESS.sub(lambda found: shown_address(found[0]), text)
+        text = _ADDRESS.sub(lambda match: shown(match[0]), text)
     if "earer" in text or "asic" in text or "EARER" in text:
         text = _BEARER.sub(rf"\1 {MASK}", text)
-    for value in sorted(_known, key=len, reverse=True):
+    for value in sorted(_secrets, key=len, reverse=True):
         text = text.replace(value, MASK) if value in text else text
     return text
+
+
+def has_secret(text: str) -> bool:
+    """Whether a text has something in it that is stored nowhere in clear."""
+    return redacted(text, _without_secrets) != text
 
 
 def redacted_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -289,8 +289,8 @@ def _config_text(folder: Path, root: Path) -> tuple[str, bool]:
 def _named(own: str, ledger: str | None, warehouse: str | None) -> set[str]:
     """Which of the lake's two places a person named: by an option, a variable, or the config that is there."""
     section = tomllib.loads(own).get("lake", {})
-    said = {"ledger": ledger, "warehouse": warehouse}
-    return {key for key in said if said[key] or os.environ.get(f"STRAND_LAKE_{key.upper()}") or key in section}
+    options = {"ledger": ledger, "warehouse": warehouse}
+    return {key for key in options if options[key] or os.environ.get(f"STRAND_LAKE_{key.upper()}") or key in section}
 
 
 def _stage(

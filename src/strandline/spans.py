@@ -66,8 +66,8 @@ def _traced(name: str, about: Mapping[str, Value]) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            told = {"exception.type": type(error).__name__, "exception.message": redacted(str(error))}
-            span.add_event("exception", told)
+            attributes = {"exception.type": type(error).__name__, "exception.message": redacted(str(error))}
+            span.add_event("exception", attributes)
             raise
 
 

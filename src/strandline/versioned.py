@@ -218,11 +218,11 @@ class Versioned:
         with self.ledger.read() as conn:
             return list_branches(conn)
 
-    def delete_branch(self, name: str, *, force: bool = False) -> None:
-        """Remove a branch; with `force` also one whose commits are on no other."""
+    def delete_branch(self, name: str, *, force: bool = False, actor: str = "") -> None:
+        """Remove a branch; with `force` also one whose commits are on no other, which is audited."""
         from strandline.ledger.branches import delete_branch
 
-        delete_branch(self.ledger, name, force=force)
+        delete_branch(self.ledger, name, force=force, actor=checked_actor(actor, None))
 
     def protect_branch(self, name: str, *, protected: bool = True) -> None:
         """Let a branch change by merges alone, and be neither deleted nor renamed; or lift that."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import strandline as sl
 from strandline import create
 from strandline.errors import ClockBehind, HistoryGone
 from strandline.lake import Lake
@@ -136,8 +137,8 @@ def test_f79_doctor_says_by_how_much_and_a_person_decides(lake: Lake, clock: Set
     written_ahead(lake, clock)
     (found,) = machine_checks.clock(Look.at(lake, deep=False))
     assert found.severity == "error" and "30.0 days" in found.what and "doctor --fix" in found.fix
-    (said,) = repairs._clock(Look.at(lake, deep=False))
-    assert "30.0 days" in said and list(repairs._clock(Look.at(lake, deep=False))) == []
+    (said,) = repairs._clock(Look.at(lake, deep=False), "ann")
+    assert "30.0 days" in said and list(repairs._clock(Look.at(lake, deep=False), "ann")) == []
     assert not behind(lake) and lake.expire() is not None
     (left,) = machine_checks.clock(Look.at(lake, deep=False))
     assert left.severity == "warning", "that _at runs ahead is still told"
@@ -282,3 +283,35 @@ def test_f79_a_store_that_does_not_answer_leaves_no_row_out(lake: Lake) -> None:
     lake.ledger.elsewhere_us = silent
     ack = lake.append("messages", [{"part_id": "p2", "ts": old}])
     assert (ack.rows, ack.too_old) == (1, 0)
+
+
+def test_now_is_the_newest_whatever_a_writers_clock_said(lake: Lake, clock: Set) -> None:
+    """One host's clock was ahead. A reader whose clock is right asks for now, and gets what there is.
+
+    Of a time since then nobody can tell, and the reader says so; of one from before it shows what there was.
+    """
+    make_table(lake)
+    lake.create_table("person", {"id": "string", "age": "long"}, key=["id"])
+    lake.mutate([sl.put("person", {"id": "a", "age": 1})])
+    lake.append("messages", [message(1)])
+    before = dt.datetime.now(dt.UTC).isoformat()
+    lake.mutate([sl.put("person", {"id": "a", "age": 2})])
+    clock(600)
+    lake.mutate([sl.put("person", {"id": "a", "age": 3})])
+    lake.append("messages", [message(2)])
+    clock(0)
+
+    def ages(at: str) -> list[Any]:
+        view = lake.view(at=at)
+        return [view.sql("select age from person").rows(), view.sql("select count(*) as n from messages").rows()]
+
+    newest = [[(3,)], [(2,)]]
+    assert ages("now") == newest
+    assert ages((dt.datetime.now(dt.UTC) + dt.timedelta(seconds=60)).isoformat()) == newest
+    assert ages(before) == [[(1,)], [(1,)]]
+    with pytest.raises(ClockBehind, match="a writer's clock was") as refused:
+        ages(dt.datetime.now(dt.UTC).isoformat())
+    assert refused.value.detail["behind_s"] > 500 and "--at now" in refused.value.hint
+    clock(1200)
+    if lake.ledger.has_one_host:  # Postgres has a clock of its own
+        assert ages((dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1200)).isoformat()) == newest

@@ -35,8 +35,8 @@ RATE = {"type": "long?", "default": 7}
 
 def apply(lake: Lake, columns: dict[str, Any], branch: str = "main", table: str = "t", **more: Any) -> list[str]:
     """Add or change columns, and return the steps that were made."""
-    known = lake.schema(branch)["tables"][table]["columns"]
-    document = {"tables": {table: {"columns": {**known, **columns}, **more}}}
+    columns_before = lake.schema(branch)["tables"][table]["columns"]
+    document = {"tables": {table: {"columns": {**columns_before, **columns}, **more}}}
     done = lake.schema_apply(document, branch=branch)
     assert not lake.schema_plan(document, branch=branch).steps, "the same file applied again does nothing"
     assert not lake.schema_plan(lake.schema(branch), branch=branch).steps, "what is shown says what there is"
@@ -94,9 +94,9 @@ WAYS: dict[str, Callable[[Lake, Path], Any]] = {
 def test_rows_of_a_log_table_that_lack_a_column_get_its_default(log: Lake, tmp_path: Path, way: str) -> None:
     """Those that were there, and those that come, in whatever form; also where the column is required."""
     WAYS[way](log, tmp_path)
-    found = values(log, "lang", "rate")
-    assert (found["old"], found["new"]) == (("en", 7), ("en", 7))
-    assert found.get("whole", ("de", None)) == ("de", None)
+    stored = values(log, "lang", "rate")
+    assert (stored["old"], stored["new"]) == (("en", 7), ("en", 7))
+    assert stored.get("whole", ("de", None)) == ("de", None)
 
 
 NULLS: dict[str, Callable[[Lake, Path, str], Any]] = {
@@ -145,14 +145,14 @@ def test_a_default_is_stored_once_and_a_later_one_does_not_change_it(keyed: Lake
 
 def test_the_plan_says_whom_a_default_is_for(keyed: Lake, lake: Lake, tmp_path: Path) -> None:
     """Old rows and new ones; and `schema show` tells it, also to people."""
-    wanted = {**keyed.schema()["tables"]["t"]["columns"], "city": {"type": "string", "default": "Rome"}}
-    (step,) = keyed.schema_plan({"tables": {"t": {"columns": wanted}}}).steps
+    target = {**keyed.schema()["tables"]["t"]["columns"], "city": {"type": "string", "default": "Rome"}}
+    (step,) = keyed.schema_plan({"tables": {"t": {"columns": target}}}).steps
     assert (step.verdict, step.why) == (
         "safe",
         "rows without it get Rome: those that are there, and those that come and lack it",
     )
-    wanted = {**keyed.schema()["tables"]["t"]["columns"], "rate": {"type": "long", "default": 0}}
-    (step,) = keyed.schema_plan({"tables": {"t": {"columns": wanted}}}).steps
+    target = {**keyed.schema()["tables"]["t"]["columns"], "rate": {"type": "long", "default": 0}}
+    (step,) = keyed.schema_plan({"tables": {"t": {"columns": target}}}).steps
     assert step.why == "rows without one get 0: those that are there, and those that come and lack it"
     shown = strand(keyed.root, "schema", "show").out
     assert "default" in shown and "en" in shown
@@ -225,14 +225,16 @@ OF_EVERY_TYPE: dict[str, tuple[str, Any, Any]] = {
 
 def test_every_type_that_can_have_a_default(log: Lake) -> None:
     """Dicts and Arrow get the same value as the rows that were there, and a document that is shown means the same."""
-    apply(log, {f"c_{name}": {"type": type_, "default": said} for name, (type_, said, _) in OF_EVERY_TYPE.items()})
+    apply(
+        log, {f"c_{name}": {"type": type_, "default": default} for name, (type_, default, _) in OF_EVERY_TYPE.items()}
+    )
     log.append("t", [{"id": "dict"}])
     log.append("t", pa.table({"id": ["arrow"]}))
-    found = values(log, *(f"c_{name}" for name in OF_EVERY_TYPE))
-    assert found["dict"] == found["arrow"] == found["old"]
+    stored = values(log, *(f"c_{name}" for name in OF_EVERY_TYPE))
+    assert stored["dict"] == stored["arrow"] == stored["old"]
     expected = tuple(value for _, _, value in OF_EVERY_TYPE.values())
-    assert found["old"][:-1] == expected[:-1]
-    assert json.loads(found["old"][-1]) == json.loads(expected[-1])
+    assert stored["old"][:-1] == expected[:-1]
+    assert json.loads(stored["old"][-1]) == json.loads(expected[-1])
 
 
 def test_f76_a_default_that_came_or_changed_since_makes_no_other_call(lake: Lake) -> None:
@@ -275,7 +277,7 @@ def test_a_default_goes_with_its_branch(keyed: Lake) -> None:
     apply(keyed, {"rate": {"type": "long?", "default": 2}})
     with pytest.raises(MergeConflict) as raised:
         keyed.merge("x")
-    assert [one.kind for one in raised.value.conflicts] == ["divergent_schema"]
+    assert [conflict.kind for conflict in raised.value.conflicts] == ["divergent_schema"]
     keyed.merge("x", resolve="theirs")
     keyed.mutate([sl.put("t", {"id": "theirs"})])
     assert values(keyed, "rate")["theirs"] == (1,)

@@ -15,8 +15,8 @@ import pytest
 from strandline import create
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger import dialect
 from strandline.ledger import postgres as postgres_ledger
+from strandline.ledger import sessions
 from tests.delivery import Receiver, assert_once, forward, watermark
 from tests.kit import assert_recovered, audits, log_part_ids, make_table, message, messages, part_ids
 from tests.postgres import Server
@@ -195,7 +195,7 @@ def test_f39_a_commit_that_nobody_can_ask_about_is_not_called_a_failure(
     distant: Lake, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is gone for good: the caller learns that it may be stored, and a second call under its key tells."""
-    monkeypatch.setattr(dialect, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(sessions, "PATIENCE_S", 0.5)
     wire.hurt_at(b"INSERT INTO batches", "after")
     wire.refuses = True
     with pytest.raises(Busy, match="may be there or not") as caught:

@@ -155,3 +155,26 @@ def test_f80_taking_over_is_for_places_with_a_marker(source: Lake, receiver: Any
     forward(source, receiver)
     done = call("--lake", source.root, "--json", "sink", "retry", "central", "--take-over")
     assert done.code == 3 and "forward" in done.error["message"]
+
+
+def test_a_delivery_waits_for_a_warehouse_that_is_not_mounted(
+    source: Lake, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lake's own disk is away: nothing is parked, however often it is tried; a file that is really gone is."""
+    monkeypatch.setattr("strandline.sinks.tick.WAREHOUSE_WAIT_S", 0.01)
+    blobs.add(source)
+    warehouse = source.root / "warehouse"
+    warehouse.rename(source.root / "shelf")
+    for _ in range(3):
+        (done,) = source.tick("archive")
+        assert (done.outcome, done.rows) == ("failed", 0), done.error
+        assert "warehouse" in (done.error or "")
+    (source.root / "shelf").rename(warehouse)
+    (done,) = source.tick("archive")
+    assert (done.outcome, done.rows) == ("delivered", 10)
+    source.append("messages", messages(10, 14))
+    source.flush("messages")
+    for path in (warehouse / "lake").rglob("*.parquet"):
+        path.unlink()
+    (done,) = source.tick("archive")
+    assert done.outcome == "parked"

@@ -385,7 +385,8 @@ def test_a_batch_can_be_given_up(root: Path, strand: Strand) -> None:
     strand("doctor", "--fix")
     assert strand("quarantine", "discard", "nothing").code == 3
     assert strand("quarantine", "discard", batch, "--actor", "ann", "--json").json == {"batch": batch, "rows": 3}
-    (entry,) = strand("audit", "--json").json
+    entry, set_aside = strand("audit", "--json").json
+    assert set_aside["kind"] == "doctor"
     assert (entry["op"], entry["outcome"], entry["actor"]) == (batch, "discarded", "ann")
     assert strand("doctor").code == 0
 

@@ -77,13 +77,13 @@ def classes(kind: type[StrandError] = StrandError) -> Iterator[type[StrandError]
 
 def details() -> set[str]:
     """The name of every detail that the source gives to an error, wherever it makes one."""
-    names = {kind.__name__ for kind in classes()}
-    found: set[str] = set()
+    errors = {kind.__name__ for kind in classes()}
+    names: set[str] = set()
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names:
-                found |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
-    return found - {"hint", "message", "conflicts"}
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in errors:
+                names |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+    return names - {"hint", "message", "conflicts"}
 
 
 def test_every_error_has_a_text_whatever_its_detail() -> None:

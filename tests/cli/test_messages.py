@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import time
@@ -99,8 +100,8 @@ def test_a_merge_lists_its_conflicts_and_what_is_left_undecided(
     conflict = "agent a: divergent insert in budget (ours 1, theirs 2)"
     assert f"  {conflict}" in refused.err.splitlines()
     monkeypatch.chdir(tmp_path)
-    listed = strand(*_commands(refused.err)[0])
-    assert (listed.code, conflict in listed.out, (tmp_path / "conflicts.json").exists()) == (0, True, True)
+    listed = strand(*commands_of(refused.err)[0])
+    assert (listed.code, conflict in listed.out, (tmp_path / "conflicts.json").exists()) == (4, True, True)
     undecided = strand("merge", "try-out", "--resolve", "conflicts.json")
     assert undecided.code == 3
     assert "the resolution file leaves 1 conflict undecided: 1 in agent" in undecided.err
@@ -108,10 +109,10 @@ def test_a_merge_lists_its_conflicts_and_what_is_left_undecided(
     strand("branch", "protect", "main")
     refused = strand("load", "agent", file, "--mode", "merge")
     assert refused.code == 4
-    assert strand(*_commands(refused.err)[0]).out == "Branch main is not protected any more.\n"
+    assert strand(*commands_of(refused.err)[0]).out == "Branch main is not protected any more.\n"
 
 
-def _commands(text: str) -> list[list[str]]:
+def commands_of(text: str) -> list[list[str]]:
     """The commands that a message names, between backticks."""
     return [shlex.split(part)[1:] for part in text.split("`") if part.startswith("strand ")]
 
@@ -121,7 +122,7 @@ def test_a_clone_says_what_it_is_made_of(root: Path, strand: Strand, tmp_path: P
     made = call("clone", root, tmp_path / "copy")
     assert (made.code, made.out.splitlines()[0]) == (0, f"Cloned to {tmp_path}/copy: 1 table, 3 rows.")
     assert made.out.splitlines()[1].startswith("  sink archive is paused")
-    resumed = call(*shlex.split(made.out.splitlines()[1].partition(": strand ")[2]))
+    resumed = call(*shlex.split(made.out.splitlines()[1].partition(": `strand ")[2].rstrip("`")))
     assert resumed.code == 0, resumed.err
     again = call("clone", root, tmp_path / "copy")
     assert (again.code, "--replace" in again.err) == (4, False)
@@ -192,3 +193,55 @@ def test_help_fits_80_columns(strand: Strand, monkeypatch: pytest.MonkeyPatch) -
     for group in ([], ["sink"], ["table"], ["branch"], ["schema"], ["quarantine"], ["token"], ["worker"], ["service"]):
         listed = strand(*group, "--help").out.partition("Commands:")[2]
         assert [line for line in listed.splitlines() if line.endswith("...")] == [], "a command's text is cut off"
+
+
+def test_a_preview_with_conflicts_exits_as_the_merge_would(strand: Strand, tmp_path: Path) -> None:
+    """4, with its one document; and a file that a person has begun to decide in is not written over."""
+    strand(*KEYED)
+    strand("branch", "create", "try-out")
+    for branch, budget in (("main", 1), ("try-out", 2)):
+        (tmp_path / "agent.jsonl").write_bytes(lines({"id": "a", "budget": budget}))
+        strand("load", "agent", tmp_path / "agent.jsonl", "--branch", branch)
+    file = tmp_path / "conflicts.json"
+    preview = ["merge", "try-out", "--dry-run", "--write", file]
+    done = strand(*preview, "--json")
+    assert (done.code, done.json["outcome"]) == (4, "conflicts")
+    assert strand(*preview).code == 4, "nothing is decided in it yet"
+    file.write_text(file.read_text().replace('"take": null', '"take": "ours"'))
+    refused = strand(*preview)
+    assert (refused.code, "has 1 decision in it already" in refused.err, '"take": "ours"' in file.read_text()) == (
+        4, True, True,
+    )  # fmt: skip
+    assert strand(*preview, "--yes").code == 4
+    assert '"take": "ours"' not in file.read_text()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "no file of conflicts" in strand("merge", "try-out", "--dry-run", "--write", tmp_path / "notes.txt").err
+    assert strand("merge", "try-out", "--dry-run", "--ours").code == 0
+
+
+def test_a_plan_with_a_refused_step_exits_with_3(strand: Strand, tmp_path: Path) -> None:
+    """Its document is on stdout as ever: a script sees both."""
+    strand(*KEYED)
+    file = tmp_path / "wanted.json"
+    for type_, code in (("string", 3), ("long", 0)):
+        columns = {"id": "string", "budget": f"{type_}?"}
+        file.write_text(json.dumps({"tables": {"agent": {"key": ["id"], "columns": columns}}}))
+        done = strand("schema", "plan", file, "--json")
+        assert (done.code, any(step["verdict"] == "refused" for step in done.json["steps"])) == (code, code == 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b'{"id": "1"}\n{"id": bad}\n', "line 2: not JSON: unexpected character, expected a JSON value at column 8"),
+        (b'{"id": "1"}\n{"id": "2"\n', "line 2: not JSON: unexpected end of data at its end"),
+        (b'[{"id": "1"},\n{"id": "2"}]\n', "line 1: not JSON lines, which have one object on each line: an array"),
+        (b'{\n"id": "1"}\n', "line 1: not JSON lines, which have one object on each line: an array or an object"),
+    ],
+)
+def test_a_line_that_is_no_json_is_named_by_one_number(strand: Strand, text: bytes, reason: str) -> None:
+    """The file's line, and a column in it; the parser's own count of lines would contradict it."""
+    refused = strand("append", "messages", stdin=text)
+    assert refused.code == 3
+    first = refused.err.splitlines()[0]
+    assert reason in first and first.count("line ") == 1 + first.count("each line "), first

@@ -36,7 +36,7 @@ def test_show_takes_names_and_shows_the_change(people: Strand) -> None:
     """A branch, a tag, a time or an id: what it changed is shown; of a table it is said what shows that."""
     people("tag", "v1", "try-out")
     by_branch = people("show", "try-out", "--json").json
-    assert [(one["kind"], one["key"]) for one in by_branch["changes"]] == [
+    assert [(change["kind"], change["key"]) for change in by_branch["changes"]] == [
         ("update", {"id": "a"}),
         ("insert", {"id": "b"}),
     ]
@@ -74,10 +74,25 @@ def test_a_table_is_dropped(people: Strand) -> None:
     assert (refused.code, "shown no more: person" in refused.err, "--yes" in refused.err) == (4, True, True)
     done = people("table", "drop", "person", "--yes", "--json").json
     assert (done["dropped"], done["branch"]) == ("person", "main")
-    assert [one["table"] for one in people("table", "list", "--json").json] == ["messages"]
+    assert [table["table"] for table in people("table", "list", "--json").json] == ["messages"]
     assert people("show", "--json").json["commit"] == done["commit"]
-    assert "person" in [one["table"] for one in people("table", "list", "--branch", "try-out", "--json").json]
+    assert "person" in [table["table"] for table in people("table", "list", "--branch", "try-out", "--json").json]
     assert people("table", "drop", "nobody", "--yes").code == 3
+
+
+def test_the_name_of_a_dropped_log_table_stays_with_its_past(people: Strand, tmp_path: Path) -> None:
+    """It is said why, and what is told of a keyed one works: a document adds it again."""
+    people("table", "drop", "messages", "--yes")
+    again = people("table", "create", "messages", "--columns", "id:string")
+    assert (again.code, "the log table 'messages' was dropped, and its past keeps the name" in again.err) == (4, True)
+    assert "schema apply" not in again.err, "that is refused too"
+    people("table", "drop", "person", "--yes")
+    again = people(*KEYED)
+    assert (again.code, "`strand schema apply FILE`" in again.err) == (4, True)
+    file = tmp_path / "wanted.json"
+    file.write_text('{"tables": {"person": {"key": ["id"], "columns": {"id": "string", "age": "long?"}}}}')
+    assert people("schema", "apply", file, "--yes").code == 0
+    assert people("sql", "select count(*) as n from person", "--json").json["rows"] == [{"n": 0}]
 
 
 def test_references_are_listed_by_file_and_line(people: Strand, tmp_path: Path) -> None:
@@ -122,10 +137,10 @@ def test_a_read_only_mount_is_named_as_such() -> None:
         "/mnt/lake/strand.toml is on a file system that is mounted read-only",
     )
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    found = [mount[1] for mount in mounts if "ro" in mount[3].split(",") and os.access(mount[1], os.X_OK)]
-    assert not dialect._is_mounted_read_only("sqlite:////tmp/ledger.db")
-    for folder in [one for one in found if Path(one).is_dir()][:1]:
-        assert dialect._is_mounted_read_only(f"sqlite:///{folder}/ledger.db")
+    read_only = [mount[1] for mount in mounts if "ro" in mount[3].split(",") and os.access(mount[1], os.X_OK)]
+    assert not dialect._is_mounted_read_only(Path("/tmp/ledger.db"))
+    for folder in [mount for mount in read_only if Path(mount).is_dir()][:1]:
+        assert dialect._is_mounted_read_only(Path(folder) / "ledger.db")
 
 
 def test_a_place_that_is_no_lake_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,14 +153,14 @@ def test_a_place_that_is_no_lake_is_said_plainly(tmp_path: Path, monkeypatch: py
 def test_a_bare_statement_is_refused_clearly(root: Path) -> None:
     """A mutation is a list; what was given instead is named, and how to write it."""
     with Lake(root) as lake:
-        for given, text in (
+        for statement, text in (
             (sl.delete("person", "a"), "this is one delete"),
             (sl.insert("person", {"id": "a"}), "this is one insert"),
             ({"id": "a"}, "this is a dict"),
             (None, "this is a NoneType"),
         ):
             with pytest.raises(BadRequest, match=text) as refused:
-                lake.mutate(given)  # type: ignore[arg-type]
+                lake.mutate(statement)  # type: ignore[arg-type]
             assert "lake.mutate([sl." in refused.value.hint
 
 
@@ -185,3 +200,30 @@ def test_status_is_shown_again_and_again(root: Path) -> None:
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=60)
     assert (watching.returncode, pages, b"Traceback" in err) == (130, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (
+            ["table", "create", "t", "--columns", "名前:string"],
+            "'名前' can't be a column's name",
+            "a letter from a to z",
+        ),
+        (["table", "create", "t", "--columns", "📦:long"], "expected a column's name but found '📦'", "For example"),
+        (["table", "create", "naïve", "--columns", "a:long"], "'naïve' can't be a table's name", "from a to z"),
+        (["table", "create", "t", "--columns", "a:long,a:int"], "a table has 'a' twice", "Names are unique"),
+        (["sink", "add", "s", "--type", "blob", "--set", "uri=/tmp/x"], "uri is '/tmp/x'", "Write file:///tmp/x"),
+    ],
+)
+def test_a_name_or_address_that_can_not_be_says_what_can(
+    strand: Strand, arguments: list[str], message: str, hint: str
+) -> None:
+    refused = strand(*arguments)
+    assert (refused.code, message in refused.err, hint in refused.err) == (3, True, True), refused.err
+
+
+def test_no_command_is_one_short_document(strand: Strand) -> None:
+    for arguments in (["--json"], ["sink", "--json"]):
+        refused = strand(*arguments)
+        assert (refused.code, len(refused.error["message"]) < 60) == (2, True), refused.error

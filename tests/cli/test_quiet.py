@@ -76,13 +76,13 @@ def test_every_command_answers_quietly(root: Path, tmp_path: Path, monkeypatch: 
     """Each says its answer on stdout with -q, and nothing on stderr; above all the token, which is shown once."""
     (tmp_path / "m.jsonl").write_bytes(lines({"id": "new"}))
     monkeypatch.chdir(tmp_path)
-    told = story(tmp_path)
-    known = set(leaves(typer.main.get_command(app)))
-    assert {name for name, _ in told} | set(WITHOUT) == known
+    steps = story(tmp_path)
+    commands = set(leaves(typer.main.get_command(app)))
+    assert {name for name, _ in steps} | set(WITHOUT) == commands
     token = ""
-    for name, arguments in told:
-        given = [token if one == "ID" else root if one == "LAKE" else one for one in arguments]
-        ran = call(*name.split(), *given, "-q")
+    for name, arguments in steps:
+        words = [token if word == "ID" else root if word == "LAKE" else word for word in arguments]
+        ran = call(*name.split(), *words, "-q")
         assert (ran.code, ran.err) == (0, ""), (name, ran)
         assert ran.out.strip(), f"{name} -q says nothing"
         if name == "token create":

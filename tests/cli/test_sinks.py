@@ -25,7 +25,7 @@ def filled(lake: Lake) -> Lake:
         (["--type", "blob", "--set", "uri=file:///x", "--set", "formt=parquet"], 3, "'format'"),
         (["--type", "blob"], 3, "uri"),
         (["--type", "blob", "--set", "uri"], 3, "KEY=VALUE"),
-        (["--type", "blob", "--set", "uri=file:///proc/nope"], 5, "/proc/nope"),
+        (["--type", "blob", "--set", "uri=file:///proc/nope"], 6, "/proc/nope"),
         (["--type", "blob", "--set", "uri=FOLDER", "--set", "where=sorce = 'x'"], 3, "sorce"),
         (["--type", "blob", "--set", "uri=FOLDER", "--set", "where=source ="], 3, "parse"),
         (["--type", "blob", "--set", "uri=FOLDER", "--set", "where=n > random()"], 3, "random"),

@@ -150,7 +150,7 @@ def test_what_a_dead_flush_left_is_shown_and_recovered(
     assert (operation["phase"], operation["process"], operation["tables"]) == ("published", "gone", ["messages"])
     ran = strand("doctor", "--json")
     assert (ran.code, ran.json["ok"]) == (0, True), "nothing is lost, and nobody is needed"
-    assert any(finding["fix"].startswith("strand recover") for finding in ran.json["findings"])
+    assert any(finding["fix"].startswith("`strand recover`") for finding in ran.json["findings"])
     (would,) = strand("recover", "--dry-run", "--json").json
     assert (would["op"], would["outcome"], would["settled"]) == (operation["op"], "rolled_forward", False)
     (recovered,) = strand("recover", "--json").json

@@ -16,8 +16,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="a folder for the streams that found something")
-    asked = parser.parse_args()
-    verdict = fuzz(asked.seed, asked.streams, jobs=asked.jobs, keep=asked.keep)
+    options = parser.parse_args()
+    verdict = fuzz(options.seed, options.streams, jobs=options.jobs, keep=options.keep)
     print(f"{verdict.streams} streams: {dict(sorted(verdict.counts.items()))}")
     for (kind, base, way), count in Counter((f["kind"], f["seed"], f["way"]) for f in verdict.findings).most_common():
         first = next(f for f in verdict.findings if (f["kind"], f["seed"], f["way"]) == (kind, base, way))

@@ -236,7 +236,7 @@ def seeds() -> tuple[Seed, ...]:
 
 def mutants(seed: int, start: int, stop: int) -> Iterator[tuple[int, Seed, str, bytes]]:
     """The streams `start` to `stop - 1`, each with its number, what it was made of and its way in."""
-    faults = [one.single_faults(seed) for one in seeds()]
+    faults = [seed.single_faults(seed) for seed in seeds()]
     for number in range(stop):
         turn, base = number // len(faults), seeds()[number % len(faults)]
         way = base.ways[turn % len(base.ways)]

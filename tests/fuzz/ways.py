@@ -50,9 +50,9 @@ class Ways:
         """As a load of a file reads them."""
         self._file.write_bytes(body)
         chunk = Chunk(Input(str(self._file), "arrow", len(body), ""))
-        asked = Asked(self._state.schema, extra=True)
+        request = Asked(self._state.schema, extra=True)
         batches = []
-        for _size, batch in read_chunk(chunk, asked, table=TABLE, skipped=Skipped()):
+        for _size, batch in read_chunk(chunk, request, table=TABLE, skipped=Skipped()):
             if isinstance(batch, Exception):
                 raise batch
             batches.append(batch)

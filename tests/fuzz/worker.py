@@ -52,7 +52,7 @@ def judge(ways: Ways, arenas: list[Arena], way: str, body: bytes) -> tuple[str, 
 def main(seed: int, start: int, stop: int, folder: Path) -> None:
     ways, own_folder = opened()
     arenas = [Arena(canary) for canary in CANARIES]
-    with own_folder, (folder / "now").open("r+b", buffering=0) as now, (folder / "told").open("a") as told:
+    with own_folder, (folder / "now").open("r+b", buffering=0) as now, (folder / "told").open("a") as report:
         for number, base, way, body in mutants(seed, start, stop):
             if len(body) > ROOM_BYTES:
                 continue
@@ -60,7 +60,7 @@ def main(seed: int, start: int, stop: int, folder: Path) -> None:
             kind, what = judge(ways, arenas, way, body)
             finding = {"number": number, "seed": base.name, "way": way, "kind": kind, "what": what[:700]}
             # Told at once: the next stream may be the last one of this process.
-            print(json.dumps(finding if kind in FOUND else {"kind": kind}), file=told, flush=True)
+            print(json.dumps(finding if kind in FOUND else {"kind": kind}), file=report, flush=True)
             if kind in FOUND:
                 (folder / f"{kind}-{number}.arrow").write_bytes(body)
 

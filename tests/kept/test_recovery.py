@@ -40,7 +40,7 @@ def test_what_was_under_way_ends_as_with_the_old_code_and_the_lake_goes_on(unpac
         assert intents_of(lake) == []
         assert {row["op_id"]: row["outcome"] for row in audits(lake)} == kept.noted["outcomes"]
         assert shown(lake) == kept.noted["rows"]
-        assert {one.kind for one in examine(lake)} <= {*WAITING, "load_unfinished", "lease_left", *OPEN_TO_ALL}
+        assert {finding.kind for finding in examine(lake)} <= {*WAITING, "load_unfinished", "lease_left", *OPEN_TO_ALL}
         _tokens_moved_with_what_the_old_code_had_staged(lake, kept)
         if lake.ledger.database.is_sqlite:  # the other database is another by its migration, and this takes long
             _is_done_again(lake, kept)
@@ -97,7 +97,7 @@ def _is_maintained(lake: Lake) -> None:
     lake.expire("flush_staged", "expire_condemned", grace_s=0)
     assert shown(lake) == before
     # Keyed loads were large by their test's word. They are small now, and what was begun for a large one is left.
-    assert {one.kind for one in examine(lake)} <= {*WAITING, "load_unfinished", "lease_left", *OPEN_TO_ALL}
+    assert {finding.kind for finding in examine(lake)} <= {*WAITING, "load_unfinished", "lease_left", *OPEN_TO_ALL}
 
 
 def _is_written(lake: Lake) -> None:

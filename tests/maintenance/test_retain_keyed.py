@@ -118,10 +118,15 @@ def test_tags_and_other_branches_are_kept_points(lake: Lake) -> None:
     lake.tag("v1", commits[0])
     lake.branch("x", commits[1])
     put(lake, "x", a=70, x=7)
-    assert lake.retain("person")[0].detail["pruned"] == 0, "the tag is at the first commit"
+    done = lake.retain("person")[0]
+    assert done.detail["pruned"] == 0, "the tag is at the first commit"
+    assert done.detail["kept_for"] == {"kind": "tag", "name": "v1"}
+    assert "tag 'v1' is at" in done.warnings[0] and "strand tag delete v1" in done.warnings[0]
     lake.delete_tag("v1")
     done = lake.retain("person")[0]
     assert (done.detail["pruned"], done.detail["horizon"]) == (2, commits[1])
+    assert done.detail["kept_for"] == {"kind": "branch", "name": "x"}
+    assert f"at commit {commits[1]}" in done.warnings[0]
     assert rows(lake, at=commits[1]) == [("a", 2), ("b", 1)]
     answer = lake.merge("x", dry_run=True)
     assert [(one.kind, one.key["id"], one.base and one.base["age"]) for one in answer.conflicts] == [
@@ -131,6 +136,30 @@ def test_tags_and_other_branches_are_kept_points(lake: Lake) -> None:
     assert rows(lake) == [("a", 70), ("b", 4), ("c", 3), ("x", 7)]
     lake.delete_branch("x", force=True)
     check(lake)
+
+
+def test_a_merged_branch_that_keeps_old_versions_is_named(lake: Lake) -> None:
+    """Its points are kept with its name and without one; a retention that therefore prunes nothing says so."""
+    make_people(lake)
+    start = put(lake, a=1)
+    lake.branch("x")
+    put(lake, "x", x=1)
+    put(lake, a=2)
+    lake.merge("x")
+    put(lake, a=3)
+    lake.flush("person")
+    let_pass(lake)
+    lake.set_table("person", retention_s=30 * DAY_S)
+    for kind, name, word in (("branch", "x", "strand branch delete x"), ("merged", "", "strand sweep")):
+        done = lake.retain("person", dry_run=True)[0]
+        assert (done.detail["horizon"], done.detail["pruned"]) == (start, 0)
+        assert done.detail["kept_for"] == {"kind": kind, "name": name}
+        assert start in done.warnings[0] and word in done.warnings[0], done.warnings
+        if kind == "branch":
+            lake.delete_branch("x")
+    in_ledger(lake, "update branches set deleted_at_us = 1 where kind = 'tag'")
+    done = lake.retain("person", dry_run=True)[0]
+    assert (done.detail["pruned"], done.detail["kept_for"], done.warnings) == (2, None, ())
 
 
 def test_a_branch_that_still_has_it_answers(lake: Lake) -> None:

@@ -34,12 +34,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def open_to_others(folder: Path) -> dict[str, str]:
     """What of a folder somebody else than its owner may read or write, with its mode."""
-    found = {}
+    modes = {}
     for path in (folder, *folder.rglob("*")):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            found[str(path.relative_to(folder))] = oct(mode)
-    return found
+            modes[str(path.relative_to(folder))] = oct(mode)
+    return modes
 
 
 @UMASKS

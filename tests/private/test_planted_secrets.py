@@ -35,7 +35,7 @@ def secret(kind: str) -> str:
 
 def leaked(*ran: Ran) -> list[str]:
     """The lines of what commands printed that have a planted secret in them."""
-    return [line for one in ran for line in (one.out + "\n" + one.err).splitlines() if PLANTED in line]
+    return [line for answer in ran for line in (answer.out + "\n" + answer.err).splitlines() if PLANTED in line]
 
 
 REFUSED_AT_INIT = {
@@ -193,15 +193,15 @@ def repeating() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("given", ["token", "token_env", "token_file"])
+@pytest.mark.parametrize("setting", ["token", "token_env", "token_file"])
 def test_f90_a_destination_that_repeats_a_token_does_not_show_it(
-    place: Path, repeating: str, given: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    place: Path, repeating: str, setting: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither in the sink's last error, nor in a log, nor in the ledger."""
-    (place / "token").write_text(secret(given))
-    monkeypatch.setenv("RECEIVERS_TOKEN", secret(given))
-    value = {"token": secret(given), "token_env": "RECEIVERS_TOKEN", "token_file": "token"}[given]
-    pairs = ("--set", f"url={repeating}", "--set", f"{given}={value}", "--set", "max_attempts=1")
+    (place / "token").write_text(secret(setting))
+    monkeypatch.setenv("RECEIVERS_TOKEN", secret(setting))
+    value = {"token": secret(setting), "token_env": "RECEIVERS_TOKEN", "token_file": "token"}[setting]
+    pairs = ("--set", f"url={repeating}", "--set", f"{setting}={value}", "--set", "max_attempts=1")
     call("--lake", place, "sink", "add", "s", "--type", "forward", *pairs, "--no-check")
     logs.set_format("json")
     try:
@@ -213,7 +213,7 @@ def test_f90_a_destination_that_repeats_a_token_does_not_show_it(
         for how in ((), ("--json",))
         for words in (("status",), ("sink", "show", "s"))
     ]
-    assert any("500" in one.out or "who is" in one.out for one in (ticked, *shown))
+    assert any("500" in answer.out or "who is" in answer.out for answer in (ticked, *shown))
     assert leaked(ticked, *shown) == [] and PLANTED not in "".join(capfd.readouterr())
     (place / "token").unlink()
     assert kept_in_clear(place) == []
@@ -230,8 +230,8 @@ def test_f90_a_secret_that_an_older_version_stored_is_not_shown(place: Path, tmp
     in_ledger(place, "UPDATE sinks SET settings = :settings", settings=json.dumps(settings))
     assert leaked(*shown_everywhere(place, ("sink", "show", "old"))) == []
     findings = json.loads(call("--lake", place, "--json", "doctor").out)["findings"]
-    (found,) = [one for one in findings if one["kind"] == "secret_in_clear"]
-    assert "catalog.header.X-Api" in found["what"] and "uri" in found["what"]
+    (finding,) = [candidate for candidate in findings if candidate["kind"] == "secret_in_clear"]
+    assert "catalog.header.X-Api" in finding["what"] and "uri" in finding["what"]
     with Lake(place) as lake:
         (sink,) = lake.sinks()
         assert sink.settings["catalog.header.X-Api"] == secret("stored")
@@ -241,8 +241,8 @@ def test_f90_a_secret_that_an_older_version_stored_is_not_shown(place: Path, tmp
     changed = ("--set", "uri=http://127.0.0.1:9", "--set", f"catalog.header.X-Api={secret('new')}")
     assert call("--lake", place, "sink", "set", "old", *changed).code == 0
     assert not any(
-        one["kind"] == "secret_in_clear"
-        for one in json.loads(call("--lake", place, "--json", "doctor").out)["findings"]
+        finding["kind"] == "secret_in_clear"
+        for finding in json.loads(call("--lake", place, "--json", "doctor").out)["findings"]
     )
     assert secret("new") in "".join(path.read_text() for path in (place / "secrets").iterdir())
 
@@ -252,11 +252,11 @@ def test_what_everybody_can_read_of_an_older_lake_is_told(place: Path) -> None:
     for path in (place, place / "ledger.db", place / "strand.toml", place / "warehouse"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     findings = json.loads(call("--lake", place, "--json", "doctor").out)["findings"]
-    told = {Path(one["about"]).name for one in findings if one["kind"] == "readable_by_all"}
-    assert told == {"ledger.db", "strand.toml", "warehouse"}
+    names = {Path(finding["about"]).name for finding in findings if finding["kind"] == "readable_by_all"}
+    assert names == {"ledger.db", "strand.toml", "warehouse"}
     place.chmod(0o700)
     findings = json.loads(call("--lake", place, "--json", "doctor").out)["findings"]
-    assert not any(one["kind"] == "readable_by_all" for one in findings)
+    assert not any(finding["kind"] == "readable_by_all" for finding in findings)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +277,59 @@ def test_an_address_shows_what_is_known_to_be_harmless(address: str, shown: str)
     assert shown_address(address) == shown
     assert (secret_of(address) is None) == (shown == address)
     assert redacted(f"can't reach '{address}': refused") == f"can't reach '{shown}': refused"
+
+
+TOKENS = [
+    "XbT3kq9ZpLw2Vn7Rf4Yc8Hd1",  # a webhook's, of 24 letters
+    "9f86d081884c7d659a2feaa0c55ad015",
+    "bot123456:ABC-DEF1234ghIkl-zyx57W2v1u123ew11",
+    "kX2_vB8-qLw9ZpTn4Rf7Yc-1Hd3Jm_6SgQe5UaOiPz",
+    "XbT3kq9ZpLw2%56n7Rf4Yc8Hd1",
+]
+PLAIN = [
+    "v1/lake",
+    "api/2.1/unity-catalog/iceberg",
+    "catalog/3f2b8c1e-9d47-4a5b-8e6f-0a1b2c3d4e5f/v1",
+    "v1/inbound/019c5f2a5900a0b1c2d3e4f5/messages",
+    "ProductionLakehouseEurope2024/iceberg-rest-catalog-v2-staging",
+    "a/00000-0-3f2b8c1e-9d47-4a5b-8e6f-0a1b2c3d4e5f-00001.parquet",
+    "2024-01-31T12-00-00Z-run-000123",
+]
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_f90_a_token_in_a_path_is_not_shown(token: str) -> None:
+    address = f"https://hooks.example:8443/services/T0AB12/B0CD34/{token}/v1?sink=a"
+    shown = "https://hooks.example:8443/services/T0AB12/B0CD34/***/v1?sink=a"
+    assert shown_address(address) == shown
+    assert redacted(f"can't reach '{address}': refused") == f"can't reach '{shown}': refused"
+    assert secret_of(address) is None, "it may be the id of an account: it is taken"
+    assert shown_address(f"s3://bucket/{token}") == f"s3://bucket/{token}"
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_f90_a_path_of_words_and_ids_is_shown(path: str) -> None:
+    assert shown_address(f"https://host/{path}") == f"https://host/{path}"
+
+
+def test_f90_a_sink_does_not_show_a_token_in_its_path(place: Path, tmp_path: Path) -> None:
+    """Its commands, status, last error and metrics show the rest of the address; the sink works with all of it."""
+    token = f"{PLANTED}-{TOKENS[0]}"
+    added = {
+        "hook": ("forward", {"url": f"http://127.0.0.1:9/services/{token}", "max_attempts": "1"}),
+        "rest": ("iceberg", {"uri": f"http://127.0.0.1:9/{token}/v1", "catalog": "rest"}),
+        "login": (
+            "iceberg",
+            {"uri": "http://127.0.0.1:9", "catalog": "rest", "catalog.oauth2-server-uri": f"https://h/{token}"},
+        ),
+    }
+    printed = [add(place, name, type_, settings, "") for name, (type_, settings) in added.items()]
+    assert [ran.code for ran in printed] == [0, 0, 0]
+    printed += shown_everywhere(place, *(("sink", "show", name) for name in added), ("sink", "tick", "hook"))
+    assert leaked(*printed) == []
+    assert "http://127.0.0.1:9/services/***" in "".join(ran.out for ran in printed)
+    with Lake(place) as lake:
+        assert PLANTED.encode() not in generate_latest(WorkerMetrics(lake.ledger).registry)
 
 
 def test_f90_an_error_shows_no_secret_of_an_address() -> None:

@@ -66,7 +66,7 @@ def _named(headers: dict[str, str]) -> dict[str, str]:
 def running(lake: Lake, **options: Any) -> Iterator[Running]:
     """Serve a lake until the block ends."""
     app = create_app(lake, **options)
-    config = configured(app)
+    config = configured(app, lake.config.server.max_connections)
     config.port = 0
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -18,7 +18,7 @@ from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tokens import create_token
 from strandline.server import admission, service
-from strandline.server.admission import Gate, retry_after_s
+from strandline.server.admission import Charge, Gate, retry_after_s
 from strandline.server.bodies import Grow, decompressed
 from tests.kit import make_table, messages, part_ids, wait_until
 from tests.server.chunks import ndjson
@@ -57,26 +57,34 @@ def gate(clock: Clock, behind_s: Callable[[], float] = lambda: 0.0) -> Gate:
     return Gate(max_requests=2, max_bytes=100, process_bytes=10_000, queue=3, behind_s=behind_s, clock=clock)
 
 
+@contextmanager
+def charged(gate: Gate, actor: str, size_bytes: int) -> Iterator[Charge]:
+    """A request of which so much has arrived."""
+    with gate.admitted(actor) as charge:
+        charge.arrived(size_bytes)
+        yield charge
+
+
 def test_an_actor_has_so_many_requests_and_bytes_and_others_are_not_affected() -> None:
     """Both gates or neither; whatever ends, in whatever way, gives its place back."""
-    one = gate(Clock())
-    with one.admitted("a", 60):
-        with pytest.raises(TooManyRequests) as caught, one.admitted("a", 60):
+    small = gate(Clock())
+    with charged(small, "a", 60):
+        with pytest.raises(TooManyRequests) as caught, charged(small, "a", 60):
             pass
         assert caught.value.detail["reason"] == "bytes"
-        with one.admitted("a", 40):
-            with pytest.raises(TooManyRequests) as caught, one.admitted("a", 0):
+        with charged(small, "a", 40):
+            with pytest.raises(TooManyRequests) as caught, small.admitted("a"):
                 pass
             assert caught.value.detail["reason"] == "in_flight"
-            with one.admitted("b", 100):
-                assert one.in_flight == 3
-        with pytest.raises(RuntimeError), one.admitted("a", 1):
+            with charged(small, "b", 100):
+                assert small.in_flight == 3
+        with pytest.raises(RuntimeError), charged(small, "a", 1):
             raise RuntimeError
-        with one.admitted("a", 40):
+        with charged(small, "a", 40):
             pass
-    assert one.in_flight == 0
-    with one.admitted("a", 1000):
-        assert one.in_flight == 1, "one alone is always let in; a body has a limit of its own"
+    assert (small.in_flight, small.bytes_in_flight) == (0, 0)
+    with charged(small, "a", 1000):
+        assert small.in_flight == 1, "one alone is always let in; a body has a limit of its own"
 
 
 def test_who_comes_when_the_queue_is_full_or_the_ledger_stuck_is_sent_away() -> None:
@@ -85,17 +93,17 @@ def test_who_comes_when_the_queue_is_full_or_the_ledger_stuck_is_sent_away() -> 
     with ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(one.working())
-        with pytest.raises(Busy) as caught, one.admitted("a", 1):
+        with pytest.raises(Busy) as caught, one.admitted("a"):
             pass
         assert caught.value.detail["reason"] == "ledger_behind"
-    with one.admitted("a", 1):
+    with one.admitted("a"):
         pass
     with one.working():
         clock.now += admission.BEHIND_S + 1
-        with one.admitted("a", 1):
+        with one.admitted("a"):
             pass
         behind[0] = admission.BEHIND_S + 1
-        with pytest.raises(Busy), one.admitted("a", 1):
+        with pytest.raises(Busy), one.admitted("a"):
             pass
         assert one.retry_after_s() == 2, "three acks in six seconds, and one that waits"
         clock.now += admission.WINDOW_S
@@ -103,17 +111,18 @@ def test_who_comes_when_the_queue_is_full_or_the_ledger_stuck_is_sent_away() -> 
 
 
 @contextmanager
-def half_sent(server: Running, length: int = 1000) -> Iterator[None]:
-    """A request whose body never ends."""
+def half_sent(server: Running, length: int = 1000, token: str | None = None) -> Iterator[socket.socket]:
+    """A request whose body never ends: so much of it has arrived."""
     host, port = server.url.removeprefix("http://").split(":")
-    before = server.service.gate.in_flight
+    gate = server.service.gate
+    requests, size_bytes = gate.in_flight, gate.bytes_in_flight
     with socket.create_connection((host, int(port)), timeout=30) as line:
         line.sendall(
-            f"POST /v1/tables/messages/rows HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n"
-            f"Content-Type: {NDJSON}\r\nContent-Length: {length}\r\n\r\n{{".encode()
+            f"POST /v1/tables/messages/rows HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token or server.token}\r\n"
+            f"Content-Type: {NDJSON}\r\nContent-Length: {length + 1000}\r\n\r\n{' ' * length}".encode()
         )
-        wait_until(lambda: server.service.gate.in_flight > before, 30)
-        yield
+        wait_until(lambda: gate.in_flight > requests and gate.bytes_in_flight == size_bytes + length, 30)
+        yield line
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import zstandard
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token, list_tokens, revoke_token
 from strandline.server import protocol
-from tests.kit import make_table, messages
+from tests.kit import make_table, messages, part_ids
 from tests.server.chunks import Sender, arrow, ndjson, origin, rows
 from tests.server.conftest import NDJSON, Running, error
 
@@ -298,3 +298,46 @@ def test_what_is_no_http_is_refused_like_everything_else(server: Running, said: 
     head, _, body = heard.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ") and b"application/json" in head
     assert orjson.loads(body)["error"]["code"] == "bad_request"
+
+
+DOUBLED = ["Idempotency-Key", "Content-Encoding", "Content-Type", "Authorization", "Strand-Epoch"]
+
+
+@pytest.mark.parametrize("name", DOUBLED)
+def test_a_header_that_is_there_twice_is_refused(lake: Lake, server: Running, name: str) -> None:
+    """Which one counts is nobody's guess: not even where both say the same."""
+    body = ndjson(rows([1]))
+    own = {
+        **Sender().chunk(0, 1, body, 1, opens=True).headers(),
+        "Content-Type": NDJSON,
+        "Content-Encoding": "identity",
+        "Authorization": f"Bearer {server.token}",
+        "Idempotency-Key": "k",
+    }
+    for path in ("/v1/tables/messages/rows", "/v1/inbound/edge/messages"):
+        headers = [*own.items(), (name.lower(), own[name])]
+        error = refused(httpx.post(f"{server.url}{path}", content=body, headers=headers), 400, "bad_request")
+        assert repr(name.lower()) in error["message"]
+    assert part_ids(lake) == []
+
+
+def test_a_parameter_that_is_there_twice_is_refused(server: Running) -> None:
+    query = "lake=a&sink=b&stream=c&lake=d"
+    assert "'lake'" in refused(server.client.get(f"/v1/inbound/edge/messages?{query}"), 400, "bad_request")["message"]
+
+
+def test_a_key_that_is_there_twice_in_a_row_is_refused(lake: Lake, server: Running) -> None:
+    """By its index and its name, in lines and in arrays, short and long."""
+    good = [orjson.dumps(row) for row in messages(0, 2)]
+    bad = good[1][:-1] + b', "n": 7}'
+    filler = b" " * (300 << 10)
+    for body, media in (
+        (b"\n".join([good[0], bad]), NDJSON),
+        (b"[" + b",".join([good[0], bad]) + b"]", "application/json"),
+        (b"[" + good[0] + filler + b"," + bad + b"]", "application/json"),
+        (b"\n".join([good[0] + filler, bad]), NDJSON),
+    ):
+        error = refused(server.append(body, media), 422, "invalid_rows")
+        assert [(row["index"], row["field"]) for row in error["detail"]["rows"]] == [(1, "n")]
+        assert "more than once" in error["message"]
+    assert part_ids(lake) == []

@@ -29,7 +29,7 @@ from strandline.server.bodies import decompressed
 from tests.kit import make_table, messages, part_ids, wait_until
 from tests.server.chunks import ndjson, rows
 from tests.server.conftest import NDJSON, Running, error
-from tests.server.test_admission import half_sent
+from tests.server.test_admission import charged, half_sent
 
 MIB = 1 << 20
 JSON = "application/json"
@@ -42,22 +42,24 @@ def gate(process_bytes: int) -> Gate:
 
 def test_f86_all_requests_share_one_budget_and_one_of_them_may_be_large() -> None:
     """A third is shared; the rest is for one that does not fit there, so that large ones don't refuse each other."""
-    one = gate(300 * WEIGHT)
-    with ExitStack() as held:
-        small = [held.enter_context(one.admitted(f"actor{n}", 30)) for n in range(3)]
-        large = held.enter_context(one.admitted("large", 50))
-        with pytest.raises(Busy) as caught, one.admitted("late", 20):
+    budget = gate(300 * WEIGHT)
+    with ExitStack() as requests:
+        small = [requests.enter_context(charged(budget, f"actor{n}", 20)) for n in range(3)]
+        large = requests.enter_context(charged(budget, "large", 50))
+        with pytest.raises(Busy) as caught, charged(budget, "late", 30):
             pass
         assert caught.value.detail["reason"] == "bytes"
-        large.grow(150)
+        large.decoded(150)
         with pytest.raises(Busy):
-            small[0].grow(20)
+            small[0].decoded(20)
         with pytest.raises(TooLarge) as never:
-            large.grow(1)
+            large.decoded(1)
         assert never.value.detail["limit"] == 200
-        assert one.bytes_in_flight == 290
-    assert (one.bytes_in_flight, one.in_flight) == (0, 0)
-    with one.admitted("late", 200):
+        assert budget.bytes_in_flight == 260
+    assert (budget.bytes_in_flight, budget.in_flight) == (0, 0)
+    with charged(budget, "other", 200):
+        pass
+    with pytest.raises(TooLarge), budget.admitted("other", 201):
         pass
 
 
@@ -160,8 +162,8 @@ def little(lake: Lake, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Any
     make_table(lake, row_key=[])
     admission = replace(lake.config.admission, process_bytes=300_000 * WEIGHT)
     monkeypatch.setattr(lake, "config", replace(lake.config, admission=admission))
-    with serve(lake) as one:
-        yield one
+    with serve(lake) as server:
+        yield server
 
 
 def test_f86_what_was_taken_is_given_back_on_every_way_out(lake: Lake, little: Running) -> None:
@@ -178,7 +180,7 @@ def test_f86_what_was_taken_is_given_back_on_every_way_out(lake: Lake, little: R
         assert gate.bytes_in_flight == 90_000
     wait_until(lambda: gate.in_flight == 0, 30)
     assert gate.bytes_in_flight == 0
-    with gate.admitted("other", 90_000), gate.admitted("another", 150_000):
+    with charged(gate, "other", 50_000), charged(gate, "another", 150_000):
         answer = little.append(b" " * 50_000)
         assert (answer.status_code, error(answer)["code"]) == (503, "busy")
         assert error(answer)["detail"]["reason"] == "bytes"
@@ -200,7 +202,8 @@ def test_f86_a_real_server_stays_small_under_many_large_bodies() -> None:
     """12 bodies of 9 MB at once, of every kind; `python -m bench.bodies` sends 200 of 60 MB."""
     _before, *after = floods(12, 9_000_000)
     for flood in after:
-        assert set(flood.statuses) <= {201, 413, 422, 503}, flood
+        # 0: on a busy machine a refusal can be lost with a connection that the client still sends on.
+        assert set(flood.statuses) <= {0, 201, 413, 422, 503} and flood.statuses[0] <= 3, flood
         assert flood.peak_bytes < 700 * MIB, flood
     assert after[0].statuses[201] >= 1 and after[1].statuses[201] >= 1, "some are stored"
     assert after[2].statuses[201] == after[3].statuses[201] == 0

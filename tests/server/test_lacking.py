@@ -14,8 +14,8 @@ from tests.server.conftest import NDJSON, Running, counts, error
 
 
 def apply(lake: Lake, columns: dict[str, Any]) -> None:
-    known = lake.schema()["tables"]["messages"]["columns"]
-    lake.schema_apply({"tables": {"messages": {"columns": {**known, **columns}}}})
+    current = lake.schema()["tables"]["messages"]["columns"]
+    lake.schema_apply({"tables": {"messages": {"columns": {**current, **columns}}}})
 
 
 def langs(lake: Lake) -> dict[str, Any]:

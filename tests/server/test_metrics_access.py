@@ -39,7 +39,27 @@ def test_metrics_need_a_token_from_elsewhere(server: Running, headers: dict[str,
      ("::ffff:10.0.0.1", False), ("fe80::1%eth0", False), ("localhost.evil", False), (None, False)],
 )  # fmt: skip
 def test_a_machine_is_known_by_the_address_of_the_connection(host: str | None, local: bool) -> None:
-    assert is_local(host, ["Host", "Accept"]) is local
+    assert is_local(host, [("Host", "localhost:8400"), ("Accept", "*/*")]) is local
+
+
+LOOPBACK = ["localhost", "LOCALHOST:8400", "127.0.0.1", "127.8.4.0:8400", "[::1]", "[::1]:8400", "[::ffff:127.0.0.1]"]
+ELSEWHERE = ["evil.example", "evil.example:8400", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:8400",
+             "[2001:db8::1]", "localhost:8400@evil.example", "127.1", "", "0.0.0.0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [*LOOPBACK, *ELSEWHERE])
+def test_a_page_whose_name_leads_to_this_machine_reads_no_metrics(server: Running, named: str) -> None:
+    """A browser here asks for it, from loopback; the name that it asks for is the page's own."""
+    answer = httpx.get(f"{server.url}/metrics", headers={"Host": named})
+    assert answer.status_code == (200 if named in LOOPBACK else 401), answer.text
+    right = httpx.get(f"{server.url}/metrics", headers={"Host": named, "Authorization": f"Bearer {server.token}"})
+    assert right.status_code == 200
+
+
+def test_a_machine_is_not_named_twice() -> None:
+    assert is_local("127.0.0.1", [("host", "localhost")])
+    assert not is_local("127.0.0.1", [("Host", "localhost"), ("host", "evil.example")])
+    assert not is_local("127.0.0.1", [])
 
 
 def test_metrics_that_are_open_are_for_everybody(
@@ -59,6 +79,7 @@ def test_a_workers_metrics_need_a_token_from_elsewhere(lake: Lake) -> None:
         url = f"http://{address}"
         assert httpx.get(f"{url}/metrics").status_code == 200
         assert httpx.get(f"{url}/metrics", headers=FORWARDED[0]).status_code == 401
+        assert httpx.get(f"{url}/metrics", headers={"Host": "evil.example"}).status_code == 401
         assert httpx.get(f"{url}/healthz", headers=FORWARDED[0]).status_code == 200
         with_token = {**FORWARDED[0], "Authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/metrics", headers=with_token).status_code == 200
@@ -93,5 +114,19 @@ def test_rubbish_on_a_connection_is_no_bug(
         answered = b"".join(iter(lambda: line.recv(4096), b""))
     assert len(re.findall(rb"HTTP/1\.1 \d", answered)) == 1
     assert httpx.get(f"{server.url}/healthz").status_code == 200
-    told = capfd.readouterr().err + "".join(f"{record.getMessage()} {record.exc_text}" for record in caplog.records)
-    assert "a bug" not in told and "LocalProtocolError" not in told and "Exception" not in told
+    logged = capfd.readouterr().err + "".join(f"{record.getMessage()} {record.exc_text}" for record in caplog.records)
+    assert "a bug" not in logged and "LocalProtocolError" not in logged and "Exception" not in logged
+
+
+def test_rubbish_behind_an_answer_is_not_answered_again(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """A body that nobody waits for goes on after its answer, and is broken: there is nothing left to say."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(b"POST /v1/tables/messages/rows HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        answered = line.recv(65536)
+        assert answered.startswith(b"HTTP/1.1 401")
+        line.sendall(b"zz\r\nrubbish\r\n")
+        answered += b"".join(iter(lambda: line.recv(65536), b""))
+    assert len(re.findall(rb"HTTP/1\.1 \d", answered)) == 1
+    assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

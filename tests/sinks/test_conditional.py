@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +15,12 @@ import pytest
 from strandline.config import Store
 from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
+from strandline.engines.warehouse import Marker, read_marker
 from strandline.errors import Busy
+from strandline.model import object_names as names
+from strandline.model.sinks import Mark
 from strandline.sinks import blob as blobs
+from strandline.sinks.blob_marks import BlobMark, read_mark
 from tests.kit import environment, kill, python_process, wait_until
 from tests.s3 import S3
 
@@ -125,3 +131,39 @@ def test_the_credentials_file_is_read_where_the_environment_has_none(
     assert conditional._shared_credentials() == {}, "the environment's keys come first"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     assert conditional._shared_credentials() == {"access_key_id": "AK", "secret_access_key": "x%y"}
+
+
+MARKERS = [Marker("lake", "generation", 10**digits, "op") for digits in (0, 300)]
+MARKS = [BlobMark("lake", "stream", Mark(1, 1), object=letters, generation="g") for letters in ("a", "b" * 300)]
+OWNERS = [json.dumps({"lake": "l", "sink": "s", "epoch": 1, "name": "n" * letters}).encode() for letters in (1, 300)]
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "read"),
+    [
+        ("_strand.json", [marker.content() for marker in MARKERS], read_marker),
+        (f"f/{names.MARK}", [mark.document() for mark in MARKS], lambda place: read_mark(place, "f")),
+        (names.OWNER, OWNERS, blobs.read_owner),
+    ],
+    ids=["a warehouse's marker", "a stream's mark", "a prefix's owner"],
+)
+def test_what_grows_while_it_is_read_is_read_whole(
+    s3: S3, name: str, contents: list[bytes], read: Callable[[Place], object]
+) -> None:
+    """A few bytes become many, again and again: a reader sees one version or the other, and never a part."""
+    place, stop = Place(f"s3://{s3.bucket}/x", s3.store), threading.Event()
+    objects.put_bytes(place, name, contents[0])
+
+    def grow() -> None:
+        for content in itertools.cycle(contents):
+            if stop.is_set():
+                return
+            objects.put_bytes(place, name, content)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        assert all(read(place) is not None for _ in range(200)), "what is always there was not found"
+    finally:
+        stop.set()
+        writer.join()

@@ -27,7 +27,7 @@ from strandline.sinks.marks import Whereabouts, begin, draft, first_mark, look_a
 from strandline.sinks.reading import Plan
 from strandline.sinks.repair import begin_anew
 from strandline.sinks.resuming import AHEAD, HOLE, RECEIVER, Begin, GoOn, Stuck
-from tests.kit import make_table, messages
+from tests.kit import audits, make_table, messages
 
 
 @dataclass
@@ -231,6 +231,8 @@ def test_f68_a_hole_is_passed_by_a_persons_word_alone(scene: Scene) -> None:
     with scene.lake.ledger.read() as conn:
         noted = read_noted(conn, scene.sink().sink_id, scene.stream)
     assert noted is not None and noted.hole_upto == 8
+    newest = audits(scene.lake)[0]
+    assert (newest["outcome"], "without rows up to 8" in newest["reason"]) == ("continued", True)
 
 
 def test_f72_a_stream_that_goes_on_by_a_persons_word_has_its_rows_compared(scene: Scene) -> None:
@@ -258,6 +260,7 @@ def test_f80_a_place_that_lost_its_marker_begins_anew_above_every_epoch(scene: S
     assert begin_anew(context, scene.sink(), Emptied(scene.place.answer, is_lost=False)) == 0
     assert scene.mark() == Mark(1, 11)
     assert begin_anew(context, scene.sink(), Emptied(scene.place.answer)) == 1
+    assert "messages/all begins anew" in audits(scene.lake)[0]["reason"]
     assert scene.mark() == Mark(4, 0)
     with scene.lake.ledger.read() as conn:
         assert not has_delivered(conn, scene.sink())

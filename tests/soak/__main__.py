@@ -33,8 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{time.monotonic() - began_s:7.1f} s  {text}", markup=False, soft_wrap=True)
 
     folder = Path(options.folder or tempfile.mkdtemp(prefix="strand-soak-")).resolve()
-    settings = Settings(folder, options.minutes * 60, options.seed, options.writers, options.workers, options.drain,
-                        options.ledger, options.warehouse, frozenset(options.trouble))  # fmt: skip
+    settings = Settings(
+        folder,
+        options.minutes * 60,
+        options.seed,
+        options.writers,
+        options.workers,
+        options.drain,
+        options.ledger,
+        options.warehouse,
+        frozenset(options.trouble),
+        kills=not options.no_kills,
+    )
     try:
         outcome = soak(settings, tell)
     except KeyboardInterrupt:
@@ -117,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warehouse", choices=("local", "s3"), default="local")
     which = f"which troubles there are beside kills and pauses: {','.join(KINDS)}, or none (default: all)"
     parser.add_argument("--trouble", type=_kinds, default=KINDS, metavar="KINDS", help=which)
+    parser.add_argument("--no-kills", action="store_true", help="nobody is killed or paused: troubles alone")
     parser.add_argument("--drain", type=float, default=300.0, metavar="SECONDS", help="how long it may take afterwards")
     parser.add_argument("--folder", help="where to make the lakes (default: a temporary folder, which is kept)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; the steps go to stderr")

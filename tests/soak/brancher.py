@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import strandline as sl
-from strandline.errors import Conflict, StrandError, TransientError
+from strandline.errors import Conflict, StrandError
 from strandline.lake import Lake
-from tests.soak.scene import LISTS, Scene
+from tests.soak.scene import LISTS, PASSING, Scene
 
 SHARED = "shared"
 KEYS = 4
@@ -44,7 +44,7 @@ class Brancher:
             while not self.scene.stop.exists() and os.getppid() == parent:
                 if self.random.random() < BRANCH_SHARE:
                     branch = f"{self.name}/{self.random.getrandbits(40):x}"
-                    self._patiently(lambda name=branch: self.lake.branch(name))  # type: ignore[misc]
+                    self._patiently(lambda name=branch: self._begin(name))  # type: ignore[misc]
                     for _ in range(self.random.randint(1, 3)):
                         self._add(out, branch, f"{self.name}/{self.random.randrange(KEYS)}")
                     self._merge(branch)
@@ -52,6 +52,16 @@ class Brancher:
                     own = f"{self.name}/{self.random.randrange(KEYS)}"
                     self._add(out, "main", SHARED if self.random.random() < 0.5 else own)
                 time.sleep(self.random.uniform(0, 2 * PAUSE_S))
+
+    def _begin(self, branch: str) -> None:
+        """Make a branch; an answer that was lost may have been that there is one now."""
+        if branch not in {made.name for made in self.lake.branches()}:
+            self.lake.branch(branch)
+
+    def _end(self, branch: str) -> None:
+        if branch in {made.name for made in self.lake.branches()}:
+            self.lake.merge(branch)
+            self.lake.delete_branch(branch)
 
     def _add(self, out: object, branch: str, key: str) -> None:
         token = f"{self.name}/{self.random.getrandbits(60):x}"
@@ -61,20 +71,21 @@ class Brancher:
 
     def _merge_left(self) -> None:
         """Merge what an earlier life has left."""
-        for branch in self.lake.branches():
-            if branch.name.startswith(f"{self.name}/"):
-                self._merge(branch.name)
+        left: list[str] = []
+        self._patiently(lambda: left.extend(branch.name for branch in self.lake.branches()))
+        for branch in left:
+            if branch.startswith(f"{self.name}/"):
+                self._merge(branch)
 
     def _merge(self, branch: str) -> None:
-        self._patiently(lambda: self.lake.merge(branch))
-        self._patiently(lambda: self.lake.delete_branch(branch))
+        self._patiently(lambda: self._end(branch))
 
     def _patiently(self, do: object) -> None:
         while True:
             try:
                 do()  # type: ignore[operator]
                 return
-            except TransientError:
+            except PASSING:
                 time.sleep(0.1)
 
 
@@ -83,6 +94,8 @@ def add(lake: Lake, branch: str, key: str, token: str) -> None:
     while True:
         found = lake.view(branch).sql(f"SELECT tokens, changes, _seq FROM {LISTS} WHERE id = '{key}'").rows()
         tokens, changes, seq = found[0] if found else ([], 0, None)
+        if token in tokens:  # its answer was lost
+            return
         row = {"id": key, "tokens": [*tokens, token], "changes": changes + 1}
         try:
             lake.mutate([sl.put(LISTS, row)], branch=branch, expect=sl.row(LISTS, key, seq))

@@ -65,8 +65,13 @@ class Chaos:
         writers: Sequence[Child],
         progress: Callable[[], int],
         clocks: Path | None = None,
+        *,
+        kills: bool = True,
     ) -> None:
-        """`progress` is a number that grows with every delivery; `clocks` is the library that moves them."""
+        """`progress` is a number that grows with every delivery; `clocks` is the library that moves them.
+
+        Without `kills` nobody is hurt: there are troubles alone.
+        """
         self.done: Counter[str] = Counter()
         self.surprises: list[str] = []
         self._random = random.Random(f"chaos {seed}")
@@ -75,6 +80,7 @@ class Chaos:
         self._workers, self._receiver, self._writers = list(workers), receiver, list(writers)
         self._clocks = clocks
         self._lock = threading.RLock()
+        self._spares = not kills
         self.excuse: Callable[[Child], str | None] = lambda _child: None
         """Why a process may have ended by itself, if there is a reason."""
 
@@ -92,6 +98,15 @@ class Chaos:
     def workers(self) -> list[Child]:
         """Those who deliver."""
         return self._workers
+
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """In the block nobody is hurt, and whoever starts is not to die: what passes by itself is to be seen."""
+        before, self._spares = self._spares, True
+        try:
+            yield
+        finally:
+            self._spares = before
 
     @contextmanager
     def stopped(self, children: Sequence[Child]) -> Iterator[None]:
@@ -166,7 +181,7 @@ class Chaos:
 
     def _failpoint(self, child: Child) -> str:
         """A place where a process will die by itself, for places too narrow to be hit from outside."""
-        if self._random.random() >= ARMED_SHARE:
+        if self._spares or self._random.random() >= ARMED_SHARE:
             return ""
         name = self._random.choice(FAILPOINTS[child.role])
         return f"{name}=exit@{self._random.randint(*PASSAGES[child.role])}"
@@ -179,7 +194,7 @@ class Chaos:
         child = self._random.choice([*self._workers, *self._workers, self._receiver, *self._writers])
         how = self._random.choice(("kill", "kill orphan", "pause"))
         seconds = self._random.uniform(0.2, LONGEST_PAUSE_S)
-        if child.paused_until_s is not None or child.code is not None or not self._is_at_work(child):
+        if self._spares or child.paused_until_s is not None or child.code is not None or not self._is_at_work(child):
             return
         if how == "pause":
             child.pause(seconds)

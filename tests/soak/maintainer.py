@@ -10,13 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from strandline.errors import StrandError, TransientError
 from strandline.lake import Lake
-from tests.soak.scene import Scene
+from tests.soak.scene import PASSING, Scene
 
 PAUSE_S = 0.2
-PASSING: tuple[type[StrandError], ...] = (TransientError,)
-"""What is tried again in the next round; refused by the clock until a person has said that it is right."""
 
 
 def main(folder: str) -> None:

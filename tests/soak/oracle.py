@@ -195,8 +195,10 @@ def feeds(scene: Scene, losses: Losses) -> list[str]:
     objects = [path for path in (scene.blobs / LISTS).rglob("*.parquet") if not path.name.startswith(".")]
     found["blobs"] = [row for path in objects for row in _tuples(pq.ParquetFile(path).read(columns=VERSION), VERSION)]
     catalog = SqlCatalog("strand", uri=f"sqlite:///{scene.catalog}", warehouse=scene.copied)
-    copied = catalog.load_table(f"lake.{LISTS}").scan(selected_fields=tuple(VERSION)).to_arrow()
-    found["copy"] = _tuples(copied, VERSION)
+    found["copy"] = []
+    if catalog.table_exists(f"lake.{LISTS}"):  # it is not there when nothing was delivered in time
+        copied = catalog.load_table(f"lake.{LISTS}").scan(selected_fields=tuple(VERSION)).to_arrow()
+        found["copy"] = _tuples(copied, VERSION)
     return [text for place, rows in found.items() for text in judge_feed(place, written, rows, losses)]
 
 

@@ -110,7 +110,7 @@ class Restores:
         stage, scene = self.stage, self.stage.scene
         kept = stage.random.choice(self.backups[-3:])
         before = self._stopped_contents()
-        ledger = [] if stage.places.new_database is None else ["--ledger", stage.places.new_database()]
+        ledger = [] if stage.places.databases is None else ["--ledger", stage.places.databases.new_database()]
         done = self._restored(kept.folder, scene.lake, *ledger)
         raised = (done.document or {}).get("raised_to")
         self._went_back(before, kept, f"lake restored from {kept.folder.name}, counter raised to {raised}")

@@ -8,19 +8,25 @@ every writer. One sink was added by a command, the two others are sections of `s
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandline import create
 from strandline.config import Store
+from strandline.errors import Displaced, Environment, HistoryGone, StrandError, TransientError
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
 from tests import s3
 from tests.kit import COLUMNS
+
+if TYPE_CHECKING:
+    from tests.soak.databases import Databases
+    from tests.soak.gate import Gate
+    from tests.soak.keys import RollingKeys
 
 PLAIN, KEYED, TIMED = "events", "messages", "readings"
 TABLES = (PLAIN, KEYED, TIMED)
@@ -32,6 +38,11 @@ LISTS = "lists"
 GATEWAY = "soak"
 ADDED, WRITTEN = "central", ("archive", "copy")
 """The sink that a command added, and those that are sections of `strand.toml`, by their first names."""
+
+DISK_MIB = 256
+
+PASSING: tuple[type[StrandError], ...] = (TransientError, HistoryGone, Displaced, Environment)
+"""What a program tries again: also what it is told while the warehouse is not mounted, or does not let it in."""
 
 # A pause is often longer than this, so a process wakes up to find that another has gone on.
 LEASE_TTL_S = 3.0
@@ -117,8 +128,17 @@ class Places:
     ledger: str | None = None
     warehouse: str | None = None
     store: Store | None = None
-    new_database: Callable[[], str] | None = None
-    """Makes another empty database beside the ledger's, where a ledger is restored that is no file."""
+    databases: Databases | None = None
+    """The server of a ledger that is no file."""
+    keys: RollingKeys | None = None
+    """The S3 server, where the warehouse is in one."""
+    disk: Path | None = None
+    """A small disk of its own that a local warehouse is on, which can be filled."""
+
+    @property
+    def store_gate(self) -> Gate | None:
+        """What stands before the S3 server."""
+        return None if self.keys is None else self.keys.gate
 
     @property
     def are_local(self) -> bool:
@@ -127,21 +147,36 @@ class Places:
 
 
 @contextmanager
-def places(folder: Path, ledger: str, warehouse: str) -> Iterator[Places]:
-    """The servers that a soak needs, for as long as it lasts."""
+def places(folder: Path, ledger: str, warehouse: str, *, small: bool = False) -> Iterator[Places]:
+    """The servers that a soak needs, for as long as it lasts; `small` is a local warehouse that can be filled."""
     with ExitStack() as servers:
-        url = store = uri = new_database = None
+        url = store = uri = databases = keys = disk = None
         if ledger == "postgres":
-            from tests import postgres
+            from tests.soak.databases import Databases
 
-            new_database = servers.enter_context(postgres.serving()).new_database
-            url = new_database()
+            databases = Databases()
+            servers.callback(databases.remove)
+            url = databases.new_database()
         if warehouse == "s3":
-            (folder / "s3").mkdir(parents=True)
-            os.environ.update(AWS_ACCESS_KEY_ID="strandline", AWS_SECRET_ACCESS_KEY="strandline-soak-alone")
-            bucket = s3.new_bucket(servers.enter_context(s3.serving(folder / "s3")))
+            from tests.soak.keys import RollingKeys
+
+            keys = RollingKeys(folder)
+            servers.callback(keys.close)
+            bucket = s3.new_bucket(f"http://127.0.0.1:{keys.gate.port}")
             uri, store = bucket.uri, bucket.store
-        yield Places(url, uri, store, new_database)
+        elif small and (disk := _mount(folder / "disk", servers)) is not None:
+            uri = f"file://{disk}/warehouse"
+        yield Places(url, uri, store, databases, keys, disk)
+
+
+def _mount(folder: Path, servers: ExitStack) -> Path | None:
+    """A disk in memory; None where this process may not mount one."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        return None
+    servers.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=False)
+    return folder
 
 
 def make(scene: Scene, at: Places) -> str:

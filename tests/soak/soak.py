@@ -28,6 +28,7 @@ from tests.soak.chaos import Chaos, Weather
 from tests.soak.children import Child
 from tests.soak.clocks import find_library
 from tests.soak.oracle import Offered, Verdict, feeds, overlaps, verdicts
+from tests.soak.outages import COPYING
 from tests.soak.person import Person
 from tests.soak.scene import ENVIRONMENT, KEYED, LISTS, TABLES, Places, Scene, connect, make, places
 from tests.soak.stage import Stage
@@ -53,6 +54,7 @@ class Settings:
     ledger: str = "sqlite"
     warehouse: str = "local"
     troubles: frozenset[str] = frozenset(KINDS)
+    kills: bool = True
 
     @property
     def names(self) -> list[str]:
@@ -103,7 +105,8 @@ class Outcome:
 def soak(settings: Settings, tell: Tell) -> Outcome:
     """Run one soak in a folder that is empty or not there yet."""
     settings.folder.mkdir(parents=True, exist_ok=True)
-    with places(settings.folder, settings.ledger, settings.warehouse) as at:
+    small = "full" in settings.troubles and settings.troubles.isdisjoint(COPYING)
+    with places(settings.folder, settings.ledger, settings.warehouse, small=small) as at:
         return _soak(settings, at, tell)
 
 
@@ -117,6 +120,8 @@ def _soak(settings: Settings, at: Places, tell: Tell) -> Outcome:
     library = find_library() if "clock" in settings.troubles else None
     if "clock" in settings.troubles and library is None:
         tell("libfaketime is not installed: all clocks are right")
+    if "full" in settings.troubles and at.disk is None and at.store_gate is None:
+        tell("there is no small disk for the warehouse: it is never full")
     chaos = _cast(scene, settings, port, library)
     chance = random.Random(f"troubles {settings.seed}")
     stage = Stage(scene, at, chaos, settings.seed, [*settings.names, LAST], tell, chance)
@@ -162,7 +167,9 @@ def _cast(scene: Scene, settings: Settings, port: int, library: Path | None) -> 
     writers = [child(name, "tests.soak.writer", folder, seed, name) for name in settings.names]
     writers += [child(name, "tests.soak.brancher", folder, seed, name) for name in settings.branchers]
     workers.append(child("maintainer", "tests.soak.maintainer", folder))
-    return Chaos(settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()), library)
+    return Chaos(
+        settings.seed, workers, serve, writers, lambda: sum(_delivered(scene).values()), library, kills=settings.kills
+    )
 
 
 def _delivered(scene: Scene) -> dict[str, int]:

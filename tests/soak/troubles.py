@@ -13,13 +13,15 @@ import time
 import traceback
 from collections.abc import Callable
 
+from tests.soak.children import Child
 from tests.soak.copies import Copies
+from tests.soak.outages import OUTAGES, Outages
 from tests.soak.person import Person
 from tests.soak.restores import Restores
 from tests.soak.sections import Sections
 from tests.soak.stage import Stage
 
-KINDS = ("restore", "hand", "copies", "clock", "config")
+KINDS = ("restore", "hand", "copies", "clock", "config", *OUTAGES)
 REST_S = (1.0, 8.0)
 MOST_REST_S = 120.0
 MOST_REST_SHARE = 0.2
@@ -37,9 +39,10 @@ class Troubles:
         self._most_rest_s = min(MOST_REST_S, seconds * MOST_REST_SHARE)
         self._restores, self._person = Restores(stage), Person(stage)
         self._sections, self._copies = Sections(stage), Copies(stage, self._restores)
+        self._outages = Outages(stage, progress, seconds)
         self._finish = threading.Event()
         self._thread = threading.Thread(target=self._run, name="troubles", daemon=True)
-        stage.chaos.excuse = self._sections.excuse
+        stage.chaos.excuse = self._excuse
 
     @property
     def person(self) -> Person:
@@ -76,6 +79,9 @@ class Troubles:
         except Exception:
             self._stage.wrong.append(f"{trouble.__name__} failed:\n{traceback.format_exc()}")
         self._stage.tell(f"({trouble.__name__} took {time.monotonic() - began_s:.0f} s)")
+
+    def _excuse(self, child: Child) -> str | None:
+        return self._sections.excuse(child) or self._outages.excuse(child)
 
     def _rest(self) -> None:
         """Let some units be delivered, and the person look."""
@@ -116,6 +122,7 @@ class Troubles:
                 sections.save_by_halves,
                 sections.change_a_setting,
             ],
+            **self._outages.cards(),
         }
         return [card for kind in KINDS if kind in self._kinds for card in cards[kind]]
 

@@ -11,7 +11,7 @@ from strandline.ledger import schema
 from strandline.reports.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
-STAGE = [*range(1, 47), *range(51, 91), *range(98, 102)]
+STAGE = [*range(1, 47), *range(51, 91), *range(98, 109)]
 
 
 def _tests() -> set[str]:

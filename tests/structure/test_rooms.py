@@ -35,6 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "errors",
         "failpoints",
         "logs",
+        "outages",
         "private",
         "redaction",
         "spans",

@@ -35,6 +35,7 @@ def test_an_empty_file_is_a_lake_with_every_default(tmp_path: Path) -> None:
         metrics="token",
         max_body=64 << 20,
         read_timeout_s=30.0,
+        max_connections=512,
         max_requests=16,
         max_bytes=4 << 30,
         queue=256,

@@ -13,8 +13,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.ledger.branches import delete_in
+from strandline.ledger import batches, branches
 from strandline.ledger.ledger import Txn
 from strandline.model.operations import Intent
 from strandline.operations import publish
@@ -275,7 +274,7 @@ def test_a_flush_of_a_branch_that_was_deleted_meanwhile_publishes_nothing(
 
     def deleted_first(txn: Txn, intent: Intent) -> None:
         if intent.kind == "flush":
-            delete_in(txn, "x", force=True)
+            branches._delete(txn, "x", force=True, actor="ann")
         original(txn, intent)
 
     monkeypatch.setattr(publish, "apply", deleted_first)

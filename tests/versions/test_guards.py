@@ -166,7 +166,7 @@ def test_the_horizon_is_the_oldest_point_that_anybody_may_ask_for(lake: Lake) ->
     def horizon(cutoff_us: int = 1) -> str | None:
         with lake.ledger.read() as conn:
             found = find_horizon(conn, lake.view().state("person").head.branch_id, cutoff_us)
-        return None if found is None else found.commit_id
+        return None if found is None else found.commit.commit_id
 
     commits = [change(key) for key in "abcdef"]
     in_ledger(lake, "update commits set at_us = 0 where seq <= :seq", seq=lake.commit(commits[4]).seq)

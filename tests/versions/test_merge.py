@@ -173,7 +173,7 @@ def test_a_file_decides_each_row_or_says_what_it_is(lake: Lake, tmp_path: Path) 
     changed(lake, "x", a=3, b=3, c=3, d=3)
     file = tmp_path / "decide.json"
     told = strand(lake, "merge", "x", "--dry-run", "--write", str(file))
-    assert told.code == 0 and "4 in person" in told.out, told.err
+    assert told.code == 4 and "4 in person" in told.out, told.err
     document = json.loads(file.read_text())
     rows = {conflict["key"]["id"]: conflict["ours"] for conflict in document["conflicts"]}
     decisions = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -12,7 +12,9 @@ import pytest
 import strandline as sl
 from strandline.errors import Busy, Conflict, NotFound
 from strandline.lake import Lake
-from strandline.ledger.dialect import is_unknown
+from strandline.ledger.ledger import Txn
+from strandline.ledger.outcomes import is_unknown
+from strandline.ledger.prepared import Step
 from strandline.model.commits import Commit
 from strandline.operations import mutate
 from tests.kit import wait_until
@@ -222,3 +224,33 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
     whole = mutate.prepare([put], None, people_lake.view().state, branch="main", actor="a", message="")
     whole.whole = [people_lake.view().state("person")]
     assert mutator._company(whole) is None
+
+
+def test_under_the_counter_a_commit_of_many_rows_runs_as_many_statements_as_one_of_few(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody waits for the counter: hashes of keys and of unique values go there packed, and are found again."""
+    columns = {"id": "string", "mail": "string?"}
+    lake.create_table("member", columns, key=["id"], constraints=["unique(mail)"])
+    statements: list[int] = []
+    write_last = Txn.write_last
+
+    def counting(txn: Txn, steps: Sequence[Step]) -> None:
+        statements.append(len(steps))
+        write_last(txn, steps)
+
+    monkeypatch.setattr(Txn, "write_last", counting)
+    totals = []
+    for rows in (2, 3000):
+        statements.clear()
+        lake.mutate([sl.put("member", {"id": f"{rows}-{n}", "mail": f"{rows}-{n}@x"}) for n in range(rows)])
+        totals.append(sum(statements))
+    assert totals[0] == totals[1]
+    with pytest.raises(Conflict) as caught:
+        lake.mutate([sl.insert("member", {"id": "3000-1777", "mail": "other@x"})])
+    assert caught.value.detail["kind"] == "key_exists"
+    lake.mutate([sl.patch("member", "3000-1777", {"mail": "new@x"})])
+    assert lake.view().sql("select mail from member where id in ('3000-1777', '3000-2999') order by id").rows() == [
+        ("new@x",),
+        ("3000-2999@x",),
+    ]

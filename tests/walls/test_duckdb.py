@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from strandline.cli.walled import room_bytes
 from strandline.config import QueryConfig
 from strandline.create import create
 from strandline.engines.duck import functions, sandbox
 from strandline.errors import BadRequest, StrandError, TooLarge
 from strandline.lake import Lake
 from strandline.views.view import View
-from tests.cli.conftest import process
+from tests.cli.conftest import command, environment, process
 from tests.kit import sweeps_all
 
 MEBIBYTE = 1024 * 1024
@@ -90,7 +93,7 @@ STATEMENTS = [
 ]  # fmt: skip
 
 
-def told(lake: Lake, query: str) -> str:
+def answer_to(lake: Lake, query: str) -> str:
     """All that a query says: its rows, or the message and hint of its error, which must be one of ours."""
     try:
         return str(lake.view().sql(query).rows())
@@ -128,7 +131,7 @@ def test_f87_nothing_of_ours_can_be_named(lake: Lake, statement: str) -> None:
 def test_f87_tables_are_shown_and_nothing_else(lake: Lake) -> None:
     assert lake.view().sql("SHOW TABLES").rows() == [("a",), ("b",)]
     for query in ("DESCRIBE a", "SUMMARIZE a", "SELECT user, current_user, current_schema, current_catalog"):
-        words = told(lake, query)
+        words = answer_to(lake, query)
         assert not [name for name in OURS if name in words], words
 
 
@@ -186,6 +189,34 @@ def test_f87_queries_without_an_end_are_ended(lake: Lake, query: str) -> None:
     assert ended.value.detail["limit"] == BOMBS[query]
     assert "SET " not in ended.value.message
     assert view.sql("SELECT sum(n) FROM a").rows() == [(30,)]
+
+
+COUNTING = [
+    "SELECT length(repeat('a', 2000000000))", "SELECT length(repeat(repeat(repeat('a', 9000), 9000), 9000))",
+    "SELECT len(list_sort(range(300000000)))", "SELECT * FROM a WHERE rpad('a', 2000000000, 'b') = id",
+    "SELECT len(generate_series(1, 900000000)) FROM a", "SELECT list_resize([1], 900000000) IS NULL",
+    "WITH x AS (SELECT lpad('a', 900000000, 'b') AS y) SELECT 1 FROM x", "SELECT length('a'.repeat(2000000000))",
+    "SELECT * FROM range(length(repeat('a', 2000000000)))", "SELECT len(range(0, 900000000000, 9))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("query", COUNTING)
+def test_f87_constants_of_any_size_are_refused_before_they_are_computed(lake: Lake, query: str) -> None:
+    """In a process of Python's nothing else ends them: DuckDB computes them while it plans."""
+    with pytest.raises(TooLarge) as refused:
+        lake.view().sql(query)
+    assert refused.value.detail["limit"] == "memory"
+
+
+def test_f87_rows_without_end_are_no_constant(lake: Lake) -> None:
+    assert lake.view().sql("SELECT range FROM range(900000000000) LIMIT 1").rows() == [(0,)]
+    assert lake.view().sql("SELECT len(range(1000)), length(repeat('ab', 1000))").rows() == [(1000, 2000)]
+
+
+def test_f87_an_error_that_is_cut_in_a_letter_is_a_bad_request(lake: Lake) -> None:
+    """DuckDB shows the first bytes of a value, and Python can't read half a letter."""
+    with pytest.raises(BadRequest, match="JSON"):
+        lake.view().sql("SELECT json_extract(repeat('ɐ', 300), '$.a')").rows()
 
 
 def test_f87_answers_are_bounded_as_arrow_too_and_streams_are_not(lake: Lake) -> None:
@@ -279,12 +310,62 @@ def test_f87_too_long_a_text_is_too_large(lake: Lake) -> None:
         "SELECT 1 AS x0," + ",".join(f"x{n - 1} + x{n - 1} AS x{n}" for n in range(1, 40)),
     ],
 )
-def test_f87_the_command_ends_what_duckdb_neither_counts_nor_interrupts(lake: Lake, query: str) -> None:
-    """A value that grows in one call, and a plan that grows without end: exit 3, and no traceback."""
+def test_f87_the_command_ends_what_duckdb_neither_counts_nor_interrupts(lake: Lake, query: str, tmp_path: Path) -> None:
+    """A value that grows in one call, and a plan that grows without end: exit 3, no traceback, and no file is left."""
     limits = {"STRAND_QUERY_TIME": "1s", "STRAND_QUERY_MEMORY": "64MiB", "STRAND_LAKE": str(lake.root)}
-    done = process("sql", query, "--json", env=limits)
+    done = process("sql", query, "--json", env={**limits, "TMPDIR": str(tmp_path)})
     assert (done.returncode, b'"too_large"' in done.stdout) == (3, True), done
     assert b"Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_f87_a_value_that_grows_in_one_call_takes_no_more_than_the_command_may_have(lake: Lake) -> None:
+    """DuckDB does not count it. The operating system says no at what [query] allows, and what any query needs."""
+    quiet = peak_bytes(lake, "SELECT 1", 0)
+    peak = peak_bytes(lake, "SELECT length(list_reduce(['a' FOR i IN range(31)], lambda p, q: p || p))", 3)
+    assert peak < quiet + 2 * 64 * MEBIBYTE + room_bytes()
+
+
+WANTING = {
+    "a value": "bytearray(1 << 30)",
+    "threads": "[threading.Thread(target=threading.Event().wait, daemon=True).start() for _ in range(500)]",
+}
+
+
+@pytest.mark.parametrize("taking", WANTING.values(), ids=WANTING)
+def test_f87_whatever_wants_memory_beyond_the_limit_is_told_the_same(taking: str) -> None:
+    """Of a value Python says MemoryError, and of a thread something else."""
+    script = f"""
+import threading
+from strandline.cli.walled import walled
+from strandline.config import QueryConfig
+from strandline.errors import TooLarge
+try:
+    with walled(QueryConfig(memory_bytes=1 << 20), lambda error: 70):
+        {taking}
+except TooLarge as error:
+    print(error.detail["limit"], flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"memory\n"), done
+
+
+MEASURING = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+"""Started by a small process: one begins with the peak of the process that started it."""
+
+
+def peak_bytes(lake: Lake, query: str, exit_code: int) -> int:
+    """The memory that `strand sql` had at most, as the system counts it."""
+    limits = {"STRAND_QUERY_MEMORY": "64MiB", "STRAND_LAKE": str(lake.root)}
+    line = [sys.executable, "-c", MEASURING, *command("sql", query)]
+    done = subprocess.run(line, env=environment(**limits), capture_output=True, check=True)
+    code, peak_kib = map(int, done.stdout.split())
+    assert code == exit_code
+    return peak_kib * 1024
 
 
 def test_f87_limits_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +20,10 @@ from strandline.config import QueryConfig
 from strandline.create import create
 from strandline.errors import BadRequest, StrandError, TooLarge, Unsupported
 from strandline.lake import Lake
-from strandline.views.spark_sql import spark_sql
+from strandline.views.spark_sql import _answer, spark_sql
 from strandline.views.spark_wall import check_analysed, check_parsed
 from strandline.views.view import View
+from tests.cli.conftest import command, environment
 from tests.kit import sweeps_all
 
 SECRET = "the-secret-line"
@@ -246,12 +255,100 @@ def limited(view: View, **limits: Any) -> View:
 
 def test_f87_spark_queries_have_an_end(lake: Lake) -> None:
     """A limit of time cancels the job, and a limit of rows the answer; the session goes on."""
-    view = limited(lake.view(), time_s=2.0, rows=5)
     with pytest.raises(TooLarge, match="longer than 2 s"):
+        view = limited(lake.view(), time_s=2.0)
         spark_sql(view, lake.spark, "select sum(l.id * r.id) from range(4000000000) l, range(4000000000) r")
+    view = limited(lake.view(), rows=5)
     with pytest.raises(TooLarge, match="more than 5 rows"):
         spark_sql(view, lake.spark, "select * from range(6)")
     assert spark_sql(view, lake.spark, "select sum(n) as s from a") == (["s"], [(30,)])
+
+
+STUCK = "select repeat('a', 2000000000)"
+"""It is computed while it is planned, and runs out of memory in a thread whose answer is then waited for in vain."""
+
+
+def test_f87_a_query_that_spark_never_answers_is_given_up_and_the_session_goes_on(lake: Lake) -> None:
+    """There is no job to cancel; whoever asked is told all the same."""
+    with pytest.raises(TooLarge) as ended:
+        spark_sql(limited(lake.view(), time_s=2.0), lake.spark, STUCK)
+    assert ended.value.detail["limit"] == "time"
+    assert spark_sql(limited(lake.view()), lake.spark, "select sum(n) as s from a") == (["s"], [(30,)])
+
+
+def test_f87_a_spark_that_does_not_listen_holds_nobody_up(lake: Lake) -> None:
+    """Whoever asks says no word to the JVM, which may collect garbage for minutes. Here it is stopped for a while."""
+    jvm = lake.spark.sparkContext._gateway.proc.pid
+    view, session = limited(lake.view(), time_s=0.5), lake.spark
+    awake = threading.Timer(20.0, os.kill, (jvm, signal.SIGCONT))
+    awake.start()
+    os.kill(jvm, signal.SIGSTOP)
+    try:
+        with pytest.raises(TooLarge, match="longer than"):
+            spark_sql(view, session, "select 1")
+        assert awake.is_alive()  # it was told while the JVM is still stopped
+    finally:
+        awake.cancel()
+        os.kill(jvm, signal.SIGCONT)
+    assert spark_sql(limited(lake.view()), session, "select sum(n) as s from a") == (["s"], [(30,)])
+
+
+SHUFFLING = "select count(*) from (select id, count(*) from range(0, 100000000000, 1, 100000) group by id)"
+"""It never ends, and its first tasks write files."""
+
+
+@pytest.mark.parametrize(
+    ("what", "time_s", "limit"),
+    [(signal.SIGSTOP, 10, "time"), (signal.SIGKILL, 300, "memory")],
+    ids=["stopped", "dead"],
+)
+def test_f87_the_command_ends_a_query_whatever_spark_does_and_leaves_no_jvm(
+    lake: Lake, tmp_path: Path, what: signal.Signals, time_s: int, limit: str
+) -> None:
+    """A JVM that is stopped in the middle of a query hears nothing: neither a cancelled job, nor that we are gone.
+
+    One that has no memory left may end itself.
+    """
+    limits = {"STRAND_QUERY_TIME": f"{time_s}s", "STRAND_LAKE": str(lake.root), "TMPDIR": str(tmp_path)}
+    line = command("sql", "--engine", "spark", SHUFFLING, "--json")
+    with subprocess.Popen(line, env=environment(**limits), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        while running.poll() is None and not list(tmp_path.glob("*/blockmgr-*/*/shuffle_*")):
+            time.sleep(0.1)
+        for jvm in processes_in(tmp_path):
+            os.kill(jvm, what)
+        try:
+            out, err = running.communicate(timeout=120)
+        finally:
+            running.kill()
+            left = processes_in(tmp_path)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+    error = json.loads(out)["error"]
+    assert (running.returncode, error["code"], error["detail"].get("limit")) == (3, "too_large", limit), (out, err)
+    assert b"Traceback" not in err
+    assert (left, list(tmp_path.iterdir())) == (set(), [])
+
+
+def processes_in(folder: Path) -> set[int]:
+    """Those that have a folder in their command line: a JVM has its folder for working files there."""
+    return {int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if str(folder) in _content(file)}
+
+
+def _content(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""
+
+
+def test_f87_a_query_that_was_given_up_takes_no_table_from_the_next(lake: Lake) -> None:
+    """Both have a view of the same name in the session; the one that nobody waits for leaves it alone."""
+    session, view = lake.spark, lake.view()
+    view.spark("a").createOrReplaceTempView("a")
+    given_up = threading.Event()
+    given_up.set()
+    assert _answer(view, session, "select id from a", given_up).num_rows == 2
+    assert session.catalog.tableExists("a")
+    assert spark_sql(view, session, "select count(*) as c from a") == (["c"], [(2,)])
 
 
 def test_f85_a_query_leaves_no_view_behind(lake: Lake) -> None:

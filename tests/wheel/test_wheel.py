@@ -33,8 +33,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return ROOT / built
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True)
-    (found,) = folder.glob("*.whl")
-    return found
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +54,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def run(command: list[str | Path], folder: Path, given: str = "") -> str:
+def run(command: list[str | Path], folder: Path, stdin: str = "") -> str:
     """What a command prints, run elsewhere and without anything of ours in its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("STRAND_", "PYTHON"))}
     done = subprocess.run(
-        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, f"{command} printed\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -68,12 +68,12 @@ def test_everything_that_the_package_needs_is_in_it(wheel: Path) -> None:
     """Every file below `src/strandline`: the list of jars, Spark's log settings and `py.typed` too; and no test."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    wanted = {
+    needed = {
         f"strandline/{path.relative_to(SOURCE)}"
         for path in SOURCE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if ".dist-info/" not in name} == wanted
+    assert {name for name in names if ".dist-info/" not in name} == needed
     assert {"strandline/engines/spark/jars.lock", "strandline/py.typed"} < names
 
 
@@ -93,17 +93,17 @@ def test_every_library_that_is_imported_comes_with_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (file,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         declared = message_from_bytes(archive.read(file)).get_all("Requires-Dist") or []
-    pending, come = [_plain(one) for one in declared if "extra ==" not in one], set()
+    pending, come = [_plain(requirement) for requirement in declared if "extra ==" not in requirement], set()
     while pending:
         name = pending.pop()
         if name not in come:
             come.add(name)
-            pending += [_plain(one) for one in _requirements(name) if "extra ==" not in one]
-    optional = {_plain(one) for one in declared if "extra ==" in one}
+            pending += [_plain(requirement) for requirement in _requirements(name) if "extra ==" not in requirement]
+    optional = {_plain(requirement) for requirement in declared if "extra ==" in requirement}
     packages = metadata.packages_distributions()
     for library in sorted(_imported() - set(sys.stdlib_module_names) - {"strandline"}):
-        known = {_plain(name) for name in packages.get(library, [library])}
-        assert known & (come | optional), f"{library} does not come with it"
+        names_of_library = {_plain(name) for name in packages.get(library, [library])}
+        assert names_of_library & (come | optional), f"{library} does not come with it"
 
 
 def _requirements(name: str) -> list[str]:
@@ -118,14 +118,14 @@ def _plain(requirement: str) -> str:
 
 
 def _imported() -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
+                names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                found.add(str(node.module).partition(".")[0])
-    return found
+                names.add(str(node.module).partition(".")[0])
+    return names
 
 
 def test_it_works_where_nothing_of_this_folder_is(installed: Path, tmp_path: Path) -> None:
@@ -147,7 +147,11 @@ def test_it_works_where_nothing_of_this_folder_is(installed: Path, tmp_path: Pat
 
 def test_the_readmes_program_runs_in_ones_own_project(installed: Path, tmp_path: Path) -> None:
     """What README.md shows to those who import it."""
-    (step,) = (one for one in steps_of(*section("In your own project")) if one.language == "python")
+    (step,) = (
+        step_of_section
+        for step_of_section in steps_of(*section("In your own project"))
+        if step_of_section.language == "python"
+    )
     program = tmp_path / "program.py"
     program.write_text(step.code)
     assert run([installed / "python", program], tmp_path).splitlines() == list(step.shown)

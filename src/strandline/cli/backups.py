@@ -188,7 +188,7 @@ def clone(
         output.say(f"Cloned to {root}: {counted(len(done.rows), 'table')}, {counted(rows, 'row')}.")
         for sink in done.sinks:
             output.say(
-                f"  sink {sink} is paused; to let it send: strand --lake {shlex.quote(folder)} sink resume {sink}"
+                f"  sink {sink} is paused; to let it send: `strand --lake {shlex.quote(folder)} sink resume {sink}`"
             )
         for what in done.manifest.left_out:
             output.say(f"  left out, because it is secret: {what}")

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import output
+from strandline.cli.maintenance import ask_first
+from strandline.cli.params import Actor
 from strandline.cli.parked import Name
 from strandline.cli.session import Session, session_of
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -22,6 +25,8 @@ def dead(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Some; all if none is named.")] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Send them again.")] = False,
     discard: Annotated[bool, typer.Option("--discard", help="Give them up.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Give them up without asking.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Rows that the destination refused: list them, send them again, or give them up.
 
@@ -46,17 +51,21 @@ def dead(
             done = repair.replay(lake.ledger, sink, place, ids or [])
             place.close()
         else:
-            done = repair.discard(lake.ledger, sink, ids or [])
+            chosen = repair.chosen(lake.ledger, sink, ids or [])
+            if chosen:
+                letters = counted(len(chosen), "dead letter")
+                ask_first(session, f"{letters} of {name} would be given up: the destination never gets them", yes=yes)
+            done = repair.discard(lake.ledger, sink, [letter.letter_id for letter in chosen], actor=actor)
     heads = ["id", "seq", "outcome", "error"]
 
     def human() -> None:
         if done:
-            output.table(heads, [["" if one[head] is None else one[head] for head in heads] for one in done])
+            output.table(heads, [["" if letter[head] is None else letter[head] for head in heads] for letter in done])
         else:
             output.say("There are no dead letters.")
 
     session.emit(done, human)
-    if any(one["outcome"] == "refused" for one in done):
+    if any(letter["outcome"] == "refused" for letter in done):
         raise typer.Exit(PARKED)
 
 
@@ -67,7 +76,7 @@ def _list_dead(session: Session, lake: Lake, sink_id: str) -> None:
 
     with lake.ledger.read() as conn:
         letters = list_letters(conn, sink_id)
-    found = [
+    documents = [
         {
             "id": letter.letter_id,
             "table": letter.table,
@@ -82,10 +91,10 @@ def _list_dead(session: Session, lake: Lake, sink_id: str) -> None:
     ]
 
     def human() -> None:
-        if not found:
+        if not documents:
             output.say("There are no dead letters.")
             return
         heads = ["id", "table", "seq", "at", "answer", "row"]
-        output.table(heads, [[one[head] for head in heads] for one in found])
+        output.table(heads, [[document[head] for head in heads] for document in documents])
 
-    session.emit(found, human)
+    session.emit(documents, human)

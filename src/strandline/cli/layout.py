@@ -20,11 +20,11 @@ GAP = 2
 PAIRS_GAP = 3
 """Between two fields of a record."""
 DEFAULT_WIDTH = 80
-_WORDS = re.compile(r"`[^`]*`\S*|\S+")
-"""What stays on one line: a word, or a command between backticks."""
-
-
-_AMOUNTS_OR_WORDS = re.compile(r"\d[\d.,]* (?:s|min|h|days|[KMGT]?i?B)\b|\S+")
+_MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\S*"
+_WORDS = re.compile(rf"`[^`]*`\S*|{_MOMENT}|\S+")
+"""What stays on one line: a word, a time, or a command between backticks."""
+_CELL_WORDS = re.compile(rf"{_MOMENT}|\S+")
+_AMOUNTS_OR_WORDS = re.compile(rf"{_MOMENT}|\d[\d.,]* (?:s|min|h|days|[KMGT]?i?B)\b|\S+")
 
 
 def terminal_width(stream: Any = None) -> int:
@@ -80,7 +80,7 @@ def column_widths(lines: Sequence[Sequence[str]], room: int) -> list[int] | None
 
     Where there is room, an amount keeps its unit beside it too.
     """
-    return _widths_of(lines, room, _AMOUNTS_OR_WORDS) or _widths_of(lines, room, re.compile(r"\S+"))
+    return _widths_of(lines, room, _AMOUNTS_OR_WORDS) or _widths_of(lines, room, _CELL_WORDS)
 
 
 def _widths_of(lines: Sequence[Sequence[str]], room: int, whole: re.Pattern[str]) -> list[int] | None:

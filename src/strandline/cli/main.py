@@ -103,6 +103,8 @@ def _usage(session: Session, error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError" and not session.json:
         output.say(error.format_message())
         return 0
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error = typer.BadParameter("Missing command.", ctx=context)
     path = context.command_path if context is not None else "strand"
     message = error.format_message().replace("Value error, ", "")  # Pydantic's own words
     said = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import output
+from strandline.cli import layout, output
 from strandline.cli.params import Actor, All, Branch, Here, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
 from strandline.config_keys import parse_duration, parse_size
@@ -195,23 +195,47 @@ def purge(
 
 def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str, Any], *, yes: bool) -> None:
     """A window that no row of the log lies in is a mistake more often than not: ask before it is set."""
+    from strandline.model.types import AT
+
     window_s = changes.get("retention_s")
     if yes or window_s is None:
         return
     state = lake.view().state(name)
-    if state.table.key:
-        return  # the newest version of each row stays
     column = changes.get("time_column", state.table.settings.time_column)
     total = state.head.books.log
-    if total and lake.view().count_older(name, column, window_s) == total:
-        told = f"the whole log of {state.table.name} ({counted(total, 'row')}) is older than that, and would go"
-        if not consents(session, f"{told}. Go on?"):
-            raise PreconditionFailed(told, hint="`--yes` sets it all the same.", count=total)
+    older = lake.view().count_older(name, AT if state.table.key else column, window_s) if total else 0
+    if not older:
+        return
+    if state.table.key:  # the newest version of each row stays
+        versions = f"{counted(older, 'version')} of rows of {state.table.name}"
+        ask_first(session, f"{versions} are older than that; those that were replaced would go", yes=yes)
+        return
+    if older < total:
+        ask_first(session, f"{older:,} of {counted(total, 'row')} of {state.table.name} would go", yes=yes)
+        return
+    consequence = f"the whole log of {state.table.name} ({counted(total, 'row')}) is older than that, and would go"
+    if not consents(session, f"{consequence}. Go on?"):
+        raise PreconditionFailed(consequence, hint="`--yes` sets it all the same.", count=total)
 
 
 def consents(session: Session, question: str) -> bool:
     """What a person at a terminal answers; nobody is asked where there is none."""
-    return asks(session) and typer.confirm(question, err=True)
+    if not asks(session):
+        return False
+    print(
+        layout.wrapped(f"{question} [y/N]:", layout.terminal_width(sys.stderr), indent="  "), end=" ", file=sys.stderr
+    )
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # Ctrl-D: whatever is said next begins a line of its own
+        print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")
+
+
+def ask_first(session: Session, loss: str, *, yes: bool) -> None:
+    """Ask a person at a terminal about what can't be brought back; `--yes` answers, and so does a script's silence."""
+    if not yes and asks(session) and not consents(session, f"{loss}. Go on?"):
+        raise PreconditionFailed("you said no, and nothing was changed", hint="`--yes` does it without asking.")
 
 
 def asks(session: Session) -> bool:

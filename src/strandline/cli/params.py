@@ -39,10 +39,10 @@ At = Annotated[
 ]
 
 
-def _list_all(wanted: bool) -> bool:
-    if wanted:
+def _list_all(is_all: bool) -> bool:
+    if is_all:
         report_all()
-    return wanted
+    return is_all
 
 
 All = Annotated[bool, typer.Option("--all", help="List all that is wrong, not only the first 20.", callback=_list_all)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import output
+from strandline.cli.params import Actor
 from strandline.cli.session import session_of
 from strandline.errors import Busy
 from strandline.model.wording import counted
@@ -29,6 +30,7 @@ def retry(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Begin anew where the place has lost its marker; take another's.")
     ] = False,
+    actor: Actor = "",
 ) -> None:
     """Let parked deliveries be tried again, with all their attempts, from the next tick on.
 
@@ -48,21 +50,21 @@ def retry(
     with session.open() as lake:
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
-        asked = accept(lake.context, sink) if accept_receiver else 0
+        accepted = accept(lake.context, sink, actor=actor) if accept_receiver else 0
         begun = 0
         if take_over:
             place = destination(lake.surroundings, sink, take_over=True)
             try:
-                begun = begin_anew(lake.context, sink, place)
+                begun = begin_anew(lake.context, sink, place, actor=actor)
             finally:
                 place.close()
         freed = lake.ledger.run(lambda txn: unpark(txn, sink.sink_id))
 
     def human() -> None:
         if accept_receiver:
-            verb = "asks" if asked == 1 else "ask"
+            verb = "asks" if accepted == 1 else "ask"
             output.say(
-                f"{counted(asked, 'stream')} {verb} the receiver at the next tick; "
+                f"{counted(accepted, 'stream')} {verb} the receiver at the next tick; "
                 "one that it knows nothing of begins anew."
             )
         elif freed:
@@ -87,6 +89,7 @@ def continue_(
         bool, typer.Option("--past-hole", help="Go on without rows that retention has removed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, although rows may arrive twice.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Let a stream go on that is parked because one side was put back from an older copy.
 
@@ -110,7 +113,7 @@ def continue_(
             sink = find_sink(conn, name)
         place = destination(lake.surroundings, sink)
         try:
-            done = continue_streams(lake.context, sink, place, stream, past_hole=past_hole, yes=yes)
+            done = continue_streams(lake.context, sink, place, stream, past_hole=past_hole, yes=yes, actor=actor)
         except (Later, Park) as error:
             raise Busy(str(error), hint="Nothing was changed.", reason="destination") from error
         finally:

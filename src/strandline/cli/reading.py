@@ -111,10 +111,12 @@ def _on_duckdb(session: Session, view: View, _: Lake, query: str) -> Answer:
         return result.columns, result.rows()
 
 
-def _on_spark(_: Session, view: View, lake: Lake, query: str) -> Answer:
+def _on_spark(session: Session, view: View, lake: Lake, query: str) -> Answer:
     from strandline.views.spark_sql import spark_sql
 
-    return spark_sql(view, lake.spark, query)
+    spark = lake.spark  # a JVM's start is not the query's time
+    with session.ending_spark():
+        return spark_sql(view, spark, query)
 
 
 _COUNTS = {"count_star()": "count(*)", "count(1)": "count(*)"}

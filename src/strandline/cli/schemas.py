@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from strandline.model.migration import Applied, Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
+WRONG_INPUT = 3
+REFUSED = "refused"
 Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped, for good.")]
 
 
@@ -34,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard = False) -> None:
-    """Say what would have to be done, and whether it can be; nothing is changed.
+    """Say what would have to be done, and whether it can be; nothing is changed. Exit code 3 when a step is refused.
 
     \b
     Example: strand schema plan people.json --branch try-out
@@ -44,6 +46,8 @@ def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard
         planned = lake.schema_plan(_document(file), branch=branch, hard=hard)
     document = {"branch": branch, "steps": [asdict(step) for step in planned.steps]}
     session.emit(document, lambda: _show(planned.steps))
+    if any(step.verdict == REFUSED for step in planned.steps):
+        raise typer.Exit(WRONG_INPUT)
 
 
 def apply(
@@ -122,9 +126,14 @@ def show(
 
     def human() -> None:
         rows = [
-            [name, column, *_type_and_default(said), ", ".join(what for what in FIXED if column in one.get(what, ()))]
+            [
+                name,
+                column,
+                *_type_and_default(described),
+                ", ".join(what for what in FIXED if column in one.get(what, ())),
+            ]
             for name, one in document["tables"].items()
-            for column, said in one["columns"].items()
+            for column, described in one["columns"].items()
         ]
         output.table(["table", "column", "type", "default", "part of"], rows)
         for name, one in document["tables"].items():
@@ -134,11 +143,11 @@ def show(
     session.emit(document, human)
 
 
-def _type_and_default(said: str | dict[str, Any]) -> tuple[str, str]:
+def _type_and_default(column: str | dict[str, Any]) -> tuple[str, str]:
     """A column of the document, as cells."""
-    if isinstance(said, str):
-        return said, ""
-    return said["type"], said["default"] if isinstance(said["default"], str) else json.dumps(said["default"])
+    if isinstance(column, str):
+        return column, ""
+    return column["type"], column["default"] if isinstance(column["default"], str) else json.dumps(column["default"])
 
 
 def _show(steps: Sequence[Step]) -> None:

@@ -36,6 +36,7 @@ def serve(
     from strandline.server.run import serve as run
 
     session = session_of(context)
+    session.keep_log()
     with session.open() as lake:
         where = lake.config.server.listen if listen is None else read_listen(listen)
 

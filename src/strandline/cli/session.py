@@ -110,6 +110,20 @@ class Session:
         with walled(limits, self.tell):
             yield
 
+    @contextmanager
+    def ending_spark(self) -> Iterator[None]:
+        """Let no JVM go on with a query that was given up; only in a process that runs this command alone."""
+        from strandline.errors import TooLarge
+
+        try:
+            yield
+        except (TooLarge, KeyboardInterrupt):
+            if self.own_process:
+                from strandline.engines.spark import session
+
+                session.kill()
+            raise
+
     def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
         """The answer: one JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
         if self.json:
@@ -118,6 +132,10 @@ class Session:
             output.write_json(document)
         elif human is not None:
             human()
+
+    def keep_log(self) -> None:
+        """Log everything from here on: this command works until it is stopped, and its log is all that it says."""
+        logs.set_format(self.log_format)
 
     def warn(self, text: str) -> None:
         """What the user should know, though the command did its work."""
@@ -143,7 +161,7 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("always" if self.debug else "default")
             warnings.showwarning = show
-            logs.set_format(self.log_format)
+            logs.set_format(self.log_format, is_answering=True)
             try:
                 yield
             finally:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import dead_letters, output, parked
-from strandline.cli.maintenance import asks, consents
+from strandline.cli.maintenance import ask_first
 from strandline.cli.params import Actor, Here, listed, who
 from strandline.cli.session import session_of
-from strandline.errors import BadRequest, PreconditionFailed
+from strandline.errors import BadRequest
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def add(
     unit_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes in one delivery at most.")] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Don't ask the destination first.")] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Let a destination follow the lake's tables. Nothing is sent before the first tick.
 
@@ -70,6 +71,8 @@ def add(
              strand sink add central --type forward --set gateway=laptop \\
                  --set url=http://central:8400 --set token_file=token
     """
+    from strandline.sinks.following import shared_place
+
     given: dict[str, object] = {**_settings(settings)}
     if tables:
         given["tables"] = listed(tables)
@@ -81,8 +84,13 @@ def add(
         given["unit_bytes"] = unit_bytes
     session = session_of(context)
     with session.open() as lake:
-        sink = lake.add_sink(name, type_, given, start=_start(from_), check=not no_check, take_over=take_over)
+        start = _start(from_)
+        sink = lake.add_sink(name, type_, given, start=start, check=not no_check, take_over=take_over, actor=actor)
         document = _describe(lake, sink.name)
+        with lake.ledger.read() as conn:
+            shared = shared_place(conn, sink)
+    if shared is not None:
+        session.warn(shared)
     session.emit(
         document, lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends.")
     )
@@ -114,7 +122,7 @@ def _describe(lake: Lake, name: str) -> dict[str, Any]:
         return one_sink(conn, find_sink(conn, name))
 
 
-LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last tick"]
+LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last delivery"]
 
 
 def list_row(sink: dict[str, Any]) -> list[Any]:
@@ -128,7 +136,7 @@ def list_row(sink: dict[str, Any]) -> list[Any]:
         output.age(sink["lag"]["age_s"]),
         sink["parked"],
         sink["dead_letters"],
-        output.when(sink["last_tick"]) if sink["last_tick"] else "never",
+        output.when(sink["last_delivery"]) if sink["last_delivery"] else "never",
     ]
 
 
@@ -352,6 +360,7 @@ def remove(
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Also with its dead letters.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Forget a sink and its marks. What it has delivered stays where it is.
 
@@ -370,10 +379,8 @@ def remove(
         with lake.ledger.read() as conn:
             sink = find_sink(conn, name)
         refuse_written(config_file(lake.root, lake.ledger).read(), sink)
-        question = f"Sink {name} and its marks would be forgotten; what it has delivered stays. Go on?"
-        if not yes and asks(session) and not consents(session, question):
-            raise PreconditionFailed(f"sink {name} was not removed", hint="`--yes` removes it without asking.")
-        forget(lake.ledger, sink, force=force)
+        ask_first(session, f"Sink {name} and its marks would be forgotten; what it has delivered stays", yes=yes)
+        forget(lake.ledger, sink, force=force, actor=actor)
         forget_secrets(lake.root, sink)
     session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
 
@@ -501,6 +508,7 @@ def rewind(
     stream: Annotated[str, typer.Option(metavar="TABLE[/PARTITION]", help="The stream, as `sink show` names it.")],
     to: Annotated[int, typer.Option(metavar="SEQ", help="Everything behind this seq is sent again.")],
     yes: Annotated[bool, typer.Option("--yes", help="Yes, send it again.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Send rows again: cancel what is open, begin a new epoch behind a seq, close the dead letters there.
 
@@ -522,7 +530,7 @@ def rewind(
                 f"this sends everything of {state.table}/{state.stream.partition} in ({to}, {mark}] again",
                 hint="Add --yes if that is what you want.",
             )
-        done = go_back(lake.context, sink, stream, to)
+        done = go_back(lake.context, sink, stream, to, actor=actor)
     document = {
         "sink": name,
         "stream": done.stream,

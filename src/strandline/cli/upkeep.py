@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,8 @@ import typer
 
 from strandline import private
 from strandline.cli import output, sinks
-from strandline.cli.params import Actor, Here
+from strandline.cli.maintenance import Yes, ask_first
+from strandline.cli.params import Actor, Here, who
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest
 from strandline.model.wording import counted
@@ -30,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("status", short_help="One page: whether all is well, and what is under way.")(status)
     app.command("doctor")(doctor)
     app.command("recover")(recover)
-    app.command("audit")(audit)
+    app.command("audit", short_help="What recovery did, and what people decided.")(audit)
     group = typer.Typer(
         help="Batches whose bytes were damaged, set aside.", no_args_is_help=True, rich_markup_mode=None
     )
@@ -232,6 +234,7 @@ def doctor(
         typer.Option("--claim-warehouse", help="With --fix: this ledger is the one whose warehouse it is."),
     ] = False,
     failpoints: Annotated[bool, typer.Option("--failpoints", help="List the names for STRAND_FAILPOINTS.")] = False,
+    actor: Actor = "",
 ) -> None:
     """Check everything that can be checked, and say what to do. Exit code 6 when a person is needed.
 
@@ -254,8 +257,8 @@ def doctor(
 
             for name in take_back or ():
                 lake.view().state(name)
-            fixed = [lake.context.fence.claim()] if claim_warehouse else []
-            fixed += repairs.fix(lake, take_back=take_back or ())
+            fixed = [lake.context.fence.claim(actor)] if claim_warehouse else []
+            fixed += repairs.fix(lake, take_back=take_back or (), actor=actor)
         findings = reports.examine(lake, deep=deep)
     ok = all(finding.severity != "error" for finding in findings)
     document = {
@@ -305,7 +308,8 @@ def recover(
 ) -> None:
     """Finish or undo what dead processes left.
 
-    Spark is started only if there is something to settle in Iceberg.
+    Of a process of another host only silence tells: it is waited for, for `[lease] ttl`. Spark is started only if
+    there is something to settle in Iceberg.
 
     \b
     Example: strand recover --dry-run
@@ -322,13 +326,31 @@ def recover(
 
             left = lake.recover(dry_run=True)
             if not dry_run:
+                _note_silence(session, left)
                 left = [Recovered(**one) for one in session.carry_out(lake, "recover", {}, here=here or not left)]
             found = list({one.op_id: one for one in [*lake.recovered, *left]}.values())
     session.emit([_recovered(one) for one in found], lambda: _print_recovered(found, dry_run=dry_run))
 
 
-def _recovered(one: Recovered) -> dict[str, Any]:
-    return {"op": one.op_id, "kind": one.kind, "outcome": one.outcome, "reason": one.reason, "settled": one.settled}
+def _note_silence(session: Session, left: list[Recovered]) -> None:
+    """Say for how long the command may listen, and to what."""
+    for doubtful in left:
+        if doubtful.wait_s:
+            session.note(
+                f"operation {doubtful.op_id} ({doubtful.kind}): whether its process lives shows within "
+                f"{output.age(math.ceil(doubtful.wait_s))}; Ctrl-C leaves everything as it is"
+            )
+
+
+def _recovered(recovered: Recovered) -> dict[str, Any]:
+    return {
+        "op": recovered.op_id,
+        "kind": recovered.kind,
+        "outcome": recovered.outcome,
+        "reason": recovered.reason,
+        "settled": recovered.settled,
+        "wait_s": recovered.wait_s,
+    }
 
 
 def _print_recovered(found: list[Recovered], *, dry_run: bool) -> None:
@@ -340,16 +362,22 @@ def _print_recovered(found: list[Recovered], *, dry_run: bool) -> None:
         heads,
         [[o.op_id, o.kind, o.outcome.replace("_", " "), o.reason, "yes" if o.settled else "not yet"] for o in found],
     )
+    for doubtful in found:
+        if doubtful.wait_s:
+            silence = output.age(math.ceil(doubtful.wait_s))
+            output.say(
+                f"{doubtful.op_id}: only if its process stays silent for {silence}, which `strand recover` waits for"
+            )
 
 
-AUDIT_HEADS = ["time", "operation", "kind", "outcome", "tables", "reason"]
+AUDIT_HEADS = ["time", "about", "kind", "outcome", "by", "tables", "reason"]
 
 
 def audit(
     context: typer.Context,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest.")] = None,
 ) -> None:
-    """What recovery did, newest first, and what was given up.
+    """What recovery did, and what people decided: what was given up, sent again, taken over or mended. Newest first.
 
     \b
     Example: strand audit --limit 5
@@ -364,18 +392,22 @@ def audit(
         if entries:
             output.table(AUDIT_HEADS, [_audit_row(entry) for entry in entries])
         else:
-            output.say("Nothing was ever recovered or given up.")
+            output.say("Nothing was ever recovered, and nothing decided by hand.")
 
     session.emit(entries, human)
 
 
 def _audit_row(entry: dict[str, Any]) -> list[Any]:
-    moves = ", ".join(f"{t['table']} {_move(t['from'], t['to'])}" for t in entry["tables"])
+    from strandline.ledger.audit import RECOVERIES
+
+    recovered = entry["outcome"] in RECOVERIES  # what a person decided of a table moves no snapshot
+    moves = ", ".join(f"{t['table']} {_move(t['from'], t['to'])}" if recovered else t["table"] for t in entry["tables"])
     return [
         output.when(entry["at"]),
         entry["op"],
         entry["kind"],
         entry["outcome"].replace("_", " "),
+        entry["actor"],
         moves,
         entry["reason"],
     ]
@@ -453,23 +485,29 @@ def quarantine_restore(
     Example: strand quarantine restore ID batch.arrow
     """
     from strandline.cli.inputs import append_file
-    from strandline.errors import NotFound
-    from strandline.ledger.batches import discard_quarantined, list_quarantined
+    from strandline.ledger.audit import audit_decision
+    from strandline.ledger.batches import discard_quarantined, quarantined_batch
 
     session = session_of(context)
     with session.open() as lake:
         with lake.ledger.read() as conn:
-            found = next((one for one in list_quarantined(conn) if one["batch_id"] == batch), None)
-        if found is None:
-            raise NotFound(
-                f"there is no quarantined batch {batch}", hint="`strand quarantine list` shows those there are."
-            )
+            found = quarantined_batch(conn, batch)
         # Under a key of its own: when this dies between the two steps, the same command stores nothing twice.
         # They were acked when they were first appended, so none is left out for its age.
         key = f"quarantine:{batch}"
         ack = append_file(lake, found["table"], file, actor=actor, idempotency_key=key, keep_old=True)
         with lake.ledger.write() as txn:
             discard_quarantined(txn, batch)
+            restored = f"{ack.rows:,} of {counted(found['rows'], 'row')} appended again, as seqs "
+            audit_decision(
+                txn,
+                about=batch,
+                kind="quarantine",
+                outcome="restored",
+                reason=f"{restored}{ack.first_seq}..{ack.last_seq}",
+                actor=who(actor),
+                table_ids=[found["table_id"]],
+            )
     document = {
         "batch": batch,
         "table": found["table"],
@@ -482,31 +520,42 @@ def quarantine_restore(
     session.emit(document, lambda: output.say(said))
 
 
-def quarantine_discard(context: typer.Context, batch: BatchId, actor: Actor = "") -> None:
+def quarantine_discard(context: typer.Context, batch: BatchId, yes: Yes = False, actor: Actor = "") -> None:
     """Give a batch up for good. Its rows are counted as pruned, and its bytes are deleted.
+
+    On a terminal it asks first.
 
     \b
     Example: strand quarantine discard ID
     """
-    from strandline.actors import default_actor
-    from strandline.ledger.audit import write_audit
-    from strandline.ledger.batches import discard_quarantined, list_quarantined
+    from strandline.ledger.batches import quarantined_batch
 
     session = session_of(context)
-    with session.open() as lake, lake.ledger.write() as txn:
-        about = next((one for one in list_quarantined(txn.conn) if one["batch_id"] == batch), None)
-        rows = discard_quarantined(txn, batch)
-        assert about is not None, f"batch {batch} was discarded and is not listed"
+    with session.open() as lake:
+        with lake.ledger.read() as conn:
+            about = quarantined_batch(conn, batch)
+        lost = f"{counted(about['rows'], 'row')} of {about['table']} would be given up for good"
+        ask_first(session, lost, yes=yes)
+        _discard(lake, about, who(actor))
+    session.emit(
+        {"batch": batch, "rows": about["rows"]},
+        lambda: output.say(f"Gave up {counted(about['rows'], 'row')} of batch {batch}."),
+    )
+
+
+def _discard(lake: Lake, about: dict[str, Any], actor: str) -> None:
+    from strandline.ledger.audit import write_audit
+    from strandline.ledger.batches import discard_quarantined
+
+    with lake.ledger.write() as txn:
+        rows = discard_quarantined(txn, about["batch_id"])
         write_audit(
             txn,
-            op_id=batch,
+            op_id=about["batch_id"],
             kind="quarantine",
             outcome="discarded",
             original_actor=about["actor"],
             tables=[{"table_id": about["table_id"]}],
             reason=f"{counted(rows, 'row')} given up by hand: {about['reason']}",
-            actor=actor or default_actor(),
+            actor=actor,
         )
-    session.emit(
-        {"batch": batch, "rows": rows}, lambda: output.say(f"Gave up {counted(rows, 'row')} of batch {batch}.")
-    )

@@ -12,10 +12,11 @@ import typer
 
 from strandline import private
 from strandline.cli import output
+from strandline.cli.maintenance import ask_first
 from strandline.cli.params import Actor, All, Branch
 from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest, HistoryGone, NotFound
+from strandline.errors import BadRequest, HistoryGone, NotFound, PreconditionFailed
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from strandline.model.merge import Merged
 
 VALUE_CHARS = 40
+CONFLICT = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -114,15 +116,19 @@ def delete(
     context: typer.Context,
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Also with commits that are on no other branch.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --force: do it without asking.")] = False,
+    actor: Actor = "",
 ) -> None:
-    """Remove a branch.
+    """Remove a branch. With --force also commits that only it has, and on a terminal it asks first.
 
     \b
     Example: strand branch delete try-out
     """
     session = session_of(context)
     with session.open() as lake:
-        lake.delete_branch(name, force=force)
+        if force:
+            ask_first(session, f"Branch {name} would be deleted, with the commits that only it has", yes=yes)
+        lake.delete_branch(name, force=force, actor=actor)
     session.emit({"deleted": name}, lambda: output.say(f"Deleted branch {name}."))
 
 
@@ -215,7 +221,7 @@ def log(
             ],
         )
         if len(document) == limit:
-            output.say(f"Older ones: strand log --before {document[-1]['commit']}")
+            output.say(f"Older ones: `strand log --before {document[-1]['commit']}`")
 
     session.emit(document, human)
 
@@ -259,10 +265,10 @@ def _changed_by(lake: Lake, commit: Commit, limit: int) -> dict[str, Any]:
         return {"changes": None, "more": False}
     try:
         between = lake.diff(commit.parents[0], commit.commit_id, branch=commit.branch)
-        found = list(islice(between, limit + 1))
+        changes = list(islice(between, limit + 1))
     except (HistoryGone, NotFound):
         return {"changes": None, "more": False}
-    return {"changes": [asdict(one) for one in found[:limit]], "more": len(found) > limit}
+    return {"changes": [asdict(change) for change in changes[:limit]], "more": len(changes) > limit}
 
 
 def _show_commit(document: dict[str, Any], limit: int) -> None:
@@ -316,11 +322,14 @@ def merge(
     write: Annotated[
         str | None, typer.Option(metavar="FILE", help="With --dry-run: write the conflicts there, to be decided.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --write: also over a file with decisions in it.")] = False,
     message: Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why.")] = "",
     actor: Actor = "",
     every: All = False,
 ) -> None:
     """Bring what a branch changed into another one: rows, and fields of rows. Nothing is written while both disagree.
+
+    Exit code 4 when they disagree, of a --dry-run too.
 
     \b
     Example: strand merge try-out --into main
@@ -330,6 +339,8 @@ def merge(
         raise BadRequest("more than one decides", hint="Give one of --ours, --theirs and --resolve.")
     if write is not None and not dry_run:
         raise BadRequest("--write goes with --dry-run", hint="Add --dry-run, decide in the file, then use --resolve.")
+    if write is not None and not yes:
+        _refuse_decided(Path(write))
     decision: Any = "ours" if ours else "theirs" if theirs else _read_json(resolve) if resolve is not None else None
     with session.open(read_only=dry_run) as lake:
         done = lake.merge(source, into, actor=actor, message=message, dry_run=dry_run, resolve=decision)
@@ -338,6 +349,28 @@ def merge(
 
         private.write_text(Path(write), json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
     session.emit(done.document(), lambda: _say_merged(done, write, dry_run=dry_run))
+    if done.outcome == "conflicts":
+        raise typer.Exit(CONFLICT)
+
+
+def _refuse_decided(path: Path) -> None:
+    """Refuse to write conflicts over a file in which a person has begun to decide, and over any other file."""
+    import orjson
+
+    from strandline.model.merge import read_resolution
+
+    if not path.exists():
+        return
+    try:
+        resolution = read_resolution(orjson.loads(path.read_bytes()))
+    except (orjson.JSONDecodeError, BadRequest, OSError):
+        what = f"{path} is there already, and no file of conflicts"
+    else:
+        decisions = len(resolution.tables) + len(resolution.rows)
+        if not decisions:
+            return
+        what = f"{path} has {counted(decisions, 'decision')} in it already"
+    raise PreconditionFailed(what, hint="Name another file; `--yes` writes over this one.")
 
 
 def diff(
@@ -462,7 +495,10 @@ def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
             output.say(f"{said} {done.source} into {done.into}: {rows}.")
         case "conflicts":
             output.say(f"{done.source} and {done.into} disagree: {tables_of(done.conflicts)}.")
-            listed = {"conflicts": [conflict_entry(one) for one in done.conflicts], "count": len(done.conflicts)}
+            listed = {
+                "conflicts": [conflict_entry(conflict) for conflict in done.conflicts],
+                "count": len(done.conflicts),
+            }
             for line in listed_lines(listed):
                 output.say(f"  {output.cell(line)}")
             if write is not None:

@@ -14,14 +14,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from strandline import private
 from strandline.config import QueryConfig
-from strandline.engines.duck.sandbox import memory_bytes
+from strandline.engines.duck.sandbox import memory_bytes, out_of_memory
 from strandline.errors import StrandError, TooLarge
 
 GRACE_S = 5.0
 """How long past its time a query may take to notice the interrupt."""
-ROOM_BYTES = 2 * 1024**3
-"""Address space that is reserved and hardly used: stacks and arenas of threads, libraries."""
+ROOM_BYTES = 320 * 1024**2
+"""For libraries that are loaded later, a DuckDB that has nothing to do, and what its allocator does not give back."""
+NO_THREAD = "can't start new thread"
+"""What Python says where there is no memory for a thread's stack."""
+THREAD_BYTES = 20 * 1024**2
+"""What each thread of DuckDB takes besides that: its stack, and a heap of its own."""
 
 
 @contextmanager
@@ -33,26 +38,37 @@ def walled(limits: QueryConfig, tell: Callable[[StrandError], int]) -> Iterator[
         if not ended.wait(limits.time_s + GRACE_S):
             hint = "It is too large even to be planned. Ask for less."
             message = f"the query was ended: it took longer than {limits.time_s:g} s"
-            os._exit(tell(TooLarge(message, hint=hint, limit="time")))
+            exit_code = tell(TooLarge(message, hint=hint, limit="time"))
+            private.remove_working_folder()
+            os._exit(exit_code)
 
     threading.Thread(target=watch, name="query-wall", daemon=True).start()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_ceiling(limits, before), before[1]))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_ceiling(limits, before), before[1]))
     try:
         yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or str(error) == NO_THREAD:
+            raise out_of_memory(limits) from error
+        raise
     finally:
         ended.set()
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _ceiling(limits: QueryConfig, before: tuple[int, int]) -> int:
-    """The address space that the process may have: what it has now, and what the query may take twice.
+    """The memory that the process may have: what it has now, room, and what the query may take twice.
 
-    Once in DuckDB, and once as the answer's values.
+    Once in DuckDB, and once as the answer's values. What is only reserved does not count, as it would in address space.
     """
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     except OSError:  # a system that does not tell
         return before[0]
-    wanted = pages * os.sysconf("SC_PAGE_SIZE") + 2 * memory_bytes(limits) + ROOM_BYTES
-    return min([wanted, *(limit for limit in before if limit != resource.RLIM_INFINITY)])
+    enough_bytes = pages * os.sysconf("SC_PAGE_SIZE") + 2 * memory_bytes(limits) + room_bytes()
+    return min([enough_bytes, *(limit for limit in before if limit != resource.RLIM_INFINITY)])
+
+
+def room_bytes() -> int:
+    """What the process needs beside the query itself."""
+    return ROOM_BYTES + THREAD_BYTES * (os.cpu_count() or 1)

@@ -43,6 +43,7 @@ def worker(
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
+    session.keep_log()
     stop = threading.Event()
     _stop_on_signals(stop)
     from strandline.engines.spark.archive import made_meanwhile

@@ -13,16 +13,15 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.config import Store
 from strandline.engines import objects, storage
 from strandline.engines.objects import Place, reaching
-from strandline.errors import Busy
+from strandline.errors import Busy, NoSpace
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 50
 LOCK_WAIT_S = 10.0
 LOCK_POLL_S = 0.02
+BALLAST_BYTES = 16384
 
 
 def create_bytes(place: Place, name: str, content: bytes) -> bool:
@@ -55,8 +55,8 @@ def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes
     `change` may be called several times, and must only look at what it is given.
     """
     if place.local is not None:
-        with _locked(place, name):
-            _replace(place, name, change)
+        with _locked(place, name) as lock:
+            _replace(place, name, change, lock)
         return
     for _ in range(ATTEMPTS):
         found = _get(place, name)
@@ -67,15 +67,48 @@ def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes
     raise Busy(f"{place.shown(name)} was changed {ATTEMPTS} times while it was being written", reason="contention")
 
 
-def _replace(place: Place, name: str, change: Callable[[bytes | None], bytes]) -> None:
+def read_version(place: Place, name: str) -> bytes | None:
+    """A small object that others may be changing, as one of them left it; None when there is none.
+
+    In one request: a reader that asks for the size first would cut short what has grown since.
+    """
+    if place.local is not None:
+        return objects.read_bytes(place, name)
+    import obstore
+
+    bucket, key = _split(place, name)
+    with _telling(place, name):
+        try:
+            return bytes(obstore.get(_store(bucket, place.store), key).bytes())
+        except FileNotFoundError:
+            return None
+
+
+def _replace(place: Place, name: str, change: Callable[[bytes | None], bytes], lock: int) -> None:
     content = objects.read_bytes(place, name)
     changed = change(content)
-    if changed != content:
+    if changed == content:
+        return
+    try:
         objects.put_bytes(place, name, changed)
+    except NoSpace:
+        os.ftruncate(lock, 0)
+        objects.put_bytes(place, name, changed)
+    _keep_ballast(lock)
+
+
+def _keep_ballast(lock: int) -> None:
+    """Let the file of a lock take some room, to be given up where a full disk has none for the object.
+
+    Who makes room on such a disk has to write its marker first.
+    """
+    if os.fstat(lock).st_size < BALLAST_BYTES:
+        with suppress(OSError):
+            os.pwrite(lock, bytes(BALLAST_BYTES), 0)
 
 
 @contextmanager
-def _locked(place: Place, name: str) -> Iterator[None]:
+def _locked(place: Place, name: str) -> Iterator[int]:
     """Nobody else changes a local object meanwhile. The lock ends with its process, however that ends."""
     assert place.local is not None
     target = place.local / name
@@ -84,7 +117,7 @@ def _locked(place: Place, name: str) -> Iterator[None]:
         handle = objects.open_inside(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT)
         try:
             _wait_for(handle, place.shown(name))
-            yield
+            yield handle
         finally:
             os.close(handle)
 
@@ -149,11 +182,15 @@ def _telling(place: Place, name: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        raise objects.told(OSError(str(error)), place, name) from error
+        raise objects.store_error(error, place, name) from error
+
+
+def _store(bucket: str, store: Store) -> S3Store:
+    return _store_with(bucket, store, storage.credentials_stamp())
 
 
 @lru_cache(maxsize=32)
-def _store(bucket: str, store: Store) -> S3Store:
+def _store_with(bucket: str, store: Store, _stamp: tuple[object, ...]) -> S3Store:
     from obstore.store import S3Store
 
     options: dict[str, Any] = {
@@ -180,7 +217,7 @@ def _shared_credentials() -> dict[str, str]:
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     found = configparser.ConfigParser(interpolation=None)
-    found.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser())
+    found.read(storage.credential_files()[0])
     profile = os.environ.get("AWS_PROFILE", "default")
     keys = ("access_key_id", "secret_access_key", "session_token")
     return {key: found[profile][f"aws_{key}"] for key in keys if found.has_option(profile, f"aws_{key}")}

@@ -11,25 +11,26 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, open_uri
-from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported
+from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported, of_outage
 from strandline.model import rows as rules
+from strandline.model.json_text import DoubledKey, parsed, written
 from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema import Schema
 from strandline.model.sound import SoundRows, check_schema, readable, sound
 from strandline.model.tables import TableState
 from strandline.model.types import Primitive
 from strandline.model.values import shown
+from strandline.outages import judge
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -351,7 +352,7 @@ def _names_tables(error: InvalidRows) -> bool:
 def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
     one = chunk.input
     system, path = open_uri(one.uri)
-    try:
+    with _readable(one):
         if one.format == "jsonl":
             yield from _json_lines(system, path, chunk, table, skipped)
         elif one.format == "csv" and schema is not None:
@@ -362,10 +363,19 @@ def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Ski
                     yield batch.num_rows, sound(batch)
         else:
             yield from _arrow(system, path)
+
+
+@contextmanager
+def _readable(source: Input) -> Iterator[None]:
+    """Say in our own words what is wrong with a file that can't be read as what it is called."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {source.uri} any more") from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise NotFound(f"there is no file {one.uri} any more") from error
-        raise BadRequest(f"can't read {one.uri} as {one.format}: {error}", hint="Is the file whole?") from error
+        if (outage := judge(error)) is not None:
+            raise of_outage(outage, source.uri) from error
+        raise BadRequest(f"can't read {source.uri} as {source.format}: {error}", hint="Is the file whole?") from error
 
 
 def _json_lines(
@@ -404,13 +414,13 @@ def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
     if not line.startswith(_TABLE_MARK):
         return line
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return line
+        row = parsed(line)
+    except ValueError:
+        return line  # which is told when it is validated
     if str(row.pop("_table")).lower() != table.lower():
         skipped.rows += 1
         return b""
-    return orjson.dumps(row)
+    return written(row)
 
 
 def _open_text(system: FileSystem, path: str) -> IO[bytes]:
@@ -465,14 +475,22 @@ class _Misfit:
 def _csv_value(schema: Schema, name: str, text: str) -> Any:
     type_ = schema.column(name).type if name in schema.names else None
     if not isinstance(type_, Primitive):
-        return text if type_ is None or type(type_).__name__ == "Decimal" else _or_text(orjson.loads, text)
+        return text if type_ is None or type(type_).__name__ == "Decimal" else _or_text(_json_value, text)
     if type_.name in ("long", "int"):
         return _or_text(int, text)
     if type_.name in ("double", "float"):
         return _or_text(float, text)
     if type_.name == "boolean":
         return {"true": True, "false": False}.get(text.lower(), text)
-    return _or_text(orjson.loads, text) if type_.name == "json" else text
+    return _or_text(_json_value, text) if type_.name == "json" else text
+
+
+def _json_value(text: str) -> Any:
+    """What a field of JSON holds; one with a doubled key holds nothing that its column takes."""
+    try:
+        return parsed(text.encode())
+    except DoubledKey as error:
+        return error
 
 
 def _or_text(read: Any, text: str) -> Any:
@@ -501,22 +519,22 @@ def _reader(file: Any) -> Any:
 def with_lines(entries: Iterable[Mapping[str, Any]], inputs: Iterable[Input]) -> list[dict[str, Any]]:
     """Entries about rows of files, each with the line where its row begins; a format without lines has none."""
     listed = [dict(entry) for entry in entries]
-    for one in inputs:
-        own = [entry for entry in listed if entry.get("file") == one.uri and isinstance(entry.get("index"), int)]
-        if one.format == "csv" and own:
-            begins = _csv_lines(one, max(entry["index"] for entry in own))
+    for source in inputs:
+        own = [entry for entry in listed if entry.get("file") == source.uri and isinstance(entry.get("index"), int)]
+        if source.format == "csv" and own:
+            begins = _csv_lines(source, max(entry["index"] for entry in own))
             for entry in own:
                 entry["line"] = begins[entry["index"]]
-        elif one.format == "jsonl":
+        elif source.format == "jsonl":
             for entry in own:
                 entry["line"] = entry["index"] + 1
     return listed
 
 
-def _csv_lines(one: Input, last: int) -> list[int]:
+def _csv_lines(source: Input, last: int) -> list[int]:
     """Where each record up to the last of these begins: a quoted field may hold line breaks, a blank line is none."""
     begins: list[int] = []
-    system, path = open_uri(one.uri)
+    system, path = open_uri(source.uri)
     with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
         next(reader, None)
@@ -533,7 +551,7 @@ def _csv_lines(one: Input, last: int) -> list[int]:
 def shape_of(one: Input) -> pa.Schema:
     """The Arrow schema of a Parquet or Arrow file."""
     system, path = open_uri(one.uri)
-    with system.open_input_file(path) as file, readable(one.uri):
+    with _readable(one), system.open_input_file(path) as file, readable(one.uri):
         schema = pq.ParquetFile(file).schema_arrow if one.format == "parquet" else _reader(file).schema
         check_schema(schema)
         return schema

@@ -12,7 +12,8 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,11 @@ from uuid import uuid4
 
 from strandline import private
 from strandline.config import Store
+from strandline.engines import storage
 from strandline.engines.storage import bucket_of, bucket_system
-from strandline.errors import Busy, Environment, NoSpace, NotFound, StrandError
+from strandline.errors import WAREHOUSE, Busy, Environment, NotFound, StrandError, of_outage
 from strandline.model.object_names import TEMPORARY
+from strandline.outages import Kind, Outage, judge
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -39,6 +42,8 @@ class Place:
 
     uri: str
     store: Store
+    is_own: bool = False
+    """Whether it is the lake's own: then no destination is to blame for its outages."""
 
     @property
     def local(self) -> Path | None:
@@ -127,8 +132,8 @@ def remove(place: Place, name: str) -> None:
 
 def remove_folder(place: Place, folder: str) -> None:
     """Remove a folder and all that is in it; it may be gone already."""
-    with reaching(place, folder), suppress(FileNotFoundError):
-        place.system.delete_dir(place.path(folder))
+    with reaching(place, folder):
+        storage.remove_folder(place.system, place.path(folder))
 
 
 def upload(place: Place, name: str, content: IO[bytes]) -> None:
@@ -154,7 +159,9 @@ def _upload_bytes(place: Place, name: str, content: bytes) -> None:
 @contextmanager
 def without_new_folders(place: Place) -> Iterator[None]:
     """Remove the folders of a local place that a block has made, if the block fails."""
-    missing = [] if place.local is None else [one for one in (place.local, *place.local.parents) if not one.exists()]
+    missing = (
+        [] if place.local is None else [folder for folder in (place.local, *place.local.parents) if not folder.exists()]
+    )
     try:
         yield
     except BaseException:
@@ -179,7 +186,13 @@ def make_folder(place: Place, folder: Path) -> None:
     for each in reversed(missing):
         with suppress(FileExistsError):
             is_inside = place.local in each.parents
-            each.mkdir(each.parent.stat().st_mode & 0o777 if is_inside else private.FOLDER)
+            try:
+                each.mkdir(each.parent.stat().st_mode & 0o777 if is_inside else private.FOLDER)
+            except FileNotFoundError as error:
+                # The folder above is there: this file system, such as /proc, has no place for another one.
+                if each.parent.is_dir():
+                    raise PermissionError(errno.EPERM, "no folder can be made there", str(each)) from error
+                raise
         sync_folder(each.parent)
 
 
@@ -220,42 +233,39 @@ def reaching(place: Place, name: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise told(error, place, name) from error
+        raise store_error(error, place, name) from error
 
 
-_CREDENTIALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
-                "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN", "HTTP STATUS 403", "HTTP response code 403", "403 Forbidden",
-                "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken")  # fmt: skip
 _NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket", "bucket does not exist", "Bucket '", "HTTP response code: 404")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def told(error: OSError, place: Place, name: str) -> StrandError:
+def store_error(error: Exception, place: Place, name: str) -> StrandError:
     """One failure of a disk or a store as the error that says what to do."""
-    where, said = place.shown(name), re.sub(r"\s+", " ", str(error))[:400]
+    # The name of a temporary object says nothing to people.
+    where, reason = place.shown("" if name.startswith(TEMPORARY) else name), re.sub(r"\s+", " ", str(error))[:400]
+    outage = judge(error)
+    blame = {"reason": WAREHOUSE} if place.is_own else {}
+    if outage is not None and outage.kind is Kind.FULL and place.local is None and isinstance(error, OSError):
+        is_local = error.errno is not None  # a store has no such numbers: what is full is where uploads wait
+        return of_outage(outage, f"the working folder {tempfile.gettempdir()}" if is_local else where, **blame)
+    if outage is not None:
+        return of_outage(outage, where, **blame)
     if place.local is not None:
-        return _told_of_disk(error, where, said)
-    if any(word in said for word in _CREDENTIALS):
-        return Environment(
-            f"{where}: the store does not let us in: {said}",
-            hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the process, and what they "
-            "may do: list, read, write and delete below this prefix.",
-        )
-    if any(word in said for word in _NO_BUCKET):
-        return NotFound(f"{where}: there is no such bucket: {said}", hint="Create it, or correct the address.")
-    return Busy(
-        f"{where}: the store can't be reached: {said}",
-        hint="Check the `endpoint`, the `region` and the network; work goes on when it answers again.",
-        reason="unreachable",
-    )
+        return _disk_error(error, where, reason, blame)
+    if any(word in reason for word in _NO_BUCKET):
+        if place.is_own:
+            hint = "It is the lake's own warehouse; delivery goes on when that is there again."
+            return Busy(f"{where}: there is no such bucket: {reason}", hint=hint, **blame)
+        return NotFound(f"{where}: there is no such bucket: {reason}", hint="Create it, or correct the address.")
+    return of_outage(Outage(Kind.AWAY, where, reason), **blame)
 
 
-def _told_of_disk(error: OSError, where: str, said: str) -> StrandError:
-    if error.errno in _FULL:
-        return NoSpace(f"{where}: the disk is full", hint="Free some room there; delivery goes on by itself.")
-    if error.errno in _REFUSED:
-        return Environment(f"{where}: can't be written: {said}", hint="Check that it is a folder we may write to.")
-    return Busy(
-        f"{where}: the disk failed: {said}", hint="Check the disk; the same unit is tried again.", reason="disk"
-    )
+def _disk_error(error: Exception, where: str, reason: str, blame: Mapping[str, str]) -> StrandError:
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = f"{error.strerror}: {error.filename}"
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        hint = "Check that it is a folder we may write to."
+        return Environment(f"{where}: can't be written: {reason}", hint=hint, **blame)
+    hint = "Check the disk; the same unit is tried again."
+    return Busy(f"{where}: the disk failed: {reason}", hint=hint, **{"reason": "disk", **blame})

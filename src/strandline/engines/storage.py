@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import Store
@@ -74,14 +75,58 @@ def entries(uri: str) -> dict[str, FileInfo]:
     return {f"{scheme}{info.path}": info for info in found}
 
 
+def remove_folder(system: FileSystem, path: str) -> None:
+    """Remove a folder and all that is in it; it may be gone already.
+
+    Where a server keeps versions on a file system of its own, the folder is not empty then, though no object is left.
+    """
+    try:
+        system.delete_dir(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if "ErrDirectoryNotEmpty" not in str(error):
+            raise
+
+
 def bucket_of(uri: str) -> str:
     """The bucket of an address in an object store."""
     return uri.removeprefix(S3).partition("/")[0]
 
 
-@lru_cache(maxsize=32)
 def bucket_system(bucket: str, store: Store) -> S3FileSystem:
     """What lists, reads and writes a bucket."""
+    return _bucket_system(bucket, store, credentials_stamp())
+
+
+def credentials_stamp() -> tuple[object, ...]:
+    """What tells the keys of this process from earlier ones: a client that was made with those is not used again.
+
+    Roles and tokens are renewed by the libraries themselves. Keys in the environment and in AWS's files are read by
+    some of them once, when a client is made.
+    """
+    return *(os.environ.get(name) for name in _KEYS), *(_changed_ns(path) for path in credential_files())
+
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+
+
+def credential_files() -> tuple[Path, Path]:
+    """AWS's files of keys and of profiles."""
+    named = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+    keys, profiles = (Path(os.environ.get(name, default)).expanduser() for name, default in named)
+    return keys, profiles
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=32)
+def _bucket_system(bucket: str, store: Store, _stamp: tuple[object, ...]) -> S3FileSystem:
     from pyarrow.fs import S3FileSystem
 
     return S3FileSystem(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from strandline.engines.conditional import change_bytes
-from strandline.engines.objects import Place, listing, read_bytes
+from strandline.engines.conditional import change_bytes, read_version
+from strandline.engines.objects import Place, listing
 from strandline.engines.storage import S3
 from strandline.errors import Conflict, Damaged
 
@@ -68,7 +68,7 @@ class Marker:
 
 def read_marker(warehouse: Place) -> Marker | None:
     """The marker of a warehouse; None when there is none."""
-    content = read_bytes(warehouse, MARKER)
+    content = read_version(warehouse, MARKER)
     return None if content is None else _parsed(warehouse, content)
 
 

@@ -1,8 +1,8 @@
-"""The audit: what recovery did, written in the transaction that did it."""
+"""The audit: what recovery did and what people decided, written in the transaction that did it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -13,6 +13,10 @@ from strandline.ledger.ledger import Txn
 from strandline.model.operations import Intent
 
 RECOVERY_ACTOR = "strandline:recovery"
+DOCTOR = "doctor"
+"""The kind of what `strand doctor --fix` mends."""
+RECOVERIES = ("rolled_forward", "rolled_back", "damaged")
+"""What recovery does by itself; every other outcome is a person's decision."""
 
 
 def write_audit(
@@ -38,6 +42,22 @@ def write_audit(
             tables=orjson.dumps(list(tables)).decode(),
             reason=reason,
         )
+    )
+
+
+def audit_decision(
+    txn: Txn, *, about: str, kind: str, outcome: str, reason: str, actor: str, table_ids: Iterable[str] = ()
+) -> None:
+    """Write down what a person decided: `about` is the id of the sink, branch or batch that it was decided of."""
+    write_audit(
+        txn,
+        op_id=about,
+        kind=kind,
+        outcome=outcome,
+        original_actor=actor,
+        tables=[{"table_id": table_id} for table_id in table_ids],
+        reason=reason[:2000],
+        actor=actor,
     )
 
 
@@ -71,17 +91,23 @@ def tables_of(intent: Intent, *, moved: bool) -> list[dict[str, Any]]:
     ]
 
 
-def read_audit(conn: Connection, *, limit: int | None = None) -> list[dict[str, Any]]:
-    """Audit rows, newest first."""
+def read_audit(
+    conn: Connection, *, limit: int | None = None, outcomes: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Audit rows, newest first; of these outcomes alone, where some are named."""
     query = select(db.audit).order_by(db.audit.c.audit_id.desc())
+    if outcomes is not None:
+        query = query.where(db.audit.c.outcome.in_(outcomes))
     rows = conn.execute(query.limit(limit) if limit is not None else query)
     return [{**row._mapping, "tables": orjson.loads(row.tables)} for row in rows]
 
 
 def count_audit(conn: Connection) -> list[tuple[str, int]]:
-    """How often each outcome was audited."""
+    """How often recovery came to each outcome."""
     outcome = db.audit.c.outcome
-    rows = conn.execute(select(outcome, func.count()).group_by(outcome).order_by(outcome))
+    rows = conn.execute(
+        select(outcome, func.count()).where(outcome.in_(RECOVERIES)).group_by(outcome).order_by(outcome)
+    )
     return [(str(name), int(count)) for name, count in rows]
 
 

@@ -6,7 +6,7 @@ a sweep deletes it, and a reader that still names it gets `history_gone` instead
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, update
@@ -200,8 +200,18 @@ def sweep(
         return len(found)
 
 
-def quarantine(ledger: Ledger, branch_id: str, table_id: str, batch_id: str, reason: str) -> bool:
-    """Set a log table's unreadable batch aside with its bytes; False when somebody else already did."""
+def quarantine(
+    ledger: Ledger,
+    branch_id: str,
+    table_id: str,
+    batch_id: str,
+    reason: str,
+    noting: Callable[[Txn], object] = lambda txn: None,
+) -> bool:
+    """Set a log table's unreadable batch aside with its bytes; False when somebody else already did.
+
+    `noting` writes down, in the same transaction, that a person asked for it.
+    """
     with ledger.write() as txn:
         referred = txn.conn.execute(
             select(db.tail.c.first_seq).where(db.tail.c.branch_id == branch_id, db.tail.c.batch_id == batch_id)
@@ -237,6 +247,7 @@ def quarantine(ledger: Ledger, branch_id: str, table_id: str, batch_id: str, rea
             .values(rows_quarantined=db.heads.c.rows_quarantined + rows)
         )
         note_rewrite(txn, branch_id, table_id)
+        noting(txn)
         fail("quarantine.before_commit")
     fail("quarantine.after_commit")
     return True
@@ -253,13 +264,24 @@ def list_quarantined(conn: Connection) -> list[dict[str, Any]]:
     return [dict(row._mapping) for row in rows]
 
 
+def quarantined_batch(conn: Connection, batch_id: str) -> dict[str, Any]:
+    """One batch that was set aside, without its bytes."""
+    batch = next((batch for batch in list_quarantined(conn) if batch["batch_id"] == batch_id), None)
+    if batch is None:
+        raise _no_such(batch_id)
+    return batch
+
+
+def _no_such(batch_id: str) -> NotFound:
+    hint = "`strand quarantine list` shows those there are."
+    return NotFound(f"there is no quarantined batch {batch_id}", hint=hint)
+
+
 def quarantined_payload(conn: Connection, batch_id: str) -> bytes:
     """The bytes of a batch that was set aside."""
     found = conn.execute(select(db.quarantine.c.payload).where(db.quarantine.c.batch_id == batch_id)).scalar()
     if found is None:
-        raise NotFound(
-            f"there is no quarantined batch {batch_id}", hint="`strand quarantine list` shows those there are."
-        )
+        raise _no_such(batch_id)
     return bytes(found)
 
 
@@ -267,9 +289,7 @@ def discard_quarantined(txn: Txn, batch_id: str) -> int:
     """Give a quarantined batch up for good: its rows are counted as pruned. Returns how many there were."""
     row = txn.conn.execute(select(db.quarantine).where(db.quarantine.c.batch_id == batch_id)).one_or_none()
     if row is None:
-        raise NotFound(
-            f"there is no quarantined batch {batch_id}", hint="`strand quarantine list` shows those there are."
-        )
+        raise _no_such(batch_id)
     txn.conn.execute(delete(db.quarantine).where(db.quarantine.c.batch_id == batch_id))
     txn.conn.execute(
         update(db.heads)

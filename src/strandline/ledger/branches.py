@@ -15,6 +15,7 @@ from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.failpoints import fail
 from strandline.ledger import batches
 from strandline.ledger import schema as db
+from strandline.ledger.audit import audit_decision
 from strandline.ledger.history import Graph
 from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.ledger.prepared import Prepared
@@ -195,7 +196,7 @@ def _copy(txn: Txn, table: Table, source: str, target: str, where: object) -> No
     txn.conn.execute(insert(table).from_select([column.name for column in table.columns], rows))
 
 
-def delete_branch(ledger: Ledger, name: str, *, force: bool = False) -> None:
+def delete_branch(ledger: Ledger, name: str, *, actor: str, force: bool = False) -> None:
     """Remove a branch; a conflict if commits of it are on no other, unless `force`.
 
     Views that were taken of it go on reading for the grace period, as after any change.
@@ -203,13 +204,12 @@ def delete_branch(ledger: Ledger, name: str, *, force: bool = False) -> None:
     if name == MAIN:
         raise BadRequest("main can't be deleted", hint="Delete the others, and merge into it what is worth keeping.")
     with ledger.write() as txn:
-        delete_in(txn, name, force=force)
+        _delete(txn, name, force=force, actor=actor)
         fail("branch.before_commit")
     fail("branch.after_commit")
 
 
-def delete_in(txn: Txn, name: str, *, force: bool) -> None:
-    """The same, as a part of a transaction."""
+def _delete(txn: Txn, name: str, *, force: bool, actor: str) -> None:
     branch = _living(txn.conn, name)
     refuse_protected(branch.name, protected=bool(branch.protected))
     if branch.tip is None:
@@ -218,8 +218,11 @@ def delete_in(txn: Txn, name: str, *, force: bool) -> None:
     graph = Graph(txn.conn)
     tip = graph.commit(str(branch.tip))
     others = [one for one in _tips(txn.conn, branch.branch_id) if graph.reaches(one, tip)]
-    if not force and not others:
-        _refuse_unmerged(name, tip)
+    if not others:
+        if not force:
+            _refuse_unmerged(name, tip)
+        reason = f"branch {name} deleted with commits that are on no other; its newest was {branch.tip}"
+        audit_decision(txn, about=branch.branch_id, kind="branch", outcome="discarded", reason=reason, actor=actor)
     if others and not any(graph.has_on_line(one, tip) for one in others):
         _keep(txn, branch.branch_id)
     else:

@@ -6,13 +6,7 @@ is an explicit `BEGIN`: the driver's default would give every SELECT a database 
 one view could then disagree. Postgres says the same with REPEATABLE READ (`postgres.py`). No other module knows which
 one it is.
 
-A connection to Postgres may be cut at any moment. Before a transaction's first statement was answered nothing has
-happened, and another connection is taken. After that the transaction is gone, and its error says so (`was_undone`): who
-knows how to run it again does. Only when the answer to a COMMIT is lost nobody knows; then the database is asked, under
-the lock which that transaction held, so that it can't be still on its way.
-
-A transaction that is sent whole (`write_at_once`) has nothing to ask by before its only answer. Whoever sends one must
-be able to find what it stored, and to have a late one refused: an append does both by the ids of its batches.
+A connection to Postgres may be cut at any moment, and the server may be away: `sessions.py` sees to that.
 """
 
 from __future__ import annotations
@@ -21,11 +15,10 @@ import errno
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -34,44 +27,37 @@ from sqlalchemy.pool import QueuePool
 
 from strandline import private
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError, read_only_mount
-from strandline.ledger import postgres
 from strandline.ledger.pipeline import Row
-from strandline.ledger.prepared import Step, together
+from strandline.ledger.prepared import Step
+from strandline.ledger.sessions import Sessions
 
 BUSY_TIMEOUT_S = 30.0
-PATIENCE_S = 30.0
-"""How long an open ledger waits for a database that does not answer: long enough for a restart, or for a failover."""
-PAUSE_S = 0.1
 
 T = TypeVar("T")
 
 
 class Database:
-    """A pool of connections, with one way to read and one way to write."""
+    """One way to read and one way to write, in a file or on a server."""
 
     def __init__(self, url: str, *, read_only: bool, create: bool = False) -> None:
         self.url = url
         self.read_only = read_only
         self._pid = os.getpid()
-        self.is_sqlite = sqlite_path(url) is not None
-        self._reads, self._writes = _engines(url, read_only, create)
-        # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
-        # lock.
-        self._one_writer = threading.Lock()
-        self._idle_writer: Connection | None = None
-        self._driver_error: type[Exception] = self._reads.dialect.loaded_dbapi.Error
-        self._has_answered = False
+        path = sqlite_path(url)
+        self._file = None if path is None else _SqliteFile(path, read_only, create)
+        self._server = Sessions(url, read_only=read_only) if path is None else None
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file."""
+        return self._file is not None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Every statement inside sees the same database snapshot."""
         self._refuse_fork()
-        with self._translated():
-            conn, _ = self._begin(self._reads, _nothing)
-            try:
-                yield conn
-            finally:
-                _give_back(conn)
+        with (self._file or self._sessions).read() as conn:
+            yield conn
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -90,19 +76,12 @@ class Database:
         for what is to be run last, together with the commit; SQLite has none, because there nothing is gained by it.
         """
         self._refuse_writing()
-        with self._translated():
-            if self.is_sqlite:
-                with self._only_writer() as conn, conn.begin():
-                    yield conn, first(conn), None
-                return
-            last: list[Step] = []
-            conn, told = self._begin(self._writes, first)
-            try:
-                with self._undone():
-                    yield conn, told, last
-                self._commit(conn, last, told, arrived)
-            finally:
-                _give_back(conn)
+        if self._file is not None:
+            with self._file.write() as conn:
+                yield conn, first(conn), None
+            return
+        with self._sessions.transaction(first, arrived) as (conn, told, last):
+            yield conn, told, last
 
     def write_at_once(self, steps: Sequence[Step]) -> list[list[Row]] | None:
         """A transaction on Postgres that is sent whole; None when one of the steps required what is not so.
@@ -110,29 +89,19 @@ class Database:
         When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.
         """
         self._refuse_writing()
-
-        def whole(conn: Connection) -> list[list[Row]] | None:
-            try:
-                return together(conn, steps, commit=True)
-            except (DBAPIError, self._driver_error) as error:
-                if postgres.is_refused(error):
-                    return None
-                if postgres.is_lost(error):
-                    raise may_be_there("the ledger's database went away", "ledger_behind") from error
-                raise
-
-        with self._translated():
-            conn, answers = self._begin(self._writes, whole)
-            _give_back(conn)
-            return answers
+        return self._sessions.write_at_once(steps)
 
     def login(self) -> Mapping[str, str]:
         """The user and password by which we got into Postgres, as an Iceberg catalog wants them; SQLite has none."""
-        if self.is_sqlite:
+        if self._server is None:
             return {}
-        with self._translated():
-            user, password = postgres.login(self._reads)
+        user, password = self._server.login()
         return {key: value for key, value in (("jdbc.user", user), ("jdbc.password", password)) if value}
+
+    @property
+    def _sessions(self) -> Sessions:
+        assert self._server is not None, "it is a file"
+        return self._server
 
     def _refuse_writing(self) -> None:
         self._refuse_fork()
@@ -157,138 +126,62 @@ class Database:
 
     def close(self) -> None:
         """Give every connection back."""
+        (self._file or self._sessions).close()
+
+
+class _SqliteFile:
+    """The connections to a file: as many as are wanted to read, and one to write."""
+
+    def __init__(self, path: Path, read_only: bool, create: bool) -> None:
+        self._path = path
+        self._engine = _engine(path, read_only, create)
+        # SQLite has one writer at a time. Threads of one process queue here, in order, instead of polling the file
+        # lock.
+        self._one_writer = threading.Lock()
+        self._idle_writer: Connection | None = None
+        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._translated(), self._engine.connect() as conn:
+            conn.begin()
+            yield conn
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A connection in a transaction. It is kept for the next writer: to get one takes as long as to use it."""
+        with self._translated():
+            if not self._one_writer.acquire(timeout=BUSY_TIMEOUT_S):
+                raise Busy("another thread of this process holds the ledger", reason="ledger_behind")
+            try:
+                idle, self._idle_writer = self._idle_writer, None
+                conn = idle or self._engine.connect().execution_options(strand_write=True)
+                try:
+                    with conn.begin():
+                        yield conn
+                except BaseException:
+                    conn.close()  # whatever is wrong with it, the next writer starts with another
+                    raise
+                self._idle_writer = conn
+            finally:
+                self._one_writer.release()
+
+    def close(self) -> None:
         idle, self._idle_writer = self._idle_writer, None
         if idle is not None:
             idle.close()
-        self._reads.dispose()
-        self._writes.dispose()
-
-    @contextmanager
-    def _only_writer(self) -> Iterator[Connection]:
-        """SQLite's connection to write with. It is kept for the next writer: to get one takes as long as to use it."""
-        if not self._one_writer.acquire(timeout=BUSY_TIMEOUT_S):
-            raise Busy("another thread of this process holds the ledger", reason="ledger_behind")
-        try:
-            idle, self._idle_writer = self._idle_writer, None
-            conn = idle or self._writes.connect().execution_options(strand_write=True)
-            try:
-                yield conn
-            except BaseException:
-                conn.close()  # whatever is wrong with it, the next writer starts with another
-                raise
-            self._idle_writer = conn
-        finally:
-            self._one_writer.release()
-
-    # -- connections that may be cut -----------------------------------------------------------------------------------
-
-    def _begin(self, engine: Engine, first: Callable[[Connection], T]) -> tuple[Connection, T]:
-        """A connection in a new transaction. One that is dead is replaced, and a database that restarts is waited for.
-
-        The first time of all it is not: who types a wrong host should not wait to be told. Who waited for a lock in
-        vain waits once more, if that was for one who is silent.
-        """
-        deadline_s = time.monotonic() + (PATIENCE_S if self._has_answered else 0.0)
-        stale = self._has_answered
-        has_ended_one = False
-        while True:
-            conn: Connection | None = None
-            try:
-                conn = engine.connect()
-                conn.begin()
-                told = first(conn)
-            except BaseException as error:
-                if conn is not None:
-                    _give_back(conn)
-                if self.is_sqlite or not isinstance(error, DBAPIError | self._driver_error):
-                    raise
-                engine.dispose()  # what has been in the pool as long as this one is as dead
-                if not has_ended_one and postgres.is_locked_out(error) and postgres.end_silent(engine):
-                    has_ended_one = True
-                    continue
-                found = self._translate(error)
-                if not (postgres.is_lost(error) and postgres.may_pass(found)) or time.monotonic() > deadline_s:
-                    raise found from error
-                time.sleep(0.0 if stale else PAUSE_S)
-                stale = False
-            else:
-                self._has_answered = True
-                return conn, told
-
-    def _commit(
-        self, conn: Connection, last: Sequence[Step], told: T, arrived: Callable[[Connection, T], bool | None]
-    ) -> None:
-        try:
-            together(conn, last, commit=True)
-        except (DBAPIError, self._driver_error) as error:
-            if not postgres.is_lost(error):
-                raise self._marked_undone(error) from error
-            _give_back(conn)
-            found = self._ask(told, arrived)
-            if found is None:
-                raise may_be_there("the ledger's database went away", "ledger_behind") from error
-            if not found:
-                raise self._marked_undone(error) from error
-
-    def _ask(self, told: T, arrived: Callable[[Connection, T], bool | None]) -> bool | None:
-        """Whether a transaction was committed whose answer was lost; None when nobody can say."""
-        try:
-            conn, found = self._begin(self._writes, lambda conn: arrived(conn, told))
-        except (StrandError, DBAPIError, self._driver_error):
-            return None
-        _give_back(conn)
-        return found
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        try:
-            yield
-        except (DBAPIError, self._driver_error) as error:
-            raise self._marked_undone(error) from error
-
-    def _marked_undone(self, error: Exception) -> StrandError:
-        found = self._translate(error)
-        if isinstance(found, Busy):
-            found.detail["outcome"] = UNDONE
-        return found
+        self._engine.dispose()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (DBAPIError, self._driver_error) as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: Exception) -> StrandError:
-        """What the database said, in the words of our own errors; a mistake of ours is raised as it is."""
-        wrapped = error if isinstance(error, DBAPIError) else _wrapped(error, self._driver_error)
-        found = _translate(wrapped, self.url) if self.is_sqlite else postgres.translate(wrapped, self.url)
-        if found is None:
-            raise error
-        return found
-
-
-UNDONE, UNKNOWN = "undone", "unknown"
-
-
-def may_be_there(happened: str, reason: str) -> Busy:
-    """The error of who can't be told whether a transaction was committed."""
-    return Busy(
-        f"{happened} in the middle of a commit: what was written may be there or not",
-        hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
-        reason=reason,
-        outcome=UNKNOWN,
-    )
-
-
-def was_undone(error: BaseException) -> bool:
-    """Whether a transaction failed for no fault of its own and left nothing behind, so that it may be run again."""
-    return isinstance(error, Busy) and error.detail.get("outcome") == UNDONE
-
-
-def is_unknown(error: BaseException) -> bool:
-    """Whether nobody could say if a transaction was committed."""
-    return isinstance(error, Busy) and error.detail.get("outcome") == UNKNOWN
+            wrapped = error if isinstance(error, DBAPIError) else _wrapped(error, self._driver_error)
+            translated = _translate(wrapped, self._path)
+            if translated is None:
+                raise
+            raise translated from error
 
 
 def _nothing(_conn: Connection) -> None:
@@ -297,27 +190,6 @@ def _nothing(_conn: Connection) -> None:
 
 def _unknown(_conn: Connection, _told: None) -> bool | None:
     return None
-
-
-def _give_back(conn: Connection) -> None:
-    """End what is open, and let the next one have the connection; a dead one is thrown away."""
-    with suppress(Exception):
-        if conn.in_transaction():
-            conn.rollback()
-    with suppress(Exception):
-        driver: Any = None if conn.closed else conn.connection.driver_connection
-        if getattr(driver, "closed", False):
-            conn.invalidate()
-    with suppress(Exception):
-        conn.close()
-
-
-def _engines(url: str, read_only: bool, create: bool) -> tuple[Engine, Engine]:
-    path = sqlite_path(url)
-    if path is not None:
-        engine = _sqlite(path, read_only, create)
-        return engine, engine
-    return postgres.engine(url, writing=False), postgres.engine(url, writing=True)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -330,7 +202,7 @@ def sqlite_path(url: str) -> Path | None:
     return Path(path) if found and scheme.partition("+")[0] == "sqlite" else None
 
 
-def _sqlite(path: Path, read_only: bool, create: bool) -> Engine:
+def _engine(path: Path, read_only: bool, create: bool) -> Engine:
     if not create and not path.exists():
         raise NotFound(f"the ledger {path} does not exist", hint="`strand init DIR` makes a lake.")
     if create:
@@ -387,7 +259,7 @@ def _wrapped(error: Exception, driver_error: type[Exception]) -> DBAPIError:
     return wrapped
 
 
-def _translate(error: DBAPIError, url: str) -> StrandError | None:
+def _translate(error: DBAPIError, path: Path) -> StrandError | None:
     """What the database said, in the words of our own errors."""
     said = str(error.orig)
     if "locked" in said or "busy" in said:
@@ -398,10 +270,10 @@ def _translate(error: DBAPIError, url: str) -> StrandError | None:
         )
     if "full" in said or (isinstance(error.orig, OSError) and error.orig.errno == errno.ENOSPC):
         return NoSpace(f"no room on the ledger's disk: {said}")
-    if "disk I/O error" in said and _room_bytes(url) < 1 << 20:
+    if "disk I/O error" in said and _room_bytes(path) < 1 << 20:
         return NoSpace(f"no room on the ledger's disk: {said}")
-    if ("readonly" in said or "read-only" in said or "unable to open" in said) and _is_mounted_read_only(url):
-        return read_only_mount(str(sqlite_path(url)))
+    if ("readonly" in said or "read-only" in said or "unable to open" in said) and _is_mounted_read_only(path):
+        return read_only_mount(str(path))
     if "readonly" in said or "read-only" in said:
         return Environment(
             f"no permission to write the ledger: {said}", hint="Check the owner and mode of the lake's folder."
@@ -420,18 +292,16 @@ def _translate(error: DBAPIError, url: str) -> StrandError | None:
     return None
 
 
-def _is_mounted_read_only(url: str) -> bool:
+def _is_mounted_read_only(path: Path) -> bool:
     """Whether the file system of a SQLite ledger takes no writes from anybody."""
-    path = sqlite_path(url)
     with suppress(OSError):
-        return path is not None and bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
     return False
 
 
-def _room_bytes(url: str) -> int:
-    folder = (sqlite_path(url) or Path()).parent
+def _room_bytes(path: Path) -> int:
     try:
-        stat = os.statvfs(folder)
+        stat = os.statvfs(path.parent)
     except OSError:
         return 0
     return stat.f_bavail * stat.f_frsize

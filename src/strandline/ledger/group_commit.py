@@ -20,10 +20,10 @@ from typing import Any, TypeAlias, TypeGuard
 from strandline.errors import Busy, TransientError
 from strandline.failpoints import fail
 from strandline.ledger.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
-from strandline.ledger.dialect import is_unknown
 from strandline.ledger.groups import Groups, Member
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.mutations import Mutation, asks_of, find_mutation, store_mutations
+from strandline.ledger.outcomes import is_unknown
 from strandline.model.commits import Commit
 from strandline.model.tables import Ack, TableSettings, TableState
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from strandline.ledger.dialect import may_be_there
+from strandline.ledger.outcomes import may_be_there
 
 C = TypeVar("C")
 A = TypeVar("A")

@@ -155,7 +155,7 @@ def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> 
     )
 
 
-def _lacking(rows: Validated, chunk: Chunk, replayed: Letters, held: Held) -> pa.RecordBatch:
+def _lacking(rows: Validated, chunk: Chunk, replayed: Letters, read_stored: Held) -> pa.RecordBatch:
     """The rows that are not here, by what they hold and where they come from, in this table's own types.
 
     Compared are those that a chunk may repeat: a replay, because both sides may have been restored and one of them
@@ -170,17 +170,17 @@ def _lacking(rows: Validated, chunk: Chunk, replayed: Letters, held: Held) -> pa
     compared = pc.less_equal(seqs, upto)
     if replayed:
         compared = pc.or_(compared, pc.is_in(seqs, value_set=pa.array(list(replayed), pa.int64())))
-    asked = rows.given.filter(compared)
-    if not asked.num_rows:
+    sent = rows.sent.filter(compared)
+    if not sent.num_rows:
         return batch
-    bounds = pc.min_max(asked.column(ORIGIN_SEQ)).as_py()
-    already = held(bounds["min"] - 1, bounds["max"])
+    bounds = pc.min_max(sent.column(ORIGIN_SEQ)).as_py()
+    already = read_stored(bounds["min"] - 1, bounds["max"])
     shown = already.select([name for name in batch.schema.names if name in already.schema.names])
     there = shown.cast(_like(batch.schema, shown.schema))
     # As stored too: a row without a time is told by its digest alone, which is that of the row with the defaults.
-    forms = (asked, batch.filter(compared))
-    found = [are_among(form, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)) for form in forms]
-    among = map(any, zip(*found, strict=True))
+    forms = (sent, batch.filter(compared))
+    matches = [are_among(form, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)) for form in forms]
+    among = map(any, zip(*matches, strict=True))
     return batch.filter(pa.array([not (is_asked and next(among)) for is_asked in compared.to_pylist()], pa.bool_()))
 
 

@@ -19,6 +19,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.errors import StrandError
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.ledger import Ledger
 from strandline.model.tables import Table
@@ -81,7 +82,7 @@ class Intake:
         """The time to judge by; None where no clock can be trusted, or the store that has one does not answer."""
         try:
             elsewhere_us = self._ledger.elsewhere_us()
-        except OSError:
+        except (OSError, StrandError):
             return None
         with self._ledger.read() as conn:
             return forgetting_us(conn, *elsewhere_us)

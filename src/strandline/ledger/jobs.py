@@ -9,6 +9,7 @@ reasons too.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -55,8 +56,8 @@ def read_jobs(conn: Connection) -> dict[str, JobRecord]:
 
 
 def backoff_s(failures: int) -> float:
-    """How long a job waits that has failed so often."""
-    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 20))
+    """How long a job waits that has failed so often; not the same for all that failed at the same moment."""
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 20)) * random.uniform(0.8, 1.0)
 
 
 def begin_job(txn: Txn, key: str, why: str, worker_id: str, *, now_us: int, seen_runs: int, attempts: int) -> bool:

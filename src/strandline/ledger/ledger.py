@@ -31,11 +31,14 @@ from sqlalchemy import (
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
 from strandline.ledger import schema
-from strandline.ledger.dialect import PATIENCE_S, PAUSE_S, Database, is_unknown, was_undone
+from strandline.ledger.connections import Pause
+from strandline.ledger.dialect import Database
 from strandline.ledger.migrations import MIGRATIONS
+from strandline.ledger.outcomes import is_unknown, was_undone
 from strandline.ledger.pipeline import Row
 from strandline.ledger.postgres import keep_as_it_is
 from strandline.ledger.prepared import Prepared, Step, together
+from strandline.ledger.sessions import PATIENCE_S
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]
@@ -321,7 +324,7 @@ class Ledger:
 
         It must have no effect but the transaction's.
         """
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s, pause = time.monotonic() + PATIENCE_S, Pause()
         while True:
             try:
                 with self.write(ask) as txn:
@@ -329,7 +332,7 @@ class Ledger:
             except StrandError as error:
                 if not was_undone(error) or time.monotonic() > deadline_s:
                     raise
-                time.sleep(PAUSE_S)
+                pause.wait()
 
     def behind_s(self) -> float:
         """How long the oldest write of this process that is not done yet has waited, or worked."""
@@ -346,14 +349,14 @@ class Ledger:
         On Postgres a reader that holds one table and waits for another may stand in its way (a deadlock, of which
         Postgres ends one side); and an answer may be lost. The next try begins with the format that is there then.
         """
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s, pause = time.monotonic() + PATIENCE_S, Pause()
         while True:
             try:
                 self._try_to_migrate()
             except StrandError as error:
                 if not (was_undone(error) or is_unknown(error)) or time.monotonic() > deadline_s:
                     raise
-                time.sleep(PAUSE_S)
+                pause.wait()
             else:
                 return
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select, update
@@ -22,6 +24,7 @@ from strandline.ledger.idempotency import recall, remember
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
 from strandline.ledger.tables import insert_schema, raise_shape, read_head, refuse_protected, set_schema
+from strandline.ledger.touches import Packed
 from strandline.model.commits import MERGE, Commit
 from strandline.model.schema import Schema
 
@@ -38,6 +41,13 @@ class TableChange:
     append: Append
     hashes: Sequence[bytes]
     claims: Sequence[bytes] = ()
+
+    @cached_property
+    def packed(self) -> tuple[Sequence[tuple[str, Packed]], Packed]:
+        """The keys of each batch, and the claims, as they are written."""
+        hashes = iter(self.hashes)
+        keys = [(batch.batch_id, Packed.of(list(islice(hashes, batch.rows)))) for batch in self.append.batches]
+        return keys, Packed.of(self.claims)
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,18 @@ class _Written:
 
     tips: dict[str, str] = field(default_factory=dict)
     last_seqs: dict[tuple[str, str], int] = field(default_factory=dict)
-    hashes: set[tuple[str, str, bytes]] = field(default_factory=set)
+    hashes: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
+
+    def note(self, branch_id: str, change: TableChange) -> None:
+        """A mutation before this one has written these keys and claims."""
+        written = self.hashes.setdefault((branch_id, change.append.table_id), set())
+        written.update(change.hashes)
+        written.update(change.claims)
+
+    def has(self, branch_id: str, read: TableRead) -> bool:
+        """Whether something was written that a mutation read."""
+        written = self.hashes.get((branch_id, read.table_id))
+        return written is not None and not written.isdisjoint((*read.hashes, *read.claims))
 
 
 def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Exception]:
@@ -298,7 +319,7 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
         if read.many and last_seq != read.last_seq:
             later = touches.written_since(txn.conn, branch, read.table_id, mutation.base)
             since = not later.isdisjoint((*read.hashes, *read.claims))
-        within = any((branch, read.table_id, one) in written.hashes for one in (*read.hashes, *read.claims))
+        within = written.has(branch, read)
         others = read.whole is not None and read.whole != last_seq
         if barrier != read.barrier or since or within or others:
             return Moved(read.table)
@@ -374,10 +395,10 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         bring(txn, mutation.branch_id, mutation.actor, source, number, txn.last_seq + 1)
     steps = writing(placed, txn.last_seq)
     for change, first in noted:
-        steps += touches.writing(mutation.branch_id, change.append.table_id, commit.seq, list(_versions(change, first)))
-        steps += touches.claiming(mutation.branch_id, change.append.table_id, commit.seq, change.claims)
-        wrote = (*change.hashes, *change.claims)
-        written.hashes.update((mutation.branch_id, change.append.table_id, one) for one in wrote)
+        keys, claims = change.packed
+        steps += touches.noting(mutation.branch_id, change.append.table_id, commit.seq, first, keys)
+        steps += touches.claiming(mutation.branch_id, change.append.table_id, commit.seq, claims)
+        written.note(mutation.branch_id, change)
     txn.write_last([*steps, *commits.writing(commit, mutation.branch_id)])
     if mutation.remember is not None:
         key = mutation.remember.key
@@ -403,14 +424,6 @@ def _under(append: Append, source: Source | None, number: int) -> Append:
 def _version(brought: Brought, number: int) -> int:
     """The version of a schema that a merge of this number brings: the source's, where rows here read the same by it."""
     return number if brought.version is None else brought.version
-
-
-def _versions(change: TableChange, first_seq: int) -> list[tuple[bytes, int, str]]:
-    batch_ids = [batch.batch_id for batch in change.append.batches for _ in range(batch.rows)]
-    return [
-        (one, first_seq + place, batch_id)
-        for place, (one, batch_id) in enumerate(zip(change.hashes, batch_ids, strict=True))
-    ]
 
 
 def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int, first_seq: int) -> None:

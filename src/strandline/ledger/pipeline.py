@@ -20,6 +20,16 @@ Row: TypeAlias = tuple[Any, ...]
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 """A text with the places `$1`, `$2`, …, and what belongs there."""
 
+SESSION, SESSION_SETTING = "strand_session", "strand.session"
+"""What a connection knows of the session that it made ready, and where that session knows it."""
+ANOTHER = "another session"
+# An error where a pooler has put another session behind this connection, whose settings are not ours: then nothing
+# behind it is run.
+_SAME_SESSION = (
+    f"SELECT CASE WHEN current_setting('{SESSION_SETTING}', true) = $1 THEN 0 "
+    f"ELSE ('{ANOTHER}: ' || coalesce(current_setting('{SESSION_SETTING}', true), ''))::int END"
+).encode()
+
 _INTEGERS = {20, 21, 23}
 """The types int8, int2 and int4, by Postgres's own numbers."""
 _BYTES = 17
@@ -44,14 +54,17 @@ def run(connection: PoolProxiedConnection, statements: Sequence[Statement], *, c
 
     driver: Any = connection.driver_connection
     try:
-        return _run(driver.pgconn, connection.info.setdefault("strand_prepared", {}), statements, commit)
+        prepared = connection.info.setdefault("strand_prepared", {})
+        return _run(driver.pgconn, prepared, connection.info[SESSION].encode(), statements, commit)
     except BaseException as error:
         if driver.pgconn.pipeline_status or not isinstance(error, Error):  # answers may be on their way
             driver.close()
         raise
 
 
-def _run(server: Any, prepared: dict[str, bytes], statements: Sequence[Statement], commit: bool) -> list[list[Row]]:
+def _run(
+    server: Any, prepared: dict[str, bytes], session: bytes, statements: Sequence[Statement], commit: bool
+) -> list[list[Row]]:
     from psycopg.pq import TransactionStatus
 
     rows: list[list[Row]] = []
@@ -61,7 +74,8 @@ def _run(server: Any, prepared: dict[str, bytes], statements: Sequence[Statement
     server.enter_pipeline_mode()
     if begin:
         server.send_query_params(b"BEGIN", None)
-        heard.append(_nothing)
+        server.send_query_params(_SAME_SESSION, [session])
+        heard += [_nothing, _nothing]
     for text, values in statements:
         name = prepared.get(text) or new.get(text)
         if name is None:

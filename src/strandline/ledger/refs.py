@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
-from strandline.errors import BadRequest, HistoryGone, NotFound, nearest
+from strandline.errors import BadRequest, ClockBehind, HistoryGone, NotFound, nearest
 from strandline.ledger import schema as db
 from strandline.ledger.branches import list_branches, list_tags
+from strandline.ledger.clock import server_at_us
 from strandline.ledger.commits import get_commit, tip_before_moves
 from strandline.ledger.history import Graph
 from strandline.ledger.tables import branch_id
 from strandline.model.commits import Commit
+from strandline.model.moments import span_of
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+NOW = "now"
+SKEW_US = 1_000_000
+"""Clocks that are kept right differ by less."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,41 @@ def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, in
         return graph.commit(tip), None
     if text in refs:
         raise NotFound(f"branch {text!r} has no commit yet", hint="Its first keyed table makes one.", commit=text)
-    if _TIME.fullmatch(text):
-        at_us = _microseconds(text)
+    if text == NOW or _TIME.fullmatch(text):
+        at_us = _ledger_us(conn, None if text == NOW else _microseconds(text), text)
         return _newest_upto(conn, graph, branch, at_us, text), at_us
     try:
         return get_commit(conn, text), None
     except NotFound:
         raise NotFound(f"there is no commit, tag or branch {text!r}", hint=nearest(text, refs), commit=text) from None
+
+
+def _ledger_us(conn: Connection, at_us: int | None, text: str) -> int:
+    """A time of day as the ledger's time, which history goes by; None is now.
+
+    Now, and what is still to come, is all that there is, also when a writer's clock was ahead and the ledger's time
+    with it. Then what was written since has later stamps than the time of day, and nobody can tell which of it had been
+    written at an earlier time: of those times that are not before the last stamp that can be right, this is said.
+    """
+    last_us = int(conn.execute(select(db.counter.c.last_at_us)).scalar_one())
+    now_us = server_at_us(conn) or time.time_ns() // 1000
+    if at_us is None or at_us >= now_us:
+        return max(at_us or 0, last_us, now_us)
+    if last_us <= now_us + SKEW_US:
+        return at_us
+    stamps = [
+        select(func.max(column)).where(column <= now_us)
+        for column in (db.commits.c.at_us, db.batches.c.at_us, db.audit.c.at_us)
+    ]
+    if at_us < max(conn.execute(stamp).scalar() or 0 for stamp in stamps):
+        return at_us
+    raise ClockBehind(
+        f"what there was at {text} can't be told: the ledger's time is {span_of((last_us - now_us) / 1e6)} ahead of "
+        "the time of day, because a writer's clock was, and what was written since has later times",
+        hint="`--at now` shows what there is, and `strand log` the commits, each of which can be named. "
+        "`strand doctor` says which clocks differ.",
+        behind_s=round((last_us - now_us) / 1e6, 1),
+    )
 
 
 def _microseconds(text: str) -> int:

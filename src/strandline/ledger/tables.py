@@ -149,14 +149,20 @@ def new_table(
 
 def _refuse_existing(conn: Connection, name: str) -> None:
     existing = conn.execute(select(db.tables.c.name).where(db.tables.c.folded_name == name.lower())).scalar()
-    if existing is not None:
-        raise Conflict(
-            f"there is a table {existing!r} already",
-            kind="table_exists",
-            hint="Pick another name; a dropped table keeps its own, and is added again by `strand schema apply`.",
-            expected=None,
-            actual=existing,
+    if existing is None:
+        return
+    what, hint = f"there is a table {existing!r} already", "Pick another name."
+    table = find_table(conn, str(existing))
+    if table.key:
+        hint = (
+            "Pick another name; one that was dropped keeps its own, and is added again by `strand schema apply FILE`."
         )
+    elif (state := read_states(conn, MAIN, [table.name], tails=False)[0]).is_dropped:
+        what = f"the log table {existing!r} was dropped, and its past keeps the name"
+        hint = (
+            f"Pick another name. Commit {dropped_by(conn, state)} dropped it; `--at` an earlier commit shows its rows."
+        )
+    raise Conflict(what, kind="table_exists", hint=hint, expected=None, actual=existing)
 
 
 def insert_table(txn: Txn, table: Table, schema: Schema, on_branch: str, number: int) -> None:
@@ -515,7 +521,7 @@ def check_name(name: str) -> None:
     if not (name.isascii() and name.replace("_", "a").isalnum() and name[0].isalpha() and len(name) <= 120):
         raise BadRequest(
             f"{name!r} can't be a table's name",
-            hint="Use a letter, then letters, digits and underscores, at most 120.",
+            hint="Use a letter from a to z, then these, digits and underscores, at most 120.",
         )
 
 

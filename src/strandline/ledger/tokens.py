@@ -78,4 +78,4 @@ def is_valid(ledger: Ledger, secret: str) -> bool:
     """Whether a token is one of the lake's that was not revoked; all are compared, each in constant time."""
     with ledger.read() as conn:
         hashes = [token.hash for token in list_tokens(conn) if token.revoked_at_us is None]
-    return sum(hmac.compare_digest(known, token_hash(secret)) for known in hashes) > 0
+    return sum(hmac.compare_digest(stored, token_hash(secret)) for stored in hashes) > 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +21,7 @@ from strandline.model.arrow import origin_fields, stored_schema
 from strandline.model.arrow_stream import read_stream
 from strandline.model.inbound import Chunk
 from strandline.model.json_pieces import Lines, line_pieces
+from strandline.model.json_text import DoubledKey, parsed
 from strandline.model.schema import Schema, parse_columns
 from strandline.model.sound import SoundRows
 from strandline.model.types import (
@@ -82,8 +82,8 @@ def from_lines(body: bytes | bytearray) -> ChunkRows:
 
 
 def _stamps_of(rows: list[dict[str, Any]], start: int) -> pa.RecordBatch:
-    said = [{short: row.get(name) for name, short in _NAMES.items()} for row in rows]
-    return _stamped(lambda: rules.from_dicts(said, _STAMPS, start=start))
+    stamps = [{short: row.get(name) for name, short in _NAMES.items()} for row in rows]
+    return _stamped(lambda: rules.from_dicts(stamps, _STAMPS, start=start))
 
 
 def _objects(body: bytes | bytearray) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -111,8 +111,10 @@ def _with_extra(row: dict[str, Any], extra: Any, index: int) -> dict[str, Any]:
     if extra is None:
         return row
     try:
-        fields = orjson.loads(extra) if isinstance(extra, str) else extra
-    except orjson.JSONDecodeError:
+        fields = parsed(extra.encode()) if isinstance(extra, str) else extra
+    except DoubledKey as error:
+        raise rules.refused_row(index, EXTRA, extra, str(error)) from None
+    except ValueError:
         fields = None
     if not isinstance(fields, dict):
         raise rules.refused_row(index, EXTRA, extra, "is not a JSON object")
@@ -146,7 +148,7 @@ class Validated:
     """Rows as the ledger stores them, and as the sender gave them: without the defaults that this table has put in."""
 
     stored: pa.RecordBatch
-    given: pa.RecordBatch
+    sent: pa.RecordBatch
 
 
 def validated(
@@ -175,11 +177,11 @@ def validated(
     fields = origin_fields()
     shape = pa.schema([*stored_schema(schema, extra), *fields])
     stamped = [origin[field.name] for field in fields]
-    stored, given = (
+    stored, sent = (
         pa.RecordBatch.from_arrays([*users.columns, *stamped], schema=shape)
         for users in (batch, pa.concat_batches(as_given))
     )
-    return Validated(stored, given)
+    return Validated(stored, sent)
 
 
 def _users(

@@ -91,6 +91,12 @@ class ArrayPieces:
         return b"[%b]" % inside
 
 
+def elements(text: bytes | bytearray) -> Iterator[bytes]:
+    """The texts of the elements of a text that is a JSON array."""
+    start, stop = len(text) - len(text.lstrip()), len(text.rstrip())
+    return (bytes(text[begin:end]) for begin, end in _elements(text, start + 1, stop - 1))
+
+
 def _elements(text: bytes | bytearray, at: int, stop: int) -> Iterator[tuple[int, int]]:
     """Where each element begins and ends, between commas that are in no bracket and no string."""
     begin, depth = at, 0

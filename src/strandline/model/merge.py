@@ -97,7 +97,9 @@ def read_resolution(document: Any) -> Resolution:
     try:
         commits = str(document["source_commit"]), str(document["target_commit"])
         tables = {str(name): _side(side) for name, side in document["take"].items() if side is not None}
-        takes = {(str(one["table"]), key_text(one["key"])): one["take"] for one in document["conflicts"]}
+        takes = {
+            (str(conflict["table"]), key_text(conflict["key"])): conflict["take"] for conflict in document["conflicts"]
+        }
         rows = {at: _decision(take) for at, take in takes.items() if take is not None}
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(

@@ -142,7 +142,7 @@ def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tupl
         raise NotFound(f"there is no table {table.name!r} to drop", table=table.name)
     if table.drop:
         return [], None  # a document that was applied already still says what it dropped
-    schema = Schema(tuple(_with_default(one, table) for one in table.columns), table.constraints or ())
+    schema = Schema(tuple(_with_default(column, table) for column in table.columns), table.constraints or ())
     what, why = "add table", ""
     if not table.key and not on_main:
         why = "a log table has one history, the same on every branch: make it on main"

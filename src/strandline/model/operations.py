@@ -17,7 +17,7 @@ from strandline.model.tables import DataFile
 INTENT_FORMAT = 1
 
 Phase = Literal["staging", "staged", "published", "abandoned", "damaged"]
-Outcome = Literal["rolled_forward", "rolled_back", "damaged"]
+Outcome = Literal["rolled_forward", "rolled_back", "damaged", "alive"]
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,15 @@ def _table_effect(stored: Mapping[str, Any]) -> TableEffect:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What recovery did with one intent; `settled` says whether its Iceberg half is done too."""
+    """What recovery did with one intent, or would do; `settled` says whether its Iceberg half is done too."""
 
     op_id: str
     kind: str
     outcome: Outcome
     reason: str
     settled: bool
+    wait_s: float = 0.0
+    """How much longer its process has to be silent before it is called dead; 0 when it is."""
 
 
 @dataclass(frozen=True)

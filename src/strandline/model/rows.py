@@ -14,7 +14,6 @@ are told apart by `as_given`, a list that gets the same rows without the default
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -29,6 +28,8 @@ from strandline.model.arrow import arrow_type, stored_schema
 from strandline.model.casts import lossless, plain
 from strandline.model.columns import Quick, never, quick_for
 from strandline.model.defaults import default_scalar, default_value
+from strandline.model.json_pieces import elements
+from strandline.model.json_text import DoubledKey, json_fault, may_double, parsed, parsed_quickly
 from strandline.model.partitions import MAX_BYTES as MAX_PARTITION_BYTES
 from strandline.model.partitions import check_partition_columns, partition_text, partitions, too_long
 from strandline.model.reporting import MEND_ROWS, and_more, most_reported
@@ -47,9 +48,6 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
-
-_DIGITS_AS_ZERO = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
-_LONG_NUMBER = b"0" * 19
 
 
 @dataclass(frozen=True)
@@ -199,6 +197,8 @@ def read_array(text: bytes | bytearray) -> list[Any]:
         values = _parsed(bytes(text))
     except Refused as refused:
         raise BadRequest(f"the body is {refused.reason}", hint="Send a JSON array of objects, or JSON lines.") from None
+    if isinstance(values, _Doubled) and text.lstrip().startswith(b"["):
+        return [_parsed(row) for row in elements(text)]
     if not isinstance(values, list):
         raise BadRequest("the body is JSON, and not an array", hint="Send a JSON array of objects, or JSON lines.")
     return values
@@ -206,20 +206,27 @@ def read_array(text: bytes | bytearray) -> list[Any]:
 
 def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] = ()) -> tuple[list[Any], _Findings]:
     """What the lines hold, and what is wrong with those that are not JSON."""
+    lines = list(lines)
+    rows, findings = _read_each(lines, start, parsed_quickly)
+    if may_double(b"\n".join(lines), rows):
+        rows, findings = _read_each(lines, start, parsed)
+    findings.partition_by = partition_by
+    return rows, findings
+
+
+def _read_each(lines: list[bytes], start: int, read: Callable[[bytes], Any]) -> tuple[list[Any], _Findings]:
     rows: list[Any] = []
     indices: list[int] = []
-    findings = _Findings(indices, partition_by)
-    unread: list[tuple[int, Refused]] = []
+    findings = _Findings(indices)
     for index, line in enumerate(lines, start):
         try:
-            row = _parsed(line)
+            row = _parsed(line, read)
         except Refused as refused:
-            unread.append((index, refused))
+            findings.found.append((index, "", refused))
         else:
             if row is not _BLANK:
                 rows.append(row)
                 indices.append(index)
-    findings.found.extend((index, "", refused) for index, refused in unread)
     return rows, findings
 
 
@@ -267,22 +274,33 @@ def unreadable_rows(data: SoundRows, *, start: int = 0) -> InvalidRows | None:
 _BLANK = object()
 
 
-def _parsed(line: bytes) -> Any:
+@dataclass(frozen=True)
+class _Doubled:
+    """Stands for a row in which a key is doubled, until it is refused at its place among the others."""
+
+    key: str
+    text: bytes
+
+    def __repr__(self) -> str:
+        return self.text.decode()
+
+
+def _parsed(line: bytes, read: Callable[[bytes], Any] = parsed) -> Any:
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        return read(line)
+    except DoubledKey as error:
+        return _Doubled(error.key, line)
+    except ValueError as error:
         if not line.strip():
             return _BLANK
-        raise Refused(line, f"not JSON: {error}") from None
-    return _exactly(line) if _LONG_NUMBER in line.translate(_DIGITS_AS_ZERO) else row
+        raise Refused(line, _not_json(line, error)) from None
 
 
-def _exactly(line: bytes) -> Any:
-    """orjson makes a float of an integer beyond 64 bits; it has checked the line, so only such numbers differ here."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Refused(line, f"not JSON: {error}") from None
+def _not_json(line: bytes, error: ValueError) -> str:
+    text = line.strip()
+    if text in (b"[", b"{") or (text.startswith(b"[") and text.endswith(b",")):
+        return "not JSON lines, which have one object on each line: an array or an object begins, and goes on below"
+    return f"not JSON: {json_fault(line, error)}"
 
 
 def _batch(
@@ -316,8 +334,8 @@ def _without(batch: pa.RecordBatch, lacking: Mapping[str, pa.Array]) -> pa.Recor
     for name, rows_lack in lacking.items():
         place = batch.schema.get_field_index(name)
         column = batch.column(place)
-        given = pc.if_else(rows_lack, pa.scalar(None, column.type), column)
-        batch = batch.set_column(place, batch.schema.field(place), given)
+        without_default = pc.if_else(rows_lack, pa.scalar(None, column.type), column)
+        batch = batch.set_column(place, batch.schema.field(place), without_default)
     return batch
 
 
@@ -337,6 +355,8 @@ def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:
     for position, row in enumerate(rows):
         if isinstance(row, Mapping):
             kept.append((findings.indices[position], dict(row)))
+        elif isinstance(row, _Doubled):
+            findings.add(position, row.key, Refused(row, "has this key more than once in an object"))
         else:
             findings.add(position, "", Refused(row, "is not an object with a field per column"))
     findings.indices = [index for index, _ in kept]

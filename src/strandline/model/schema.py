@@ -94,7 +94,9 @@ class Schema:
 
     def fresh(self) -> Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
-        columns = tuple(Column(one.name, one.type, one.nullable, default=one.default) for one in self.columns)
+        columns = tuple(
+            Column(column.name, column.type, column.nullable, default=column.default) for column in self.columns
+        )
         return Schema(columns, self.constraints)
 
     def along(self, own: Schema) -> Schema:

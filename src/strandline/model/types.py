@@ -29,7 +29,7 @@ MAX_DEPTH = 32
 MAX_PRECISION = 38
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
-_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>():,?]|\S)")
+_TOKEN = re.compile(r"\s*([^\W\d]\w*|[0-9]+|[<>():,?]|\S)")
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _bad_name(name: str) -> BadRequest:
     if name.startswith("_"):
         hint = "A leading underscore is reserved for the columns that Strandline adds."
     else:
-        hint = "A name starts with a letter and has up to 128 letters, digits and underscores."
+        hint = "A name starts with a letter from a to z and has up to 128 of these, digits and underscores."
     return BadRequest(f"{name!r} can't be a column's name", hint=hint)
 
 
@@ -228,9 +228,9 @@ def check_names(names: Iterable[str], where: str) -> None:
         if name in OURS:
             raise _bad_name(name)
         if name.lower() in seen:
-            raise BadRequest(
-                f"{where} has both {seen[name.lower()]!r} and {name!r}", hint="Names are unique, whatever their case."
-            )
+            first = seen[name.lower()]
+            what = f"{name!r} twice" if name == first else f"both {first!r} and {name!r}"
+            raise BadRequest(f"{where} has {what}", hint="Names are unique, whatever their case.")
         seen[name.lower()] = name
     if not seen:
         raise BadRequest(f"{where} needs at least one column", hint="For example: id:string,body:string?")

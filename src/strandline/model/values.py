@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 
 from strandline.errors import nearest
+from strandline.model.json_text import json_fault, parsed
 from strandline.model.types import MAX_PRECISION, Column, Decimal, List, Map, Primitive, Struct, Type, type_text
 
 Rule = Callable[[Any], Any]
@@ -279,9 +280,9 @@ def take_json_text(value: Any) -> str | None:
     if not isinstance(value, str):
         raise Refused(value, "is not JSON text")
     try:
-        return None if orjson.loads(value) is None else value
-    except orjson.JSONDecodeError as error:
-        raise Refused(value, f"is not JSON text: {error}") from None
+        return None if parsed(value.encode()) is None else value
+    except ValueError as error:
+        raise Refused(value, f"is not JSON text: {json_fault(value.encode(errors='replace'), error)}") from None
 
 
 def _list_rule(element: Rule) -> Rule:

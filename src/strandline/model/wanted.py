@@ -69,13 +69,13 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
 def to_document(state: TableState) -> dict[str, Any]:
     """A table as a document has it."""
     table = state.table
-    said: dict[str, Any] = {"columns": {one.name: _column_document(one) for one in state.schema.columns}}
-    said.update(
+    document: dict[str, Any] = {"columns": {column.name: _column_document(column) for column in state.schema.columns}}
+    document.update(
         {name: list(getattr(table, name)) for name in ("key", "row_key", "partition_by") if getattr(table, name)}
     )
     if table.key:
-        said["constraints"] = [one.text() for one in state.schema.constraints]
-    return said
+        document["constraints"] = [constraint.text() for constraint in state.schema.constraints]
+    return document
 
 
 def _column_document(column: Column) -> str | dict[str, Any]:

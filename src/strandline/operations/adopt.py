@@ -21,6 +21,7 @@ from strandline.model.arrow import from_arrow
 from strandline.model.operations import Loaded
 from strandline.model.schema import Schema
 from strandline.operations.context import Context
+from strandline.operations.failures import outages_typed
 from strandline.operations.load import LoadRequest, load, scope_name
 
 
@@ -34,6 +35,7 @@ class Source:
     iceberg: source.IcebergSource | None = None
 
 
+@outages_typed
 def find_source(ctx: Context, name: str) -> Source:
     """What `name` means: a folder of Parquet files, a folder or metadata file of an Iceberg table, or
     `namespace.table`.
@@ -87,6 +89,7 @@ def _key(found: Source) -> str:
     return f"adopt:{found.digest}"
 
 
+@outages_typed
 def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> Loaded:
     """Load a source into the table that was made for it."""
 

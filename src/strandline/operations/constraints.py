@@ -309,10 +309,13 @@ def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows 
     first = violations[0]
     more = and_more(len(violations))
     hint = "Nothing was changed."
-    some = violations[: most_reported()]
-    listed = [asdict(one) for one in some]
+    first_violations = violations[: most_reported()]
+    listed = [asdict(violation) for violation in first_violations]
     if only_rows:
-        bad = [{"index": one.index, "field": one.field, "value": one.value, "reason": one.reason} for one in some]
+        bad = [
+            {"index": row.index, "field": row.field, "value": row.value, "reason": row.reason}
+            for row in first_violations
+        ]
         return InvalidRows(first.text() + more, hint=hint, rows=bad, bad=len(violations), violations=listed)
     return Conflict(
         first.text() + more,

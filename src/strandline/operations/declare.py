@@ -74,6 +74,6 @@ def refuse_broken(found: Sequence[Violation]) -> None:
         hint="Nothing was changed. Change these rows first, or give a default.",
         expected=found[0].rule,
         actual=found[0].value,
-        violations=[asdict(one) for one in found[: most_reported()]],
+        violations=[asdict(violation) for violation in found[: most_reported()]],
         count=len(found),
     )

@@ -8,11 +8,13 @@ metadata files on their own.
 
 from __future__ import annotations
 
+from strandline.actors import checked_actor
 from strandline.config import LakeConfig
 from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
 from strandline.errors import Busy, Conflict, Displaced, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import places
+from strandline.ledger.audit import DOCTOR, audit_decision
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.places import Home
 
@@ -72,8 +74,9 @@ class Fence:
         self._ledger.run(confirm)
         fail("fence.after_commit")
 
-    def claim(self) -> str:
+    def claim(self, actor: str = "") -> str:
         """By a person's word this ledger is the one: put the marker back, above every number that either side has."""
+        actor = checked_actor(actor, None)
         home = self._home()
         fence = home.fence
 
@@ -86,8 +89,14 @@ class Fence:
         fail("claim.before_marker")
         swap_marker(self._warehouse, claimed)
         fail("claim.after_marker")
-        self._ledger.run(lambda txn: places.set_fence(txn, fence))
-        return f"the warehouse {self._warehouse.uri} is claimed by this ledger, with fence {fence}"
+        done = f"the warehouse {self._warehouse.uri} is claimed by this ledger, with fence {fence}"
+
+        def confirm(txn: Txn) -> None:
+            places.set_fence(txn, fence)
+            audit_decision(txn, about=home.lake_id, kind=DOCTOR, outcome="fixed", reason=done, actor=actor)
+
+        self._ledger.run(confirm)
+        return done
 
     def why_not_there(self) -> StrandError | None:
         """What is wrong when the warehouse is not the lake's, or not mounted; None when it is there."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline import logs
+from strandline.errors import StrandError
 from strandline.ledger.batches import sweep
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import read_states
@@ -16,8 +18,11 @@ from strandline.model.operations import Effects, Flushed, TableEffect, TableScop
 from strandline.model.tables import BatchRef, TableState
 from strandline.operations.context import Context
 from strandline.operations.deletion_time import store_us
+from strandline.operations.failures import outages_typed
 from strandline.operations.stage_tail import StagedRows, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running, run
+
+log = logs.Logger("strandline.flush")
 
 BITE_ROWS = 1_000_000
 BITE_BYTES = 256 << 20
@@ -82,6 +87,18 @@ def flush_effect(state: TableState, staged: StagedRows) -> TableEffect:
     )
 
 
+def _sweep_released(ctx: Context) -> None:
+    """Remove batches past their grace. The flush is done, whatever becomes of this: the next one tries again."""
+    try:
+        elsewhere_us = store_us(ctx.staging)
+    except StrandError as error:
+        log.warning("batches left for later", error=str(error))
+        return
+    while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES, elsewhere_us=elsewhere_us) == SWEEP_BATCHES:
+        pass
+
+
+@outages_typed
 def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
     """Flush everything that is in a table's tail now, bite by bite."""
     with ctx.ledger.read() as conn:
@@ -97,9 +114,7 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)
-    elsewhere_us = store_us(ctx.staging)
-    while sweep(ctx.ledger, grace_s=ctx.grace_s, limit=SWEEP_BATCHES, elsewhere_us=elsewhere_us) == SWEEP_BATCHES:
-        pass
+    _sweep_released(ctx)
     with ctx.ledger.read() as conn:
         after = read_states(conn, branch, [table])[0]
     return Flushed(

@@ -34,6 +34,7 @@ from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
+from strandline.operations.failures import outages_typed
 from strandline.operations.flush import flush
 from strandline.operations.load_bite import LoadBite, LoadPlan
 from strandline.operations.recovery import tidy_loads
@@ -70,6 +71,7 @@ def identity(table_id: str, branch: str, inputs: Sequence[Input], mode: str = "a
     return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
+@outages_typed
 def load(ctx: Context, request: LoadRequest) -> Loaded:
     """Load it, or say that it is loaded already; again by the new schema if that changed while files were read."""
     for attempts_left in reversed(range(SCHEMA_RETRIES)):
@@ -247,10 +249,10 @@ def _append_small(
     return answer
 
 
-def in_file(error: InvalidRows, one: Input) -> InvalidRows:
+def in_file(error: InvalidRows, source: Input) -> InvalidRows:
     """An error about rows that says in which file they are, and in which lines."""
-    rows = [{"file": one.uri, **row} for row in error.detail["rows"]]
-    return bad_rows(rows, error.detail["bad"], [one], hint=error.hint)
+    rows = [{"file": source.uri, **row} for row in error.detail["rows"]]
+    return bad_rows(rows, error.detail["bad"], [source], hint=error.hint)
 
 
 # -- a large one: first pass -------------------------------------------------------------------------------------------

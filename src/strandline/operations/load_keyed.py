@@ -41,6 +41,7 @@ from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
+from strandline.operations.failures import outages_typed
 from strandline.operations.load import SMALL_BYTES, bad_rows, in_file
 from strandline.operations.load_tables import LoadTables, TablesPlan, told_by_line
 from strandline.operations.mutate import MOST_ROWS, Change, Mutator, Request, changes_of, require_keyed
@@ -100,6 +101,7 @@ class _Rows:
         self.changes += changes_of(state, rows, [(first + at, strict) for at in range(rows.num_rows)])
 
 
+@outages_typed
 def load_keyed(ctx: Context, mutator: Mutator, load: KeyedLoad) -> Loaded:
     """Load it as one commit, or say that it is loaded already."""
     # Two processes that run the same load: the second waits, and finds the first one's answer.
@@ -227,7 +229,9 @@ def _by_table(load: KeyedLoad, one: Input, rows: _Rows) -> dict[str, tuple[list[
 def _located(error: InvalidRows | Conflict, rows: _Rows, inputs: Sequence[Input]) -> StrandError:
     """An error about rows by their places, told by file and line."""
     listed: dict[str, list[dict[str, Any]]] = {
-        name: [_at(one, rows) for one in error.detail[name]] for name in ("violations", "rows") if name in error.detail
+        name: [_at(entry, rows) for entry in error.detail[name]]
+        for name in ("violations", "rows")
+        if name in error.detail
     }
     return told_by_line(error, listed, inputs)
 
@@ -362,4 +366,4 @@ def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]
         for number, row in one.bad
     ]
     if rows:
-        raise bad_rows(rows, sum(one.bad_count for one in done), inputs)
+        raise bad_rows(rows, sum(part.bad_count for part in done), inputs)

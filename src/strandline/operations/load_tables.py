@@ -220,7 +220,7 @@ class LoadTables:
         error = refusal([one.violation for one in found], only_rows=only_rows)
         places = list(self._places(coming, reserved, found))
         listed: dict[str, list[dict[str, Any]]] = {
-            name: [{**one, **place} for one, place in zip(error.detail[name], places, strict=False)]
+            name: [{**entry, **place} for entry, place in zip(error.detail[name], places, strict=False)]
             for name in ("violations", "rows")
             if name in error.detail
         }

@@ -312,15 +312,15 @@ class Merger:
 def _refusal(request: Request, plan: MergePlan) -> MergeConflict | BadRequest:
     """The error that lists what the sides disagree on, or what a resolution file leaves undecided of it."""
     left = request.resolution.undecided
-    undecided = [one for one in plan.conflicts if (one.table, key_text(one.key)) in left]
+    undecided = [conflict for conflict in plan.conflicts if (conflict.table, key_text(conflict.key)) in left]
     if undecided:
         return BadRequest(
             f"the resolution file leaves {counted(len(undecided), 'conflict')} undecided: {tables_of(undecided)}",
             hint="Write `ours`, `theirs` or a row to the `take` of each, or of its table. Nothing was merged.",
-            undecided=[conflict_entry(one) for one in undecided[: most_reported()]],
+            undecided=[conflict_entry(conflict) for conflict in undecided[: most_reported()]],
             count=len(undecided),
         )
-    listed = [conflict_entry(one) for one in plan.conflicts[: most_reported()]]
+    listed = [conflict_entry(conflict) for conflict in plan.conflicts[: most_reported()]]
     return MergeConflict(
         f"{request.source!r} and {request.into!r} disagree: {tables_of(plan.conflicts)}",
         hint=f"`strand merge {request.source} --into {request.into} --dry-run --write conflicts.json` writes them to a "

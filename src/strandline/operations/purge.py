@@ -27,6 +27,7 @@ from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.operations.bites import Bite
 from strandline.operations.context import Context
+from strandline.operations.failures import outages_typed
 from strandline.operations.flush import flush
 from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
 from strandline.operations.purge_keyed import purge_keyed
@@ -91,6 +92,7 @@ class Purge(Bite):
         }
 
 
+@outages_typed
 def purge(
     ctx: Context, table: str, branch: str, actor: str, where: str, *, and_history: bool = False, dry_run: bool = False
 ) -> Maintained:

@@ -18,6 +18,9 @@ never touched.
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 from strandline import logs
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
@@ -26,6 +29,7 @@ from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head, refuse_writes
 from strandline.model.ids import lease_of_load, lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
+from strandline.model.wording import counted
 from strandline.operations import publish
 from strandline.operations.context import Context
 
@@ -34,29 +38,72 @@ log = logs.Logger("strandline.recovery")
 NOBODY = ""
 
 
-def recover(ctx: Context, *, with_iceberg: bool, dry_run: bool = False) -> list[Recovered]:
+def recover(ctx: Context, *, with_iceberg: bool) -> list[Recovered]:
     """Recover every operation whose owner is dead, oldest first; one that can't be recovered never stops the others."""
-    with ctx.ledger.read() as conn:
-        found = intents.read_intents(conn)
+    tidy_loads(ctx)
     results: list[Recovered] = []
-    if not dry_run:
-        tidy_loads(ctx)
-    for intent in found:
-        if not isinstance(intent, Intent):
-            continue
+    for intent in _readable(ctx):
         lease = _operation_lease(ctx, intent.op_id)
         if not _is_dead(ctx, intent, lease):
             continue
         try:
-            if dry_run:
-                results.append(_preview(intent))
-            elif intent.phase != "damaged":
+            if intent.phase != "damaged":
                 results.extend(_recover_one(ctx, intent, lease, with_iceberg=with_iceberg))
             elif with_iceberg:
                 results.extend(_heal(ctx, intent))
         except Exception as error:
             log.warning("not recovered", op=intent.op_id, error=str(error))
     return results
+
+
+def recover_both_halves(ctx: Context) -> list[Recovered]:
+    """Recover in the ledger, and in Iceberg too; Spark is started only if there is something to settle."""
+    decided = recover(ctx, with_iceberg=False)
+    if pending_settles(ctx) == 0:
+        return decided
+    settled = {result.op_id: result for result in recover(ctx, with_iceberg=True)}
+    return [settled.pop(result.op_id, result) for result in decided] + list(settled.values())
+
+
+def preview(ctx: Context) -> list[Recovered]:
+    """What `recover_after_silence` would do: at once, or when a process has been silent for so much longer."""
+    previews = []
+    for intent in _readable(ctx):
+        lease = _operation_lease(ctx, intent.op_id)
+        if _is_dead(ctx, intent, lease):
+            previews.append(_preview(intent))
+        elif lease is not None and intent.owner != ctx.owner.text():
+            previews.append(replace(_preview(intent), wait_s=ctx.watch.silence_left_s(lease)))
+    return previews
+
+
+def recover_after_silence(ctx: Context, stop: threading.Event) -> list[Recovered]:
+    """Recover also what only silence tells to be dead: of a process of another host nothing else can be known.
+
+    This process has to hear that silence itself, for the lease's time. It only reads meanwhile, so an interrupt leaves
+    nothing behind. An operation whose process beats is alive, and stays that process's own.
+    """
+    watched = {
+        intent.op_id: (intent, lease)
+        for intent in _readable(ctx)
+        if intent.owner != ctx.owner.text() and (lease := _operation_lease(ctx, intent.op_id)) is not None
+    }
+    alive: list[Recovered] = []
+    while not stop.is_set():
+        for op_id, (intent, first) in list(watched.items()):
+            lease = _operation_lease(ctx, op_id)
+            if lease is None or ctx.watch.is_dead(lease):
+                del watched[op_id]
+            elif lease != replace(first, waiting=lease.waiting):
+                del watched[op_id]
+                alive.append(Recovered(op_id, intent.kind, "alive", "its process has shown that it lives", False))
+        if not watched:
+            break
+        left_s = max(ctx.watch.silence_left_s(lease) for _, lease in watched.values())
+        about = f"{counted(len(watched), 'operation')}: listening whether its process lives"
+        ctx.report(about, int(ctx.ttl_s - left_s), int(ctx.ttl_s))
+        stop.wait(ctx.watch.poll_s)
+    return [*recover_both_halves(ctx), *alive]
 
 
 def tidy_loads(ctx: Context) -> None:
@@ -100,13 +147,13 @@ def _finish_unrepeated(ctx: Context) -> None:
 
 def left_behind(ctx: Context) -> list[Intent]:
     """The operations whose process is dead, as far as we have seen by now, oldest first."""
+    return [intent for intent in _readable(ctx) if _is_dead(ctx, intent, _operation_lease(ctx, intent.op_id))]
+
+
+def _readable(ctx: Context) -> list[Intent]:
+    """The operations under way whose records this version understands, oldest first."""
     with ctx.ledger.read() as conn:
-        found = intents.read_intents(conn)
-    return [
-        intent
-        for intent in found
-        if isinstance(intent, Intent) and _is_dead(ctx, intent, _operation_lease(ctx, intent.op_id))
-    ]
+        return [intent for intent in intents.read_intents(conn) if isinstance(intent, Intent)]
 
 
 def pending_settles(ctx: Context) -> int:

@@ -90,6 +90,6 @@ def refuse_referred(found: Mapping[str, Referring], table: str) -> None:
         hint=f"Delete these rows, or let them refer to others; then purge {table} again.",
         expected=first.rule,
         actual=first.value,
-        violations=[{"branch": at, **asdict(one)} for at, one in told[: most_reported()]],
+        violations=[{"branch": at, **asdict(violation)} for at, violation in told[: most_reported()]],
         count=len(told),
     )

@@ -10,7 +10,7 @@ A version goes only when the one in its place was delivered by every sink that f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from strandline.engines.duck import relations, sandbox
 from strandline.errors import PreconditionFailed
 from strandline.ledger.files import read_files
 from strandline.ledger.history import Graph
-from strandline.ledger.horizons import count_passed, find_horizon
+from strandline.ledger.horizons import Point, count_passed, find_horizon
 from strandline.ledger.ledger import Connection
 from strandline.ledger.limits import Limit, lowest, read_limits
 from strandline.ledger.refs import tip_of
@@ -41,9 +41,11 @@ from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, removal_of, stage_removal
 from strandline.operations.retain import figures
 from strandline.operations.steps import Running
+from strandline.operations.sweep import HISTORY_S
 from strandline.views.past import Shown
 from strandline.views.view import files_sql
 
+DAY_S = 24 * 3600
 WORTH_SHARE = 0.25
 """Of the log's versions: when so many have passed the horizon since the last time, the worker looks for old ones."""
 
@@ -62,6 +64,10 @@ class Plan:
     files: tuple[DataFile, ...]
     limits: tuple[Limit, ...]
     passed: int
+    kept_for: Point | None = None
+    """The tag or branch for which more is kept than the window says."""
+    kept_versions: int = 0
+    """How many versions came in between that point and the beginning of the window."""
 
     @property
     def is_due(self) -> bool:
@@ -76,16 +82,18 @@ def plan(conn: Connection, state: TableState, now_us: int) -> Plan | None:
         return None
     head = state.head
     limits = tuple(read_limits(conn, head.branch_id, head.table_id))
-    horizon = find_horizon(conn, head.branch_id, cutoff_us)
-    if horizon is None:
+    back_to = find_horizon(conn, head.branch_id, cutoff_us)
+    if back_to is None:
         return Plan(state, cutoff_us, None, None, (), limits, 0)
+    horizon, name = back_to.commit, state.table.name
     later = Graph(conn).only(tip_of(conn, head.branch_id), horizon.commit_id)
     hidden = tuple(one.commit_id for one in later if one.seq < horizon.seq)
     late = read_late(conn, head.table_id, number=horizon.seq, at_us=None)
     shown = Shown(horizon.seq, None, hidden, tuple(late))
     files = read_files(conn, head.branch_id, head.table_id, head.version, until=horizon.seq)
-    passed = count_passed(conn, horizon, state.table.name, head.kept_from)
-    return Plan(state, cutoff_us, horizon, shown, tuple(files), limits, passed)
+    passed = count_passed(conn, horizon, name, head.kept_from)
+    kept = count_passed(conn, back_to.window, name, horizon.seq)
+    return Plan(state, cutoff_us, horizon, shown, tuple(files), limits, passed, back_to.point, kept)
 
 
 @dataclass
@@ -223,7 +231,7 @@ def retain_keyed(
         dry_run=dry_run,
         complete=choice.rows == 0,
         operations=tuple(bites.operations),
-        warnings=(*bites.warnings, *(_told(one) for one in choice.held)),
+        warnings=(*bites.warnings, *(_told(one) for one in choice.held), *_kept_for(planned)),
         detail={**_detail(planned), "pruned": choice.rows if dry_run else rows, "held_by": choice.held},
     )
 
@@ -245,8 +253,31 @@ def _bite(choice: Choice, branch: str, actor: str, bite_bytes: int, *, past_sink
 
 
 def _detail(planned: Plan) -> dict[str, Any]:
-    horizon = planned.horizon
-    return {"cutoff": text_of(planned.cutoff_us), "horizon": horizon.commit_id if horizon is not None else None}
+    horizon, point = planned.horizon, planned.kept_for
+    return {
+        "cutoff": text_of(planned.cutoff_us),
+        "horizon": horizon.commit_id if horizon is not None else None,
+        "kept_for": {"kind": point.kind, "name": point.name} if point is not None and planned.kept_versions else None,
+    }
+
+
+def _kept_for(planned: Plan) -> Iterator[str]:
+    """Say which tag or branch keeps what is older than the window, where there is something."""
+    point = planned.kept_for
+    if point is None or not planned.kept_versions:
+        return
+    at = f"commit {point.commit.commit_id} of {text_of(point.commit.at_us)}"
+    match point.kind:
+        case "tag":
+            why, then = f"tag {point.name!r} is at {at}", f"`strand tag delete {point.name}`"
+        case "branch":
+            why = f"branch {point.name!r} began, or was one with this one for the last time, at {at}"
+            then = f"`strand branch delete {point.name}`"
+        case "merged":
+            why = f"a branch that was merged and deleted began, or was merged, at {at}"
+            then = f"the next `strand sweep` that is {HISTORY_S // DAY_S} days later than its deletion"
+    versions = counted(planned.kept_versions, "version")
+    yield f"up to {versions} older than the retention stay: {why}, which is kept. They go after {then}"
 
 
 def _behind(found: Superseded, limits: Sequence[Limit]) -> list[dict[str, Any]]:

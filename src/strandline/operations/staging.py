@@ -5,11 +5,10 @@ Whatever is in one is garbage as soon as its intent is gone, so nothing here is 
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from strandline import private
-from strandline.engines.storage import S3, open_uri
+from strandline.engines.storage import S3, open_uri, remove_folder
 
 FOLDER = "_staging"
 
@@ -18,6 +17,7 @@ class Staging:
     """The working folders of a lake."""
 
     def __init__(self, warehouse: str) -> None:
+        self.warehouse = warehouse
         self._base = f"{warehouse.rstrip('/')}/{FOLDER}"
 
     def uri(self, owner_id: str, name: str = "") -> str:
@@ -35,9 +35,7 @@ class Staging:
 
     def remove(self, owner_id: str) -> None:
         """Remove the folder and all that is in it; it may be gone already."""
-        system, path = open_uri(self.uri(owner_id))
-        with contextlib.suppress(FileNotFoundError):
-            system.delete_dir(path)
+        remove_folder(*open_uri(self.uri(owner_id)))
 
     def listing(self) -> list[str]:
         """Whose folders there are."""

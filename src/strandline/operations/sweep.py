@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from strandline import logs
 from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
+from strandline.errors import NoSpace
 from strandline.failpoints import fail
 from strandline.ledger import batches, making, touches
 from strandline.ledger.branches import deleted_branches, kept_branches, remove
@@ -65,7 +66,7 @@ def sweep(
     clock = clock_of(ctx)
     now_s = None if clock.is_behind else clock.now_us / 1e6
     done = [] if names else [_sweep_lake(ctx, grace_s, now_s, dry_run=dry_run)]
-    older_than_s = None if now_s is None else min(ask_store(ctx.staging), now_s) - orphan_age_s
+    older_than_s = None if now_s is None else _store_s(ctx, now_s) - orphan_age_s
     swept: dict[str, list[Maintained]] = {}
     for place, table in enumerate(tables):
         ctx.report(f"sweeping {table.name}", place, len(tables))
@@ -73,6 +74,17 @@ def sweep(
             found = _sweep_table(ctx, table, older_than_s, dry_run=dry_run)
             swept.setdefault(table.name.removesuffix(STATE), []).append(found)
     return [*done, *(together(name, parts) for name, parts in swept.items())]
+
+
+def _store_s(ctx: Context, now_s: float) -> float:
+    """What time it is where the files are, and no later than here. A store without room for a file can't be asked.
+
+    Then this machine's clock is taken, for one that may be ahead by as much as clocks are apart.
+    """
+    try:
+        return min(ask_store(ctx.staging), now_s)
+    except NoSpace:
+        return now_s - CLOCKS_APART_S
 
 
 def _plain(table: Table) -> str:

@@ -30,12 +30,14 @@ from strandline.operations import retain as retaining
 from strandline.operations import sweep as sweeping
 from strandline.operations.context import Context
 from strandline.operations.deletion_time import deletion_us
+from strandline.operations.failures import outages_typed
 from strandline.operations.retain_keyed import plan as plan_keyed
 from strandline.operations.retain_keyed import retain_keyed
 
 Work = Callable[[str], Maintained]
 
 
+@outages_typed
 def compact(
     ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Compacting]
 ) -> list[Maintained]:
@@ -46,6 +48,7 @@ def compact(
     return _each(names, lambda name: compacting.compact(ctx, name, branch, actor, budget, eager=eager, dry_run=dry_run))
 
 
+@outages_typed
 def fold(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Bounds]) -> list[Maintained]:
     """Fold the logs of these keyed tables, or of all, into their states."""
     budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
@@ -54,6 +57,7 @@ def fold(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Un
     return _each(names, lambda name: folding.fold(ctx, name, branch, actor, budget, dry_run=dry_run))
 
 
+@outages_typed
 def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Retaining]) -> list[Maintained]:
     """Prune these tables, or all."""
     budget = Budget(how.get("max_bytes"), how.get("max_time_s"))
@@ -77,6 +81,7 @@ def retain(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
     return _each(_names(ctx, tables, branch), one)
 
 
+@outages_typed
 def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: Unpack[Expiring]) -> list[Maintained]:
     """Expire snapshots of these tables, or of all; those of a keyed table's state too."""
     budget = Budget(max_time_s=how.get("max_time_s"))
@@ -91,6 +96,7 @@ def expire(ctx: Context, tables: Sequence[str], branch: str, actor: str, **how: 
     return _each(_names(ctx, tables, branch), one)
 
 
+@outages_typed
 def sweep(ctx: Context, tables: Sequence[str], branch: str, **how: Unpack[Sweeping]) -> list[Maintained]:
     """Sweep these tables, or all of them and the lake."""
     names = _names(ctx, tables, branch) if tables else ()
@@ -156,7 +162,7 @@ def _each(names: Sequence[str], work: Work) -> list[Maintained]:
         try:
             done.append(work(name))
         except Busy as error:
-            if len(names) == 1:
+            if len(names) == 1 or error.detail.get("reason") in ("unreachable", "expired"):
                 raise
             done.append(Maintained(name, {}, {}, complete=False, warnings=(str(error),)))
     return done

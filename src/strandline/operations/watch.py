@@ -60,3 +60,9 @@ class Watch:
             seen.quiet_s += min(now_s - seen.at_s, self._ttl_s / 4)
             seen.at_s = now_s
             return seen.quiet_s >= self._ttl_s
+
+    def silence_left_s(self, lease: Lease) -> float:
+        """How much longer a holder that was looked at before has to be silent until it is called dead."""
+        with self._lock:
+            seen = self._seen.get(lease.name)
+            return self._ttl_s if seen is None else max(0.0, self._ttl_s - seen.quiet_s)

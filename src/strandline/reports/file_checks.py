@@ -193,6 +193,6 @@ def _garbage(kind: str, about: str, what: str) -> Finding:
         about=about,
         what=what,
         meaning="They are what killed or abandoned operations wrote. Nobody reads them; they only take room.",
-        fix="strand sweep",
+        fix="`strand sweep`",
         severity="warning",
     )

@@ -139,7 +139,7 @@ def _other_files(look: Look, state: TableState, iceberg: set[str]) -> Iterator[F
 def _unreadable(look: Look, state: TableState, location: Location, error: Exception) -> Finding:
     """The current metadata file is damaged. The one before it may do: the last commit of an operation moves a ref."""
     if can_step_back(look, state, location):
-        fix = "strand doctor --fix   (goes back to the metadata before it, which has every snapshot that is read)"
+        fix = "`strand doctor --fix`   (goes back to the metadata before it, which has every snapshot that is read)"
     else:
         fix = f"put {location.current} back from a backup of the warehouse, or {RESTORE}"
     return Finding(
@@ -172,23 +172,14 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
     found = refs(metadata)
     at = found.get(MAIN_REF)
     if at is not None and not _is_ours(look, state, at):
-        yield Finding(
-            kind="foreign_commit",
-            about=name,
-            what=f"table {name}: its Iceberg table {state.table.iceberg_name} was changed from outside (snapshot {at})",
-            meaning="The lake's own rows are complete and its reads are unaffected, but outside engines see the other "
-            "commit, and flushes don't move the ref any more.",
-            fix=f"keep others from writing {state.table.iceberg_name}, then: strand doctor --fix --take-back {name}   "
-            "(main goes back to the lake's rows; the other commit is kept as a tag)",
-            since=_committed_at(metadata, at),
-        )
+        yield _unknown_commit(state, metadata, at)
     elif at != pin and state.table.table_id in under_way.unsettled:
         yield Finding(
             kind="unsettled",
             about=name,
             what=f"table {name}: outside engines see snapshot {at or 'none'}, and the lake is at {pin}",
             meaning="An operation or a merge was published and not settled. The lake's own reads are unaffected.",
-            fix="strand recover   (or the next flush of the table)",
+            fix="`strand recover`   (or the next flush of the table)",
             severity="warning",
         )
     elif at != pin:
@@ -198,7 +189,7 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
             what=f"table {name}: somebody moved its Iceberg ref {MAIN_REF} to snapshot {at or 'none'}; the lake is at "
             f"{pin}",
             meaning="Outside engines see other rows than the lake. Its own reads are unaffected.",
-            fix="strand doctor --fix   (moves it to the lake's snapshot; so does the next flush of the table)",
+            fix="`strand doctor --fix`   (moves it to the lake's snapshot; so does the next flush of the table)",
             since=_moved_at(metadata),
         )
     orphans = orphan_branches(found, under_way)
@@ -208,7 +199,7 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
             about=name,
             what=f"table {name}: {len(orphans)} private branches belong to no operation: {', '.join(orphans)}",
             meaning="They are garbage that keeps some files alive; nobody reads them.",
-            fix="strand doctor --fix   (drops them)",
+            fix="`strand doctor --fix`   (drops them)",
             severity="warning",
         )
 
@@ -216,6 +207,36 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
 def orphan_branches(found: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
     """Private branches of operations that are not under way."""
     return sorted(ref for ref in found.keys() - under_way.branches if ref.startswith("op_"))
+
+
+def _unknown_commit(state: TableState, metadata: Mapping[str, Any], at: int) -> Finding:
+    """A commit that the ledger does not know: from outside, or by its summary an operation of a ledger that is gone."""
+    name, since = state.table.name, _committed_at(metadata, at)
+    take_back = f"`strand doctor --fix --take-back {name}`"
+    snapshot = snapshots(metadata).get(at) or {}
+    op_id = (snapshot.get("summary") or {}).get("strand-op")
+    if op_id is not None:
+        return Finding(
+            kind="lost_commit",
+            about=name,
+            what=f"table {name}: its Iceberg table {state.table.iceberg_name} is at snapshot {at} of this lake's "
+            f"operation {op_id}, which the ledger does not know",
+            meaning="The ledger is older than its warehouse: it was put back from a copy, or another copy of this lake "
+            "wrote here. Outside engines see rows that the lake does not, and flushes don't move the ref any more.",
+            fix=f"bring the newer ledger back if there is one; if not: {take_back}   (main goes back to the lake's "
+            "rows; the commit is kept as a tag, with its rows)",
+            since=since,
+        )
+    return Finding(
+        kind="foreign_commit",
+        about=name,
+        what=f"table {name}: its Iceberg table {state.table.iceberg_name} was changed from outside (snapshot {at})",
+        meaning="The lake's own rows are complete and its reads are unaffected, but outside engines see the other "
+        "commit, and flushes don't move the ref any more.",
+        fix=f"keep others from writing {state.table.iceberg_name}, then: {take_back}   (main goes back to the lake's "
+        "rows; the other commit is kept as a tag)",
+        since=since,
+    )
 
 
 def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from strandline.lake import Lake
 from strandline.ledger import checks
-from strandline.ledger.batches import list_quarantined
+from strandline.ledger.batches import list_quarantined, read_payloads
+from strandline.ledger.encode import checksum
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.loads import list_loads
@@ -70,7 +72,7 @@ def leases(look: Look) -> Iterator[Finding]:
             what=f"{len(dead)} leases are held by processes that are gone: "
             f"{', '.join(lease.name for lease in dead[:TOLD_LINES])}",
             meaning="Nothing waits for them: whoever needs one takes it over.",
-            fix="strand doctor --fix   (frees them; so does the next flush or tick)",
+            fix="`strand doctor --fix`   (frees them; so does the next flush or tick)",
             severity="warning",
         )
 
@@ -85,7 +87,7 @@ def parked_jobs(look: Look) -> Iterator[Finding]:
             about=job.key,
             what=f"the workers have given up {job.key} after {job.failures} failures: {job.error}",
             meaning="Nothing is lost, and nothing else waits for it; but it is not done any more.",
-            fix=f"see to the reason, then: strand worker retry {job.key}",
+            fix=f"see to the reason, then: `strand worker retry {job.key}`",
             since=text_of(job.parked_at_us or 0),
         )
 
@@ -169,7 +171,7 @@ def payloads(look: Look) -> Iterator[Finding]:
                 what=f"table {state.table.name}: batch {ref.batch_id} ({counted(ref.rows, 'row')}, seqs "
                 f"{ref.first_seq}..{ref.last_seq}) can't be read: {reason}",
                 meaning="Reads leave these rows out, with a warning. The next flush sets the batch aside.",
-                fix="strand doctor --fix   (sets it aside; then `strand quarantine save` gives you its bytes)",
+                fix="`strand doctor --fix`   (sets it aside; then `strand quarantine save` gives you its bytes)",
                 since=text_of(ref.at_us),
             )
 
@@ -181,6 +183,12 @@ def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
     for _ in read_batches(look.lake.ledger, state, refs, lambda ref, reason: bad.append((ref, reason))):
         pass
     return bad
+
+
+def damaged(lake: Lake, state: TableState) -> list[BatchRef]:
+    """Those batches of a tail whose bytes have changed; of a long one as many are read as by a quick look."""
+    payloads = read_payloads(lake.ledger, _sample(state.tail))
+    return [payload.ref for payload in payloads if checksum(payload.payload) != payload.checksum]
 
 
 def _sample(refs: Sequence[BatchRef]) -> Sequence[BatchRef]:
@@ -203,7 +211,7 @@ def under_way(look: Look) -> Iterator[Finding]:
                 about=intent.op_id,
                 what=f"operation {intent.op_id} ({intent.kind} on {about}) can't be read: {intent.reason}",
                 meaning="Operations on its tables are refused; appends and reads go on.",
-                fix=f"upgrade strandline, or give it up with: strand recover --discard {intent.op_id}",
+                fix=f"upgrade strandline, or give it up with: `strand recover --discard {intent.op_id}`",
                 since=text_of(intent.created_at_us),
             )
         elif intent.phase == "damaged":
@@ -222,7 +230,7 @@ def under_way(look: Look) -> Iterator[Finding]:
                 about=intent.op_id,
                 what=f"operation {intent.op_id} ({intent.kind}, {intent.phase}) was left by a process that is gone",
                 meaning="Nothing is lost; it is finished or undone by the next operation.",
-                fix="strand recover",
+                fix="`strand recover`",
                 severity="warning",
                 since=text_of(intent.created_at_us),
             )
@@ -263,7 +271,7 @@ def set_aside(look: Look) -> Iterator[Finding]:
             what=f"batch {batch['batch_id']} of {batch['table']} ({counted(batch['rows'], 'row')}) is in quarantine: "
             f"{batch['reason']}",
             meaning="These rows were acked and are in no table until somebody repairs them or gives them up.",
-            fix=f"strand quarantine save {batch['batch_id']} FILE, repair FILE, "
-            f"strand quarantine restore {batch['batch_id']} FILE; or strand quarantine discard {batch['batch_id']}",
+            fix=f"`strand quarantine save {batch['batch_id']} FILE`, repair FILE, "
+            f"`strand quarantine restore {batch['batch_id']} FILE`; or `strand quarantine discard {batch['batch_id']}`",
             since=text_of(batch["at_us"]),
         )

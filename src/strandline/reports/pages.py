@@ -70,7 +70,7 @@ def settings() -> str:
             for key_name, key in section.keys.items()
         ]
         parts.append(f"## `[{name}]`\n\n{about}{_table(('key', 'type', 'default', 'meaning', 'variable'), rows)}")
-    parts.append(_SINKS.format(types=", ".join(f"`{one}`" for one in OF_TYPE)))
+    parts.append(_SINKS.format(types=", ".join(f"`{kind}`" for kind in OF_TYPE)))
     parts.append(f"### Every type\n\n{_sink_table(OF_ALL, ())}")
     parts += [f'### `type = "{name}"`\n\n{_sink_table(keys, REQUIRED[name])}' for name, keys in OF_TYPE.items()]
     others = [(f"`{name}`", meaning) for name, meaning in OTHER_VARIABLES.items()]

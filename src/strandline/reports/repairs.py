@@ -10,15 +10,19 @@ a person names, and is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
+from strandline.actors import checked_actor
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs
 from strandline.errors import StrandError
 from strandline.lake import Lake
 from strandline.ledger import batches, checks, deliveries
 from strandline.ledger import leases as ledger_leases
+from strandline.ledger.audit import DOCTOR, audit_decision
 from strandline.ledger.catalog import metadata_locations, step_back
 from strandline.ledger.clock import trust_clock
 from strandline.ledger.files import knows_snapshot
+from strandline.ledger.ledger import Txn
 from strandline.ledger.owner import certainly_dead
 from strandline.ledger.sinks import sink_by_id
 from strandline.model.ids import lease_of_stream
@@ -37,12 +41,32 @@ from strandline.reports.iceberg_checks import (
 )
 
 
-def fix(lake: Lake, *, take_back: Collection[str] = ()) -> list[str]:
+def fix(lake: Lake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:
     """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
+    actor = checked_actor(actor, None)
     done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
-    for repair in (_payloads, _recovered, _leases, _watermarks, _metadata, _clock, _swept):
-        done += repair(Look.at(lake, deep=True))
-    return done + list(_refs(Look.at(lake, deep=True), take_back))
+    done += _payloads(Look.at(lake, deep=True), actor)
+    done += _recovered(Look.at(lake, deep=True))
+    for repair in (_leases, _watermarks, _metadata, _clock):
+        done += repair(Look.at(lake, deep=True), actor)
+    done += _swept(Look.at(lake, deep=True))
+    for text in _refs(Look.at(lake, deep=True), take_back):
+        _note(lake, text, actor)
+        done.append(text)
+    return done
+
+
+def _fixed(txn: Txn, about: str, text: str, actor: str) -> str:
+    """Audit a repair in its own transaction, and say it."""
+    audit_decision(txn, about=about, kind=DOCTOR, outcome="fixed", reason=text, actor=actor)
+    return text
+
+
+def _note(lake: Lake, text: str, actor: str) -> str:
+    """Audit a repair of the catalog, which no transaction of the ledger can be part of."""
+    lake_id = lake.ledger.lake_id()
+    with lake.ledger.write() as txn:
+        return _fixed(txn, lake_id, text, actor)
 
 
 def follow(lake: Lake) -> list[str]:
@@ -52,11 +76,14 @@ def follow(lake: Lake) -> list[str]:
     return done + list(_refs(Look.at(lake, deep=False), lake.view().whole().tables))
 
 
-def _payloads(look: Look) -> Iterator[str]:
+def _payloads(look: Look, actor: str) -> Iterator[str]:
     for state in look.states():
         for ref, reason in ledger_checks.unreadable(look, state):
-            if batches.quarantine(look.lake.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, reason):
-                yield f"batch {ref.batch_id} of {state.table.name} set aside ({counted(ref.rows, 'row')})"
+            text = f"batch {ref.batch_id} of {state.table.name} set aside ({counted(ref.rows, 'row')})"
+            noting = partial(_fixed, about=ref.batch_id, text=text, actor=actor)
+            where = state.head.branch_id, state.table.table_id
+            if batches.quarantine(look.lake.ledger, *where, ref.batch_id, reason, noting=noting):
+                yield text
 
 
 def _recovered(look: Look) -> Iterator[str]:
@@ -69,17 +96,18 @@ def _recovered(look: Look) -> Iterator[str]:
         return
 
 
-def _leases(look: Look) -> Iterator[str]:
+def _leases(look: Look, actor: str) -> Iterator[str]:
     with look.lake.ledger.read() as conn:
         held = checks.held_leases(conn)
     for lease in held:
         if lease.owner is not None and certainly_dead(lease.owner, one_host=look.lake.ledger.has_one_host):
             with look.lake.ledger.write() as txn:
                 ledger_leases.free(txn, lease)
-            yield f"lease {lease.name} freed: its process is gone"
+                text = _fixed(txn, lease.name, f"lease {lease.name} freed: its process is gone", actor)
+            yield text
 
 
-def _watermarks(look: Look) -> Iterator[str]:
+def _watermarks(look: Look, actor: str) -> Iterator[str]:
     ctx = look.lake.context
     with ctx.ledger.read() as conn:
         ahead = checks.marks_ahead(conn)
@@ -88,13 +116,14 @@ def _watermarks(look: Look) -> Iterator[str]:
             sink = sink_by_id(txn.conn, mark.sink_id)
             if sink is not None and mark in checks.marks_ahead(txn.conn):
                 deliveries.forget_mark(txn, hold, sink, mark.stream)
-                yield (
+                text = (
                     f"sink {mark.sink}: watermark {mark.seq:,} of {mark.table}/{mark.stream.partition} forgotten; the "
                     "next tick asks the destination"
                 )
+                yield _fixed(txn, mark.sink_id, text, actor)
 
 
-def _metadata(look: Look) -> Iterator[str]:
+def _metadata(look: Look, actor: str) -> Iterator[str]:
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     for state in look.states():
         location = locations.get(state.table.iceberg_name)
@@ -103,7 +132,8 @@ def _metadata(look: Look) -> Iterator[str]:
         if can_step_back(look, state, location) and step_back(
             look.lake.config.catalog_database, CATALOG, state.table.iceberg_name, location
         ):
-            yield f"table {state.table.name}: went back from {location.current} to the metadata before it"
+            text = f"table {state.table.name}: went back from {location.current} to the metadata before it"
+            yield _note(look.lake, text, actor)
 
 
 def _readable(location: str) -> bool:
@@ -114,15 +144,19 @@ def _readable(location: str) -> bool:
     return True
 
 
-def _clock(look: Look) -> Iterator[str]:
+def _clock(look: Look, actor: str) -> Iterator[str]:
     """A person who asks for repairs says with it that this machine's clock is right."""
+    lake_id = look.lake.ledger.lake_id()
     with look.lake.ledger.write() as txn:
         trusted = trust_clock(txn)
-    if trusted is not None:
-        yield (
+        if trusted is None:
+            return
+        text = (
             f"deletions go by the clock from here on: it is {text_of(trusted.now_us)}, and the ledger's time is "
             f"{span_of(trusted.behind_s)} ahead of it"
         )
+        _fixed(txn, lake_id, text, actor)
+    yield text
 
 
 def _swept(look: Look) -> Iterator[str]:

@@ -41,8 +41,8 @@ def readable(look: Look) -> Iterator[Finding]:
 def in_the_clear(look: Look) -> Iterator[Finding]:
     """Secrets that an older version stored in the ledger, or that an address in the config has in it."""
     with look.lake.ledger.read() as conn:
-        known = list_sinks(conn)
-    for sink in known:
+        sinks = list_sinks(conn)
+    for sink in sinks:
         names = in_clear(sink.settings)
         if names:
             yield Finding(
@@ -50,7 +50,7 @@ def in_the_clear(look: Look) -> Iterator[Finding]:
                 about=sink.name,
                 what=f"sink {sink.name}: what may be secret is in the ledger in clear: {', '.join(names)}",
                 meaning="It is not shown, and left out of new backups; older copies of the ledger have it.",
-                fix=f"strand sink set {sink.name} --set {names[0]}=…   (with a new secret: it is put away then; an "
+                fix=f"`strand sink set {sink.name} --set {names[0]}=…`   (with a new secret: it is put away then; an "
                 "address is written without it)",
                 severity="warning",
             )
@@ -59,12 +59,12 @@ def in_the_clear(look: Look) -> Iterator[Finding]:
     if config.ledger_path is None:
         addresses["[lake] ledger"] = config.ledger_written
     for setting, address in addresses.items():
-        found = None if address.startswith("file:") else secret_of(address)
-        if found is not None:
+        secret = None if address.startswith("file:") else secret_of(address)
+        if secret is not None:
             yield Finding(
                 kind="secret_in_clear",
                 about=setting,
-                what=f"{setting} has {found} in it, which may be secret",
+                what=f"{setting} has {secret} in it, which may be secret",
                 meaning="It works, and is not shown; but whoever reads the config or the environment has it.",
                 fix="write the address without it: the password of a ledger goes into secrets/ledger.password, or "
                 "PGPASSWORD; credentials of a store into AWS_SECRET_ACCESS_KEY or ~/.aws/credentials",

@@ -34,7 +34,7 @@ def watermarks(look: Look) -> Iterator[Finding]:
             what=f"sink {mark.sink}: its watermark of {mark.table}/{mark.stream.partition} is {mark.seq:,}, and the "
             f"stream's last row is {mark.head_seq:,}",
             meaning="Rows up to that seq would never be delivered, because they count as delivered.",
-            fix="strand doctor --fix   (forgets the mark; the next tick asks the destination where it is)",
+            fix="`strand doctor --fix`   (forgets the mark; the next tick asks the destination where it is)",
             since=None if mark.delivered_at_us is None else text_of(mark.delivered_at_us),
         )
 
@@ -49,7 +49,7 @@ def branches(look: Look) -> Iterator[Finding]:
             about=name,
             what=f"sink {name}: the branch that it follows was deleted",
             meaning="It delivers nothing any more. A branch that was made later under the same name is another one.",
-            fix=f"strand sink remove {name}   (and add it again to follow another branch)",
+            fix=f"`strand sink remove {name}`   (and add it again to follow another branch)",
             severity="warning",
         )
 
@@ -60,13 +60,13 @@ def paused(look: Look) -> Iterator[Finding]:
         resting = [sink for sink in list_sinks(conn) if sink.paused is not None]
         refused = refused_sections(conn, look.lake.config.sinks)
     for sink in resting:
-        again = f"write [sinks.{sink.name}] again, or: strand sink rename {sink.name} NEW"
+        again = f"write [sinks.{sink.name}] again, or: `strand sink rename {sink.name} NEW`"
         yield Finding(
             kind="sink_paused",
             about=sink.name,
             what=f"sink {sink.name} is paused: {sink.paused}",
             meaning="It delivers nothing. Its rows wait, and retention waits for it.",
-            fix=again if sink.paused == GONE else f"strand sink resume {sink.name}",
+            fix=again if sink.paused == GONE else f"`strand sink resume {sink.name}`",
             severity="warning",
         )
     for name, error in refused.items():
@@ -93,7 +93,7 @@ def unasked(look: Look) -> Iterator[Finding]:
             what=f"sink {sink}: the destination of {counted(count, 'stream')} has not been asked since the lake "
             "was restored",
             meaning="Nothing is sent there until it has said what it has; nothing is lost.",
-            fix=f"see whether it is up, then: strand sink tick {sink}",
+            fix=f"see whether it is up, then: `strand sink tick {sink}`",
             severity="warning",
             since=None if restored is None else text_of(restored.at_us),
         )
@@ -115,7 +115,7 @@ def waiting(look: Look) -> Iterator[Finding]:
                 what=f"sink {sink.name}: refused by its destination: {counted(dead, 'row')} of {state.table}/"
                 f"{state.stream.partition}",
                 meaning="The destination does not have them, and everything after them goes on.",
-                fix=f"strand sink dead {sink.name}   (shows them; then --replay or --discard)",
+                fix=f"`strand sink dead {sink.name}`   (shows them; then --replay or --discard)",
                 severity="warning",
             )
 
@@ -127,7 +127,7 @@ def _parked(sink: Sink, state: StreamState, reason: str) -> Finding:
         about=f"{sink.name}:{state.stream.text()}",
         what=f"sink {sink.name}: the delivery of {state.table}/{state.stream.partition} is parked: {reason}",
         meaning="Nothing of this stream is delivered until somebody has looked; other streams go on.",
-        fix=f"see to the reason, then: strand sink retry {sink.name}",
+        fix=f"see to the reason, then: `strand sink retry {sink.name}`",
         since=None if at_us is None else text_of(at_us),
     )
 
@@ -152,6 +152,6 @@ def destinations(look: Look) -> Iterator[Finding]:
                 about=sink.name,
                 what=f"sink {sink.name}: its destination can't be used: {error}",
                 meaning="Its rows wait here, and are delivered when it can. Nothing is lost, and other sinks go on.",
-                fix=hint or f"see whether it is up and its address right: strand sink show {sink.name}",
+                fix=hint or f"see whether it is up and its address right: `strand sink show {sink.name}`",
                 severity="warning",
             )

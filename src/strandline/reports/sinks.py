@@ -39,6 +39,7 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         _stream(state, lags.get(state.stream, Lag(0, None)), letters.get((sink.sink_id, state.stream), 0), sink)
         for state in states
     ]
+    delivered = [state.delivered_at_us for state in states if state.delivered_at_us is not None]
     ages = [stream["lag"]["age_s"] for stream in streams if stream["lag"]["age_s"] is not None]
     return {
         "sink": sink.name,
@@ -53,6 +54,7 @@ def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, An
         "from_config": sink.from_config,
         "paused": sink.paused,
         "last_tick": _moment(sink.ticked_at_us),
+        "last_delivery": _moment(max(delivered, default=None)),
         "lag": {"rows": sum(stream["lag"]["rows"] for stream in streams), "age_s": max(ages, default=None)},
         "parked": sum(
             stream["delivery"] is not None and stream["delivery"]["parked"] is not None for stream in streams

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.errors import StrandError
-from strandline.ledger.audit import read_audit
+from strandline.ledger.audit import RECOVERIES, read_audit
 from strandline.ledger.batches import list_quarantined
 from strandline.ledger.branches import Branch, list_branches, list_tags
 from strandline.ledger.clock import read_clock
@@ -20,8 +20,9 @@ from strandline.ledger.requests import Request, WorkerRecord, list_requests, rea
 from strandline.ledger.tables import Refusing, WaitingTail, list_tables, refusing, waiting_tails
 from strandline.model.moments import text_of
 from strandline.model.operations import Intent
+from strandline.model.tables import BatchRef, TableState
 from strandline.redaction import shown_address
-from strandline.reports.ledger_checks import is_dead
+from strandline.reports.ledger_checks import damaged, is_dead
 from strandline.reports.sinks import sinks
 from strandline.reports.tables import describe
 from strandline.reports.verdict import verdict
@@ -42,7 +43,7 @@ def status(lake: Lake) -> dict[str, Any]:
         intents = read_intents(conn)
         loads = list_loads(conn)
         quarantined = list_quarantined(conn)
-        recoveries = read_audit(conn, limit=LAST_RECOVERIES)
+        recoveries = read_audit(conn, limit=LAST_RECOVERIES, outcomes=RECOVERIES)
         following = sinks(conn)
         workers, asked, jobs = read_workers(conn), list_requests(conn), read_jobs(conn)
         clock = read_clock(conn)
@@ -65,6 +66,7 @@ def status(lake: Lake) -> dict[str, Any]:
         "operations": [_operation(one, names, now_us, one_host=one_host) for one in intents if isinstance(one, Intent)],
         "unreadable_intents": [_unreadable(one, names) for one in intents if isinstance(one, UnreadableIntent)],
         "loads": [_load(load, now_us) for load in loads],
+        "damaged": [_damaged(view.state(name), ref) for name in view.tables for ref in damaged(lake, view.state(name))],
         "quarantined": [quarantined_entry(batch) for batch in quarantined],
         "workers": [_worker(worker, one_host=one_host) for worker in workers],
         "requests": [_request(request, now_us) for request in asked],
@@ -78,6 +80,11 @@ def _not_there(lake: Lake) -> StrandError | None:
     """What is wrong with a warehouse on a disk, such as one that is not mounted. A bucket may take long to answer."""
     local = lake.displaced is None and lake.config.warehouse.startswith("file:")
     return lake.context.fence.why_not_there() if local else None
+
+
+def _damaged(state: TableState, ref: BatchRef) -> dict[str, Any]:
+    seqs = {"first_seq": ref.first_seq, "last_seq": ref.last_seq}
+    return {"batch": ref.batch_id, "table": state.table.name, "rows": ref.rows, **seqs}
 
 
 def _names(conn: Connection) -> dict[str, str]:
@@ -149,7 +156,7 @@ def _request(request: Request, now_us: int) -> dict[str, Any]:
 
 
 def audit(lake: Lake, limit: int | None) -> list[dict[str, Any]]:
-    """What recovery did, newest first."""
+    """What recovery did and what people decided, newest first."""
     with lake.ledger.read() as conn:
         names = _names(conn)
         return [audit_entry(row, names) for row in read_audit(conn, limit=limit)]

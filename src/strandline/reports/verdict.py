@@ -51,9 +51,20 @@ def _needs_a_person(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield _need("person", f"table {table}{where} refuses writes: {reason}", "strand doctor")
     for operation in page["unreadable_intents"]:
         yield _need("person", f"operation {operation['op']} can't be read: {operation['reason']}", "strand doctor")
+    for batch in page["damaged"]:
+        rows = counted(batch["rows"], "row")
+        what = f"batch {batch['batch']} of {batch['table']} ({rows}) is damaged, and reads leave it out"
+        yield _need("person", what, "strand doctor")
     if page["quarantined"]:
         batches = counted(len(page["quarantined"]), "damaged batch is", "damaged batches are")
         yield _need("person", f"{batches} set aside", "strand quarantine list")
+    yield from _of_sinks(page)
+    for job in page["failing_jobs"]:
+        if job["parked"]:
+            yield _need("person", f"job {job['job']} is parked: {job['error']}", f"strand worker retry {job['job']}")
+
+
+def _of_sinks(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for sink in page["sinks"]:
         show = f"strand sink show {sink['sink']}"
         if sink["branch"] is None:
@@ -64,9 +75,6 @@ def _needs_a_person(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if sink["dead_letters"]:
             letters = counted(sink["dead_letters"], "row")
             yield _need("person", f"sink {sink['sink']}: {letters} refused", f"strand sink dead {sink['sink']}")
-    for job in page["failing_jobs"]:
-        if job["parked"]:
-            yield _need("person", f"job {job['job']} is parked: {job['error']}", f"strand worker retry {job['job']}")
 
 
 def _worth_a_look(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -5,9 +5,16 @@ begins while the ledger itself is behind. How long one request takes says nothin
 decoded for long beside them. Who is refused is told when to come back, from what waits now and from how fast it went
 lately.
 
-What is counted of a body is what it decodes to, as it is decoded: a few kilobytes may be a hundred megabytes. All
-requests of a process share one budget of memory, in which a decoded byte weighs as much as its rows take on their way
-to the ledger. What fits in no more is refused at once; nothing waits with half of its body in memory.
+What is counted of a body is what has arrived of it, and then what it decodes to, as it is decoded: a few kilobytes may
+be a hundred megabytes, and a length that is only declared takes no room from anybody. All requests of a process share
+one budget of memory, in which a decoded byte weighs as much as its rows take on their way to the ledger. What fits in
+no more is refused at once; nothing waits with half of its body in memory.
+
+A third of the budget is shared: there an actor holds no more than it leaves free, whatever it opens. One actor alone
+gets half of it, two a third each, and whoever comes next always finds some room. The rest is for one request that does
+not fit there. Without that, large bodies that arrive at the same time would all be refused half-way, again and again.
+An actor that held this place while others wanted it lets them go first, and gives it up when its body is still on its
+way a few times as long after that as a sender may be silent.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ def retry_after_s(waiting: int, acks: int, window_s: float) -> int:
     return max(MIN_WAIT_S, min(MAX_WAIT_S, math.ceil(waiting * window_s / acks)))
 
 
-@dataclass
+@dataclass(eq=False)
 class Charge:
     """What one request has taken of its actor's bytes and of the process's memory; given back when it ends."""
 
@@ -47,9 +54,59 @@ class Charge:
     actor: str
     size_bytes: int = 0
 
-    def grow(self, size_bytes: int) -> None:
-        """Take more: so many bytes were read, or decoded. Any thread may call it."""
-        self.gate.charge(self, size_bytes)
+    def arrived(self, size_bytes: int) -> None:
+        """Take room for so many bytes that have arrived."""
+        self.gate.charge(self, size_bytes, arriving=True)
+
+    def decoded(self, size_bytes: int) -> None:
+        """Take room for so many bytes that were decoded. Any thread may call it."""
+        self.gate.charge(self, size_bytes, arriving=False)
+
+
+class LargePlace:
+    """The place for one request that does not fit in the shared part of the budget, and whose turn it is."""
+
+    def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
+        """`patience_s` is for how long a body may still arrive there while another actor wants the place."""
+        self.holder: Charge | None = None
+        self._patience_s = patience_s
+        self._clock = clock
+        self._wanted_since: float | None = None
+        self._others_first: tuple[str, float] | None = None
+        """The actor that had the place while others wanted it, and until when they go first."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What its holder has."""
+        return 0 if self.holder is None else self.holder.size_bytes
+
+    def size_bytes_of(self, actor: str) -> int:
+        """What its holder has, if that is this actor's request."""
+        return self.size_bytes if self.holder is not None and self.holder.actor == actor else 0
+
+    def take(self, charge: Charge) -> bool:
+        """Whether this request has the place now."""
+        if self.holder is not None:
+            if self.holder.actor != charge.actor and self._wanted_since is None:
+                self._wanted_since = self._clock()
+            return False
+        if self._others_first is not None:
+            actor, until_s = self._others_first
+            if actor == charge.actor and self._clock() < until_s:
+                return False
+        self.holder, self._others_first = charge, None
+        return True
+
+    def is_due(self) -> bool:
+        """Whether its holder has had the place for long enough after another actor wanted it."""
+        return self._wanted_since is not None and self._clock() - self._wanted_since > self._patience_s
+
+    def leave(self, charge: Charge) -> None:
+        """Free the place if this request has it; who was refused meanwhile was told to come back by then."""
+        if self.holder is charge:
+            is_wanted = self._wanted_since is not None
+            self._others_first = (charge.actor, self._clock() + MAX_WAIT_S) if is_wanted else None
+            self.holder = self._wanted_since = None
 
 
 class Gate:
@@ -63,19 +120,21 @@ class Gate:
         process_bytes: int,
         queue: int,
         behind_s: Callable[[], float],
+        patience_s: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`behind_s` says for how long the ledger's oldest write has not been done."""
         self._max_requests = max_requests
         self._max_bytes = max_bytes
-        self._process_bytes = process_bytes
+        self._room_bytes = process_bytes // WEIGHT
+        self._shared_bytes = self._room_bytes // 3
         self._queue = queue
         self._behind_s = behind_s
         self._clock = clock
         self._requests: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._lock = Lock()
-        self._large: Charge | None = None
+        self._large = LargePlace(patience_s, clock)
         self._working = 0
         self._acks: deque[float] = deque()
 
@@ -86,59 +145,65 @@ class Gate:
 
     @property
     def bytes_in_flight(self) -> int:
-        """The decoded bytes of all requests that were admitted and are not answered."""
+        """The bytes of all requests that were admitted and are not answered, as far as they are here."""
         return self._bytes.total()
 
     @contextmanager
-    def admitted(self, actor: str, size_bytes: int) -> Iterator[Charge]:
-        """Room for one request of an actor, until the block ends; all gates or none."""
+    def admitted(self, actor: str, declared_bytes: int = 0) -> Iterator[Charge]:
+        """A place for one request of an actor, until the block ends. What it declares is not counted, only judged."""
         self._check(actor)
+        self._check_size(declared_bytes)
         charge = Charge(self, actor)
         self._requests[actor] += 1
         try:
-            self.charge(charge, size_bytes)
             yield charge
         finally:
             with self._lock:
-                self._large = None if self._large is charge else self._large
+                self._large.leave(charge)
                 self._requests[actor] -= 1
                 self._bytes[actor] -= charge.size_bytes
                 if not self._requests[actor]:
                     del self._requests[actor], self._bytes[actor]
 
-    def charge(self, charge: Charge, size_bytes: int) -> None:
-        """Count more bytes of a request, or refuse it; a request that never fits is too large.
-
-        Two thirds of the room are for one request that does not fit beside the others. Without that, large bodies that
-        are decoded at the same time would all be refused half-way, again and again.
-        """
+    def charge(self, charge: Charge, size_bytes: int, *, arriving: bool) -> None:
+        """Count more bytes of a request, or refuse it; a request that never fits is too large."""
         with self._lock:
-            own, actors, total = charge.size_bytes, self._bytes[charge.actor], self._bytes.total()
-            room_bytes = self._process_bytes // WEIGHT
-            shared_bytes = room_bytes // 3
-            if own + size_bytes > room_bytes - shared_bytes:
-                raise TooLarge(
-                    f"the body has more than {room_bytes - shared_bytes} bytes when it is decoded, which this server "
-                    "has no memory for",
-                    hint="Send it in smaller pieces, or raise [admission] process_bytes.",
-                    limit=room_bytes - shared_bytes,
-                )
-            shared = total - (0 if self._large is None else self._large.size_bytes)
-            if charge is not self._large and shared + size_bytes > shared_bytes:
-                if self._large is not None:
-                    raise Busy(
-                        f"the requests in flight have {total} bytes when they are decoded",
-                        hint="Send the same request again after the time that Retry-After says.",
-                        reason="bytes",
-                        limit=room_bytes,
-                    )
-                self._large = charge
-            if actors > own and actors + size_bytes > self._max_bytes:
+            self._check_size(charge.size_bytes + size_bytes)
+            if charge is self._large.holder:
+                if arriving and self._large.is_due():
+                    raise self._no_room()
+            elif not self._fits_beside_others(charge, size_bytes) and not self._large.take(charge):
+                raise self._no_room()
+            of_actor = self._bytes[charge.actor]
+            if of_actor > charge.size_bytes and of_actor + size_bytes > self._max_bytes:
                 raise TooManyRequests(
-                    f"{charge.actor!r} has {actors} bytes in flight", reason="bytes", limit=self._max_bytes
+                    f"{charge.actor!r} has {of_actor} bytes in flight", reason="bytes", limit=self._max_bytes
                 )
             self._bytes[charge.actor] += size_bytes
             charge.size_bytes += size_bytes
+
+    def _fits_beside_others(self, charge: Charge, size_bytes: int) -> bool:
+        """Whether its actor then holds no more of the shared part than it leaves free."""
+        of_actor = self._bytes[charge.actor] - self._large.size_bytes_of(charge.actor)
+        shared = self._bytes.total() - self._large.size_bytes
+        return of_actor + size_bytes <= self._shared_bytes - (shared + size_bytes)
+
+    def _check_size(self, size_bytes: int) -> None:
+        most_bytes = self._room_bytes - self._shared_bytes
+        if size_bytes > most_bytes:
+            raise TooLarge(
+                f"the body has more than {most_bytes} bytes when it is decoded, which this server has no memory for",
+                hint="Send it in smaller pieces, or raise [admission] process_bytes.",
+                limit=most_bytes,
+            )
+
+    def _no_room(self) -> Busy:
+        return Busy(
+            f"the requests in flight have {self._bytes.total()} bytes when they are decoded",
+            hint="Send the same request again after the time that Retry-After says.",
+            reason="bytes",
+            limit=self._room_bytes,
+        )
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandline.errors import BadRequest, Internal, NotFound, StrandError, TransientError, Unauthorized
+from strandline.errors import BadRequest, Internal, NotFound, StrandError, TransientError, Unauthorized, known
 from strandline.lake import Lake
 from strandline.logs import Logger
 from strandline.server import health, inbound, rows
@@ -26,8 +26,9 @@ from strandline.server.service import Service, make_service, service_of
 
 _log = Logger("strandline.server")
 
-# The rest of the body was not read, so the connection can't carry another request.
-_UNREAD = (408, 413)
+# Who stopped in the middle of a body can't send another request. Who sends too much is read for a while behind its
+# answer (`protocol.py`): a client that is writing when its connection is closed sees no answer.
+_OVER = (408,)
 
 
 def create_app(lake: Lake) -> FastAPI:
@@ -73,7 +74,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, TransientError) and error.http_status in (429, 503):
         headers["Retry-After"] = str(service_of(request).gate.retry_after_s())
-    if error.http_status in _UNREAD:
+    if error.http_status in _OVER:
         headers["Connection"] = "close"
     if error.http_status == 500:
         _log.warning("request failed", path=request.url.path, code=error.code, message=error.message)
@@ -97,6 +98,9 @@ async def _unknown_route(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     import traceback
 
+    known_error = known(error)
+    if not isinstance(known_error, Internal):
+        return await _refused(request, known_error)
     _log.warning("a bug", path=request.url.path, trace="".join(traceback.format_exception(error)))
     return _document(Internal(f"{type(error).__name__} in {request.method} {request.url.path}"), {})
 

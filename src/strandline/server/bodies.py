@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 import zstandard
@@ -65,52 +64,54 @@ def content_type(request: Request) -> str:
 
 
 def declared_bytes(request: Request, limit: int) -> int:
-    """How many bytes a body says that it has as it is sent; 0 when it does not say."""
+    """How many bytes a body says that it has as it is sent; 0 when it does not say, TooLarge when it is too many."""
     length = request.headers.get("content-length", "")
-    return min(int(length), limit) if length.isascii() and length.isdigit() else 0
-
-
-async def read_body(request: Request, limit: int, timeout_s: float, grow: Grow) -> bytearray:
-    """All bytes of a body, as they were sent; `grow` is told of those that it did not declare, and may refuse them.
-
-    One that is too large is read to its end and thrown away, as long as that takes no longer than is allowed: a client
-    that still writes when the connection is closed would not see the answer.
-    """
-    body = bytearray()
-    size, declared = 0, declared_bytes(request, limit)
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    try:
-        async with asyncio.timeout(timeout_s) as clock:
-            async for piece in request.stream():
-                size += len(piece)
-                if size <= limit:
-                    grow(max(0, size - max(declared, len(body))))
-                    body += piece
-                    clock.reschedule(begun + timeout_s + size / SLOWEST_BYTES_S)
-                else:
-                    body.clear()
-                    if size > 4 * limit:
-                        break
-    except TimeoutError:
-        if size <= limit:
-            raise RequestTimeout(f"the body did not arrive within {timeout_s:g} s") from None
-    except ClientDisconnect:
-        raise BadRequest("the client went away before its body had arrived") from None
+    size = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
     if size > limit:
         raise _too_large(limit, "")
+    return size
+
+
+class Arriving:
+    """A body on its way: its pieces, as long as they come in time.
+
+    A sender may be silent for `timeout_s`, and no longer, however much it sent before; on the average it has to send at
+    `SLOWEST_BYTES_S`. What a silent sender has sent takes room from others.
+    """
+
+    def __init__(self, request: Request, timeout_s: float) -> None:
+        self._pieces = request.stream()
+        self._timeout_s = self._left_s = timeout_s
+
+    async def piece(self) -> bytes | None:
+        """The next one, None at the end. RequestTimeout if it takes too long, BadRequest if the client is gone."""
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        try:
+            async with asyncio.timeout(self._left_s):
+                piece = await anext(self._pieces, None)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the body did not arrive in time: nothing for {self._timeout_s:g} s, or less than "
+                f"{SLOWEST_BYTES_S >> 10} KiB a second"
+            ) from None
+        except ClientDisconnect:
+            raise BadRequest("the client went away before its body had arrived") from None
+        if piece is not None:
+            earned_s = len(piece) / SLOWEST_BYTES_S
+            self._left_s = min(self._timeout_s, self._left_s - (clock() - begun_s) + earned_s)
+        return piece
+
+
+async def read_body(arriving: Arriving, limit: int, grow: Grow) -> bytearray:
+    """All bytes of a body, as they were sent; `grow` is told of each piece as it arrives, and may refuse it."""
+    body = bytearray()
+    while (piece := await arriving.piece()) is not None:
+        if len(body) + len(piece) > limit:
+            raise _too_large(limit, "")
+        grow(len(piece))
+        body += piece
     return body
-
-
-async def throw_away(request: Request, limit: int, timeout_s: float) -> None:
-    """Read a body that was refused: a client that still writes when the connection is closed sees no answer."""
-    size = 0
-    with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(timeout_s):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > limit:
-                    break
 
 
 def decompressed(body: bytearray, encoding: str, limit: int, grow: Grow) -> bytearray:
@@ -126,16 +127,16 @@ def decompressed(body: bytearray, encoding: str, limit: int, grow: Grow) -> byte
     machine: _Machine | None = None
     while at < len(body):
         machine = machine or make()
-        given = bytes(body[at : at + step])
+        piece = bytes(body[at : at + step])
         try:
-            got = machine.decompress(given)
+            got = machine.decompress(piece)
         except (zlib.error, zstandard.ZstdError) as error:
             raise BadRequest(f"the body is not {encoding}: {error}", hint="Does Content-Encoding fit?") from None
         if len(decoded) + len(got) > limit:
             raise _too_large(limit, " when it is decompressed")
         grow(len(got))
         decoded += got
-        at += len(given) - len(machine.unused_data)
+        at += len(piece) - len(machine.unused_data)
         if machine.eof:
             machine = None
     if machine is not None:

@@ -43,6 +43,6 @@ async def metrics(request: Request) -> Response:
     """Everything that is counted: for a token, for this machine, or with `[server] metrics = "open"` for everybody."""
     service = service_of(request)
     host = request.client.host if request.client is not None else None
-    if service.lake.config.server.metrics != OPEN and not is_local(host, request.headers.keys()):
+    if service.lake.config.server.metrics != OPEN and not is_local(host, request.headers.items()):
         await service.actor(request)
     return Response(await service.count(), media_type="text/plain; version=0.0.4; charset=utf-8")

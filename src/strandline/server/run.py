@@ -6,10 +6,11 @@ uvicorn, so that a port that is taken is one of our errors, and port 0 can be to
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -18,24 +19,27 @@ from fastapi import FastAPI
 from strandline.errors import Environment
 from strandline.lake import Lake
 from strandline.server.app import create_app
-from strandline.server.protocol import MAX_HEADERS, ImpatientProtocol
+from strandline.server.protocol import MAX_HEADERS, limited_to
 
 GRACE_S = 20
+
+_M_MMAP_THRESHOLD, LARGE_BYTES = -3, 1 << 20
 
 
 def serve(lake: Lake, listen: str, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal; `on_ready` is told the address once requests are answered."""
+    _give_large_memory_back()
     bound = _bind(listen)
-    config = configured(create_app(lake))
+    config = configured(create_app(lake), lake.config.server.max_connections)
     with _signals_end_quietly(), bound:
         _Server(config, lambda: on_ready(_address(bound))).run(sockets=[bound])
 
 
-def configured(app: FastAPI) -> uvicorn.Config:
+def configured(app: FastAPI, max_connections: int) -> uvicorn.Config:
     """How uvicorn runs the application."""
     return uvicorn.Config(
         app,
-        http=ImpatientProtocol,
+        http=limited_to(max_connections),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADERS,
         log_config=None,
@@ -59,6 +63,16 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+
+def _give_large_memory_back() -> None:
+    """Let glibc map what is larger than this on its own, and so return it when it is free.
+
+    It raises that limit to 32 MiB by itself, and then the bodies of one flood leave holes that those of the next don't
+    fit in: the process grew past its budget by 100 MiB and more (`bench/bodies.py`). Elsewhere there is no such word.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _bind(listen: str) -> socket.socket:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from strandline.errors import TransientError
 from strandline.lake import Lake
 from strandline.server.admission import Gate
 from strandline.server.auth import Tokens, bearer
-from strandline.server.bodies import declared_bytes, decompressed, encoding_of, read_body, throw_away
+from strandline.server.bodies import Arriving, declared_bytes, decompressed, encoding_of, read_body
+from strandline.server.doubled import refuse_doubled
 from strandline.server.metrics import Metrics
 
 T = TypeVar("T")
@@ -30,6 +29,9 @@ LOOKING_THREADS = 2
 
 Metrics have a thread of their own: nobody needs a token for them, so nobody's token may wait for them.
 """
+
+LARGE_TIMEOUTS = 4
+"""How many times `read_timeout` a large body may go on arriving while another actor waits to send one."""
 
 
 @dataclass
@@ -46,7 +48,8 @@ class Service:
     ready: bool = False
 
     async def actor(self, request: Request) -> str:
-        """Who asks; Unauthorized if nobody knows."""
+        """Who asks; Unauthorized if nobody knows, BadRequest if it can be read in two ways."""
+        refuse_doubled(request)
         return await self.tokens.actor(bearer(request.headers.get("authorization")), self.look)
 
     async def look(self, read: Callable[[], T]) -> T:
@@ -58,19 +61,16 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.counters, self.metrics.text)
 
     async def take(self, request: Request, actor: str, store: Callable[[bytearray], T]) -> T:
-        """Admit a request, read its body, and let a thread decompress and store it."""
-        settings = self.lake.config.server
-        limit = settings.max_body
+        """Admit a request, read its body, and let a thread decompress and store it.
+
+        A refused body is answered at once. What is still sent of it is passed over behind the answer, by the protocol.
+        """
+        limit = self.lake.config.server.max_body
         encoding = encoding_of(request)
-        with ExitStack() as held:
-            try:
-                charge = held.enter_context(self.gate.admitted(actor, declared_bytes(request, limit)))
-            except TransientError:
-                await throw_away(request, limit, settings.read_timeout_s)
-                raise
-            body = await read_body(request, limit, settings.read_timeout_s, charge.grow)
+        with self.gate.admitted(actor, declared_bytes(request, limit)) as charge:
+            body = await read_body(Arriving(request, self.lake.config.server.read_timeout_s), limit, charge.arrived)
             with self.gate.working(), self.metrics.append_s.labels(request.scope["route"].path).time():
-                return await self._work(lambda: store(decompressed(body, encoding, limit, charge.grow)))
+                return await self._work(lambda: store(decompressed(body, encoding, limit, charge.decoded)))
 
     async def _work(self, work: Callable[[], T]) -> T:
         """Run it in a thread; whoever is cancelled meanwhile still holds its place until the thread is done."""
@@ -98,6 +98,7 @@ def make_service(lake: Lake) -> Service:
         process_bytes=lake.config.admission.process_bytes,
         queue=settings.queue,
         behind_s=lake.ledger.behind_s,
+        patience_s=LARGE_TIMEOUTS * settings.read_timeout_s,
     )
     metrics = Metrics(lake.ledger)
     metrics.in_flight.set_function(lambda: gate.in_flight)

@@ -19,7 +19,7 @@ import orjson
 
 from strandline.config import Store
 from strandline.engines import objects
-from strandline.engines.conditional import change_bytes, create_bytes
+from strandline.engines.conditional import change_bytes, create_bytes, read_version
 from strandline.engines.objects import Place
 from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
@@ -27,7 +27,7 @@ from strandline.model import object_names as names
 from strandline.model.sinks import Mark, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import SEQ
 from strandline.sinks.blob_marks import BlobMark, move_mark, read_mark
-from strandline.sinks.destination import Unit, marker_gone, refusal
+from strandline.sinks.destination import Owned, Unit, marker_gone, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +39,16 @@ if TYPE_CHECKING:
 class Owner:
     """What the marker says: whose prefix it is, and the first epoch whose objects are this lake's."""
 
-    lake_id: str
-    sink_id: str
+    owned: Owned
     epoch: int = names.FIRST_EPOCH
 
     def document(self) -> bytes:
         """As it is stored."""
-        return orjson.dumps({"lake": self.lake_id, "sink": self.sink_id, "epoch": self.epoch}) + b"\n"
+        owned = self.owned
+        return (
+            orjson.dumps({"lake": owned.lake_id, "sink": owned.sink_id, "name": owned.name, "epoch": self.epoch})
+            + b"\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,19 @@ class Blob:
         name: str = "",
         delivered: Callable[[], bool] = lambda: False,
         remember: Callable[[Stream], Remembered] = lambda stream: Remembered(),
+        name_of: Callable[[str], str | None] = lambda sink_id: None,
         generation: str | None = None,
     ) -> None:
         """`delivered` tells whether the sink of this `name` has delivered anything: then there must be a marker.
 
-        `remember` tells what the ledger knows of a stream; `generation` is the ledger's.
+        `remember` tells what the ledger knows of a stream, `name_of` what it calls a sink, by its id; `generation` is
+        the ledger's.
         """
         self._settings = settings
         self._place = place_of(settings)
         self._lake_id = lake_id
-        self._sink_id = sink_id
+        self._ours = Owned(lake_id, sink_id, name or sink_id)
+        self._name_of = name_of
         self._spark = spark
         self._start_seq = start_seq
         self._take_over = take_over
@@ -252,7 +258,7 @@ class Blob:
     def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
         """Whether the prefix has no marker of this lake, or a mark object of the stream and no other."""
         owner = read_owner(self._place)
-        if owner is None or owner.lake_id != self._lake_id:
+        if owner is None or owner.owned.lake_id != self._lake_id:
             return True
         folder = names.stream_path(table, partition_by, stream.partition)
         noted = self._noted(stream, folder, owner.epoch)
@@ -269,10 +275,10 @@ class Blob:
             self._refuse_unmarked(self._place)
         if owner is None or self._take_over or self._is_ours(owner):
             return owner
-        raise refusal(self._place.shown(), (owner.lake_id, owner.sink_id), (self._lake_id, self._sink_id))
+        raise refusal(self._place.shown(), owner.owned, self._ours, self._name_of)
 
     def _is_ours(self, owner: Owner) -> bool:
-        return (owner.lake_id, owner.sink_id) == (self._lake_id, self._sink_id)
+        return owner.owned.ids == self._ours.ids
 
     def _refuse_unmarked(self, place: Place) -> None:
         if not self._take_over and self._delivered():
@@ -283,7 +289,7 @@ class Blob:
         owner = read_owner(place)
         if owner is None:
             self._refuse_unmarked(place)
-            ours = Owner(self._lake_id, self._sink_id, highest_epoch(place) + 1)
+            ours = Owner(self._ours, highest_epoch(place) + 1)
             if create_bytes(place, names.OWNER, ours.document()):
                 return ours
             owner = read_owner(place)
@@ -291,9 +297,9 @@ class Blob:
         if self._is_ours(owner):
             return owner
         if not self._take_over:
-            raise refusal(place.shown(), (owner.lake_id, owner.sink_id), (self._lake_id, self._sink_id))
-        epoch = owner.epoch if owner.lake_id == self._lake_id else highest_epoch(place) + 1
-        ours = Owner(self._lake_id, self._sink_id, epoch)
+            raise refusal(place.shown(), owner.owned, self._ours, self._name_of)
+        epoch = owner.epoch if owner.owned.lake_id == self._lake_id else highest_epoch(place) + 1
+        ours = Owner(self._ours, epoch)
         objects.put_bytes(place, names.OWNER, ours.document())
         return ours
 
@@ -308,12 +314,12 @@ def place_of(settings: Mapping[str, Any]) -> Place:
 
 def read_owner(place: Place) -> Owner | None:
     """What the marker of a prefix says; None where there is none."""
-    content = objects.read_bytes(place, names.OWNER)
+    content = read_version(place, names.OWNER)
     if content is None:
         return None
     try:
         found = orjson.loads(content)
-        return Owner(str(found["lake"]), str(found["sink"]), int(found["epoch"]))
+        return Owner(Owned(str(found["lake"]), str(found["sink"]), found.get("name")), int(found["epoch"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(
             f"{place.shown(names.OWNER)} can't be read: {error}",

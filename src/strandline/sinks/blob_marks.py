@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from strandline.engines import objects
-from strandline.engines.conditional import change_bytes
+from strandline.engines.conditional import change_bytes, read_version
 from strandline.engines.objects import Place
 from strandline.errors import Damaged, NewerFormat
 from strandline.failpoints import fail
@@ -68,7 +67,7 @@ class BlobMark:
 def read_mark(place: Place, folder: str) -> BlobMark | None:
     """The mark of the stream in a folder; None where there is none."""
     name = f"{folder}/{names.MARK}"
-    content = objects.read_bytes(place, name)
+    content = read_version(place, name)
     return None if content is None else _parse(content, place.shown(name))
 
 

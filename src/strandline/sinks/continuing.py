@@ -21,13 +21,14 @@ from strandline.model.sinks import Mark, Sink, Stream, StreamState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
+from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination
 from strandline.sinks.marks import Whereabouts, count_rows, look_at
 from strandline.sinks.repair import find_stream
 from strandline.sinks.resuming import HOLE, RECEIVER, TABLE, Own, Stuck, continued, has_upto
 
 
-def accept_receiver(ctx: Context, sink: Sink) -> int:
+def accept_receiver(ctx: Context, sink: Sink, *, actor: str = "") -> int:
     """Let a sink take the receiver that answers now for its own; how many streams will ask it where they are.
 
     One that it knows nothing of begins at the sink's start. A mark that a restore brought back is asked about anyway.
@@ -43,6 +44,8 @@ def accept_receiver(ctx: Context, sink: Sink) -> int:
                 deliveries.forget_mark(txn, hold, sink, state.stream)
     with ctx.ledger.write() as txn:  # last: until then the receiver's id still keeps every stream from going on
         pin_receiver(txn, sink.sink_id, None)
+        reason = f"the lake that answers next is its receiver, in place of {sink.receiver or 'none'}"
+        decided(txn, sink, "receiver_accepted", reason, actor)
     return len(states)
 
 
@@ -67,7 +70,7 @@ class Continued:
 
 
 def continue_streams(
-    ctx: Context, sink: Sink, place: Destination, text: str | None, *, past_hole: bool, yes: bool
+    ctx: Context, sink: Sink, place: Destination, text: str | None, *, past_hole: bool, yes: bool, actor: str = ""
 ) -> list[Continued]:
     """Let streams that are stuck go on: the one that is named, or all that are parked or could not begin."""
     if text is not None:
@@ -75,7 +78,7 @@ def continue_streams(
     else:
         with ctx.ledger.read() as conn:
             states = [state for state in deliveries.read_streams(conn, sink) if _waits(state)]
-    return [_continue(ctx, sink, place, state, past_hole=past_hole, yes=yes) for state in states]
+    return [_continue(ctx, sink, place, state, past_hole=past_hole, yes=yes, actor=actor) for state in states]
 
 
 def _waits(state: StreamState) -> bool:
@@ -83,7 +86,7 @@ def _waits(state: StreamState) -> bool:
 
 
 def _continue(
-    ctx: Context, sink: Sink, place: Destination, state: StreamState, *, past_hole: bool, yes: bool
+    ctx: Context, sink: Sink, place: Destination, state: StreamState, *, past_hole: bool, yes: bool, actor: str
 ) -> Continued:
     stream = state.stream
     done = Continued(stream.text(), state.table, stream.partition, "retried")
@@ -109,7 +112,7 @@ def _continue(
             rows = count_rows(ctx, sink, stream, state.table, mark.seq, theirs)
             done = replace(done, rows=rows, compared=compared)
             _refuse_repeats(done, yes, is_lake=seen.standing.is_lake)
-        _open(ctx, hold, sink, stream, seen, mark, done)
+        _open(ctx, hold, sink, stream, seen, mark, done, actor)
     return done
 
 
@@ -135,7 +138,17 @@ def _refuse_repeats(done: Continued, yes: bool, *, is_lake: bool) -> None:
         )
 
 
-def _open(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabouts, mark: Mark, done: Continued) -> None:
+def _why(done: Continued, own: Own) -> str:
+    where = f"{done.table}/{done.partition} goes on behind {done.since}, as epoch {done.epoch}"
+    if done.kind == HOLE:
+        return f"{where}, without rows up to {own.removed_upto} that retention has removed"
+    repeats = "only what the destination lacks is sent" if done.compared else "rows may arrive twice"
+    return f"{where}; up to {done.upto} {repeats}"
+
+
+def _open(
+    ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabouts, mark: Mark, done: Continued, actor: str
+) -> None:
     """Begin a person's epoch. New rows get seqs above what the destination has, so none is taken for an old one."""
     is_hole, theirs = done.kind == HOLE, seen.standing.mark
 
@@ -146,6 +159,7 @@ def _open(ctx: Context, hold: Hold, sink: Sink, stream: Stream, seen: Whereabout
         hole = seen.own.removed_upto if is_hole else 0
         deliveries.open_epoch(txn, hold, sink.sink_id, stream, mark, lacking_upto=upto, hole_upto=hole)
         close_letters(txn, sink.sink_id, stream, after=mark.seq, lost=is_hole)
+        decided(txn, sink, "continued", _why(done, seen.own), actor, [stream.table_id])
         fail("mark.before_commit")
 
     ctx.ledger.run(work)

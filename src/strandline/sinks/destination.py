@@ -156,13 +156,50 @@ def marker_gone(where: str, sink: str) -> Conflict:
     )
 
 
-def refusal(where: str, owner: tuple[str, str], ours: tuple[str, str]) -> Conflict:
-    """The error for a place that belongs to somebody else; both are (lake id, sink id)."""
-    lake, sink = owner
+@dataclass(frozen=True)
+class Owned:
+    """Whose a place is, by its marker: the ids count, the sink's name is for people. An older marker has no name."""
+
+    lake_id: str
+    sink_id: str
+    name: str | None = None
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """What two of them are compared by: a sink may have been renamed since."""
+        return self.lake_id, self.sink_id
+
+
+def refusal(where: str, owner: Owned, ours: Owned, name_of: Callable[[str], str | None]) -> Conflict:
+    """The error for a place that belongs to another sink; `name_of` knows the sinks of this lake by their ids."""
     return Conflict(
-        f"{where} belongs to the sink {sink} of the lake {lake}",
+        f"{where} belongs to {_owner_text(owner, ours, name_of)}",
         kind="owner",
-        hint="Give this sink a place of its own. If the other one is gone for good, add the sink with --take-over.",
-        expected={"lake": ours[0], "sink": ours[1]},
-        actual={"lake": lake, "sink": sink},
+        hint="Give this sink a place of its own. If the other one is gone for good, "
+        f"`strand sink retry {ours.name} --take-over` takes its place over.",
+        expected={"lake": ours.lake_id, "sink": ours.sink_id},
+        actual={"lake": owner.lake_id, "sink": owner.sink_id},
+    )
+
+
+def _owner_text(owner: Owned, ours: Owned, name_of: Callable[[str], str | None]) -> str:
+    if owner.lake_id == ours.lake_id:
+        name = name_of(owner.sink_id)
+        if name is not None:
+            return f"the sink {name!r} of this lake"
+        was = f"the sink {owner.name!r}" if owner.name else f"a sink (id {owner.sink_id})"
+        return f"{was} of this lake, which was removed"
+    name = f"the sink {owner.name!r}" if owner.name else f"a sink (id {owner.sink_id})"
+    return f"{name} of another lake (id {owner.lake_id})"
+
+
+def unmarked(where: str, ours: Owned) -> Conflict:
+    """The error for a table that has rows, and no marker that says whose it is."""
+    return Conflict(
+        f"{where} has rows already, and no sink has marked it as its own",
+        kind="owner",
+        hint="Give this sink a namespace of its own. If the rows there may stay and get others beside them, "
+        f"`strand sink retry {ours.name} && strand sink tick {ours.name} --take-over` takes the table over.",
+        expected={"lake": ours.lake_id, "sink": ours.sink_id},
+        actual={"lake": "unknown", "sink": "unknown"},
     )

@@ -183,11 +183,28 @@ def governing(sink: Sink, sections: Sections, asked: Iterable[Wanted], names: It
     return Governing(from_config, paused)
 
 
-def goes_where(asked: Wanted, sink: Sink) -> bool:
-    """Whether a section asks for what a sink is: the same type, and the same destination."""
-    return asked.type == sink.type and destination_of(asked.type, asked.settings) == destination_of(
+def goes_where(section: Wanted | Sink, sink: Sink) -> bool:
+    """Whether a section asks for what a sink is, or a sink is as another: the same type, and the same destination."""
+    return section.type == sink.type and destination_of(section.type, section.settings) == destination_of(
         sink.type, sink.settings
     )
+
+
+_SHARED = {
+    "forward": "a row that both follow arrives there twice",
+    "blob": "a prefix belongs to the sink that writes there first, and the other one's deliveries park",
+    "iceberg": "a table there belongs to the sink that writes it first, and the other one's deliveries park",
+}
+
+
+def shared_place(conn: Connection, sink: Sink) -> str | None:
+    """What to tell a person whose new sink delivers where others do: it may be meant so, and mostly it is not."""
+    others = [other for other in sinks.list_sinks(conn) if other.sink_id != sink.sink_id and goes_where(other, sink)]
+    if not others:
+        return None
+    names = ", ".join(repr(other.name) for other in others)
+    subject = f"sink {names} of this lake delivers" if len(others) == 1 else f"sinks {names} of this lake deliver"
+    return f"{subject} there too: {_SHARED[sink.type]}"
 
 
 def _pause_and_resume(around: Surroundings, sections: Sections, asked: Iterable[Wanted]) -> None:
@@ -238,8 +255,8 @@ def _there(conn: Connection, asked: Wanted, sections: Sections) -> Sink | None:
         if sink.from_config is not False and sink.name not in sections and goes_where(asked, sink):
             raise BadRequest(
                 f"{where} is not followed: it goes where the sink {sink.name!r} goes, which has no section any more",
-                hint=f"If it is that one under a new name: strand sink rename {sink.name} {asked.name}. If it is to "
-                f"send everything again: strand sink remove {sink.name}.",
+                hint=f"If it is that one under a new name: `strand sink rename {sink.name} {asked.name}`. If it is to "
+                f"send everything again: `strand sink remove {sink.name}`.",
             )
     return there
 
@@ -278,7 +295,7 @@ def resume(txn: Txn, sections: Sections, name: str) -> str | None:
     if sink.from_config and name not in sections:
         raise BadRequest(
             f"sink {name!r} can't go on: {GONE}",
-            hint=f"Write [sinks.{name}] again; or if it has another name there: strand sink rename {name} NEW.",
+            hint=f"Write [sinks.{name}] again; or if it has another name there: `strand sink rename {name} NEW`.",
         )
     sinks.govern_sink(txn, sink.sink_id, from_config=sink.from_config, paused=None)
     return sink.paused

@@ -31,7 +31,7 @@ from strandline.failpoints import fail
 from strandline.model.row_digest import are_among
 from strandline.model.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import AT, SEQ
-from strandline.sinks.destination import Resume, Unit, marker_gone, refusal
+from strandline.sinks.destination import Owned, Resume, Unit, marker_gone, refusal, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,19 +60,21 @@ class IcebergCopy:
         take_over: bool = False,
         name: str = "",
         delivered: Callable[[str], bool] = lambda table: False,
+        name_of: Callable[[str], str | None] = lambda sink_id: None,
         generation: str | None = None,
     ) -> None:
         """`staging` is a folder, as a URI, that this process and Spark's workers can write to.
 
         `delivered` tells whether the sink of this `name` has delivered anything of a table: then there is a copy.
-        `generation` is the ledger's.
+        `name_of` tells what the ledger calls a sink; `generation` is the ledger's.
         """
         self._name, self._properties = catalog_of(settings)
         self._namespace = str(settings["namespace"])
         self._lake_id = lake_id
-        self._sink_id = sink_id
+        self._ours = Owned(lake_id, sink_id, name or sink_id)
+        self._name_of = name_of
         self._spark = spark
-        self._staging = Place(staging, store_of(staging))
+        self._staging = Place(staging, store_of(staging), is_own=True)
         self._start_seq = start_seq
         self._take_over = take_over
         self._reads_back = SEQ not in (settings.get("drop_columns") or ())
@@ -121,7 +123,7 @@ class IcebergCopy:
         rows = unit.rows
         if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > rows.since:
             rows = replace(rows, since=found.mark.seq)
-        folder = f"copy-{self._sink_id}-{stream_key(delivery.stream)}"
+        folder = f"copy-{self._ours.sink_id}-{stream_key(delivery.stream)}"
         objects.remove_folder(self._staging, folder)
         try:
             before = None if found is None else found.chunk
@@ -176,7 +178,7 @@ class IcebergCopy:
             properties = target.properties(table) or {}
         self._check_owner(unit.delivery.table, properties)
         if OWNER not in properties and not self._take_over and not target.is_empty(table):
-            raise refusal(f"the table {table}", ("unknown", "unknown"), (self._lake_id, self._sink_id))
+            raise unmarked(f"the table {table}", self._ours)
         if properties.get(OWNER) != owner[OWNER]:
             target.set_properties(table, owner)
         found = highest(properties, self._prefix(unit.delivery.stream))
@@ -266,15 +268,16 @@ class IcebergCopy:
             raise marker_gone(f"the table {self._namespace}.{table} with {OWNER}", self._name_of_sink)
 
     def _marker(self) -> dict[str, str]:
-        return {OWNER: orjson.dumps({"lake": self._lake_id, "sink": self._sink_id}).decode()}
+        ours = self._ours
+        return {OWNER: orjson.dumps({"lake": ours.lake_id, "sink": ours.sink_id, "name": ours.name}).decode()}
 
     def _check_owner(self, table: str, properties: Mapping[str, str]) -> None:
         if OWNER not in properties or self._take_over:
             return
-        owner = orjson.loads(properties[OWNER])
-        if (owner["lake"], owner["sink"]) != (self._lake_id, self._sink_id):
-            ours = (self._lake_id, self._sink_id)
-            raise refusal(f"the table {self._namespace}.{table}", (owner["lake"], owner["sink"]), ours)
+        marker = orjson.loads(properties[OWNER])
+        owner = Owned(marker["lake"], marker["sink"], marker.get("name"))
+        if owner.ids != self._ours.ids:
+            raise refusal(f"the table {self._namespace}.{table}", owner, self._ours, self._name_of)
 
     def _prefix(self, stream: Stream) -> str:
         return f"{MARKS}.{self._lake_id}.{stream_key(stream)}."

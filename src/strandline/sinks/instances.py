@@ -10,12 +10,12 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from strandline import private
-from strandline.errors import BadRequest, Busy, Environment, nearest
+from strandline.errors import BadRequest, Busy, Conflict, Environment, nearest
 from strandline.ledger import deliveries, sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
@@ -23,6 +23,7 @@ from strandline.ledger.tables import branch_id, branch_name, find_table, list_ta
 from strandline.model.ids import new_id
 from strandline.model.sinks import Sink, Stream
 from strandline.redaction import remember
+from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination, Later, Park
 from strandline.sinks.reading import check_routing
 from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, in_clear, is_secret, parse, resolved
@@ -85,12 +86,13 @@ def add(
     around: Surroundings,
     asked: Wanted,
     *,
-    start: int | None,
+    start: int | Literal["now"],
     check: bool,
     take_over: bool = False,
+    actor: str = "",
     allowed: Callable[[Txn], object] | None = None,
 ) -> Sink:
-    """Make a sink. `start` is the seq it begins behind, None for now; `check` asks its destination first.
+    """Make a sink. `start` is the seq it begins behind; `check` asks its destination first.
 
     `allowed` is what a section of `strand.toml` hands over that makes it: it raises where that may not be any more.
     """
@@ -98,7 +100,7 @@ def add(
         _check(conn, asked)
         read_shown(conn, asked.branch, asked.tables, tails=False)  # a dropped table gets no new followers
         now_seq = around.ledger.last_seq(conn)
-    if start is not None and not 0 <= start <= now_seq:
+    if start != "now" and not 0 <= start <= now_seq:
         raise BadRequest(f"a sink can't begin at seq {start}", hint=f"From 0 to {now_seq}, or now.")
     sink_id = new_id()
     if check:
@@ -106,8 +108,11 @@ def add(
     with around.ledger.write() as txn:
         if allowed is not None:
             allowed(txn)
-        begins = txn.last_seq if start is None else start
-        return _insert(around, txn, asked, sink_id, begins, from_config=allowed is not None)
+        begins = txn.last_seq if start == "now" else start
+        sink = _insert(around, txn, asked, sink_id, begins, from_config=allowed is not None)
+        if take_over:
+            decided(txn, sink, "taken_over", "its place is its own from here on, whosesoever it was", actor)
+        return sink
 
 
 def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: int, *, from_config: bool) -> Sink:
@@ -201,6 +206,13 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
     place = destination(around, sink, take_over=take_over)
     try:
         place.probe()
+    except Conflict as error:
+        if error.detail["kind"] == "owner":  # there is no sink yet that could be retried
+            error.hint = (
+                "Give this sink a place of its own. If the other one is gone for good, run the same command with "
+                "--take-over."
+            )
+        raise
     except (Later, Park) as error:
         raise Busy(
             str(error),
@@ -293,6 +305,7 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 name=sink.name,
                 delivered=lambda: _has_delivered(around.ledger, sink),
                 remember=remember,
+                name_of=lambda sink_id: _name_of(around.ledger, sink_id),
                 generation=around.ledger.generation(),
             )
         case "iceberg":
@@ -308,9 +321,16 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
                 take_over=take_over,
                 name=sink.name,
                 delivered=lambda table: _has_delivered(around.ledger, sink, table),
+                name_of=lambda sink_id: _name_of(around.ledger, sink_id),
                 generation=around.ledger.generation(),
             )
     raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))
+
+
+def _name_of(ledger: Ledger, sink_id: str) -> str | None:
+    with ledger.read() as conn:
+        sink = sinks.sink_by_id(conn, sink_id)
+    return None if sink is None else sink.name
 
 
 def _has_delivered(ledger: Ledger, sink: Sink, table: str | None = None) -> bool:

@@ -12,11 +12,12 @@ from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark, Sink, StreamState
+from strandline.model.sinks import DeadLetter, Mark, Sink, StreamState
 from strandline.model.wire import jsonable
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
+from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination, Later, Marked, Park
 from strandline.sinks.forward import Forward
 from strandline.sinks.marks import draft
@@ -51,7 +52,7 @@ def find_stream(ledger: Ledger, sink: Sink, text: str) -> StreamState:
     raise NotFound(f"sink {sink.name!r} has no stream {text!r}", hint=nearest(text, names), stream=text)
 
 
-def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
+def rewind(ctx: Context, sink: Sink, text: str, to: int, *, actor: str = "") -> Rewound:
     """Go back: a new epoch begins behind `to`, and everything after it is sent again."""
     stream = find_stream(ctx.ledger, sink, text).stream
     with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold, ctx.ledger.write() as txn:
@@ -68,10 +69,12 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int) -> Rewound:
         epoch = max(mark.epoch, noted.acked_epoch if noted is not None else 0) + 1
         deliveries.open_epoch(txn, hold, sink.sink_id, state.stream, Mark(epoch, to))
         closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
+        reason = f"({to}, {mark.seq}] of {state.table}/{stream.partition} is sent again, as epoch {epoch}"
+        decided(txn, sink, "rewound", reason, actor, [stream.table_id])
     return Rewound(state.stream.text(), mark.seq, to, epoch, closed)
 
 
-def begin_anew(ctx: Context, sink: Sink, place: Destination) -> int:
+def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "") -> int:
     """Let the streams begin anew that a sink's place has lost, as if it were new; how many there are.
 
     `place` may take over: where the marker is another sink's, it is ours from now on, and the streams go on.
@@ -90,6 +93,11 @@ def begin_anew(ctx: Context, sink: Sink, place: Destination) -> int:
     for state in lost:
         with holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold, ctx.ledger.write() as txn:
             deliveries.begin_anew(txn, hold, sink, state.stream, above=above[state.table])
+            reason = f"{state.table}/{state.stream.partition} begins anew, with every row"
+            decided(txn, sink, "taken_over", reason, actor, [state.stream.table_id])
+    if not lost:
+        with ctx.ledger.write() as txn:
+            decided(txn, sink, "taken_over", "its place is its own from here on; every stream goes on", actor)
     return len(lost)
 
 
@@ -99,7 +107,7 @@ def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -
         raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have dead letters.")
     settings = resolved(sink.type, sink.settings)
     done = []
-    for letter in _chosen(ledger, sink, ids):
+    for letter in chosen(ledger, sink, ids):
         try:
             place.replay(letter, settings)
         except (Park, Later) as error:
@@ -112,16 +120,21 @@ def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -
     return done
 
 
-def discard(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[dict[str, Any]]:
+def discard(ledger: Ledger, sink: Sink, ids: Sequence[str], *, actor: str = "") -> list[dict[str, Any]]:
     """Give dead letters up for good; they stay in the books as discarded."""
-    chosen = _chosen(ledger, sink, ids)
+    letters = chosen(ledger, sink, ids)
     with ledger.write() as txn:
-        for letter in chosen:
+        for letter in letters:
             dead_letters.settle_letter(txn, letter.letter_id, dead_letters.DISCARDED)
-    return [{"id": letter.letter_id, "seq": letter.seq, "outcome": "discarded", "error": None} for letter in chosen]
+        if letters:
+            seqs = ", ".join(str(letter.seq) for letter in letters)
+            reason = f"{counted(len(letters), 'dead letter')} given up by hand: seqs {seqs}"
+            decided(txn, sink, "discarded", reason, actor, sorted({letter.stream.table_id for letter in letters}))
+    return [{"id": letter.letter_id, "seq": letter.seq, "outcome": "discarded", "error": None} for letter in letters]
 
 
-def _chosen(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[Any]:
+def chosen(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[DeadLetter]:
+    """The open dead letters of these ids, or all there are."""
     with ledger.read() as conn:
         there = {letter.letter_id: letter for letter in dead_letters.list_letters(conn, sink.sink_id)}
     for one in ids:
@@ -130,7 +143,7 @@ def _chosen(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[Any]:
     return [there[one] for one in ids] if ids else list(there.values())
 
 
-def remove(ledger: Ledger, sink: Sink, *, force: bool) -> None:
+def remove(ledger: Ledger, sink: Sink, *, force: bool, actor: str = "") -> None:
     """Forget a sink with its marks; refused while it has dead letters, because they would be gone with it."""
     from strandline.ledger.sinks import remove_sink
 
@@ -145,6 +158,7 @@ def remove(ledger: Ledger, sink: Sink, *, force: bool) -> None:
                 actual=letters,
             )
         remove_sink(txn, sink.sink_id)
+        decided(txn, sink, "removed", f"forgotten with its marks and {counted(letters, 'dead letter')}", actor)
 
 
 def preview(ctx: Context, sink: Sink) -> list[dict[str, Any]]:

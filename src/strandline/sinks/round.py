@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from strandline.errors import StrandError
+from strandline.errors import StrandError, may_pass
 from strandline.ledger.sinks import why_paused
 from strandline.model.sinks import Sink
 from strandline.operations.context import Context
+from strandline.sinks.decisions import decided
 from strandline.sinks.instances import Surroundings, destination
 from strandline.sinks.tick import Ticked, Ticker
 
@@ -43,10 +44,13 @@ class Round:
             paused = why_paused(conn, sink.sink_id)
         if paused is not None:
             return [Ticked(sink.name, "", "", outcome="paused", error=paused)]
+        if self.take_over:  # before anything is: what is done outside of the ledger is written down first
+            with self.ctx.ledger.write() as txn:
+                decided(txn, sink, "taken_over", "this tick may take its place over, whosesoever it is", self.actor)
         try:
             place = destination(self.surroundings, sink, take_over=self.take_over)
         except StrandError as error:
-            return [Ticked(sink.name, "", "", outcome="failed", error=str(error))]
+            return [Ticked(sink.name, "", "", outcome="failed", error=str(error), may_pass=may_pass(error))]
         try:
             return Ticker(
                 self.ctx, sink, place, self.actor, wait_s=self.wait_s, patient=self.patient, stop=self.stop

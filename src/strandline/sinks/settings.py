@@ -188,7 +188,8 @@ def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]
         try:
             found[name] = keys[name].read(value)
         except ValueError as error:
-            raise BadRequest(f"{where}: {name} is {_shown(name, value)}, expected {error}") from error
+            hint = f"Write file://{value}" if name == "uri" and str(value).startswith("/") else ""
+            raise BadRequest(f"{where}: {name} is {_shown(name, value)}, expected {error}", hint=hint) from error
     _check(type_, found, where)
     return found
 
@@ -227,10 +228,12 @@ def is_secret(name: str, value: object = "") -> bool:
 
 def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A sink's settings as they may be shown; an older version may have stored a secret among them."""
-    return {
-        name: MASK if is_secret(name, value) else shown_address(value) if name in _ADDRESSES and value else value
-        for name, value in settings.items()
-    }
+    return {name: MASK if is_secret(name, value) else _shown_value(name, value) for name, value in settings.items()}
+
+
+def _shown_value(name: str, value: Any) -> Any:
+    is_address = isinstance(value, str) and (name in _ADDRESSES or "://" in value)
+    return shown_address(value) if is_address else value
 
 
 def in_clear(settings: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from strandline import logs
-from strandline.errors import Busy, CallerError, HistoryGone, LeaseLost, PersonError, StrandError
+from strandline.errors import (
+    WAREHOUSE,
+    Busy,
+    CallerError,
+    HistoryGone,
+    LeaseLost,
+    PersonError,
+    StrandError,
+    TransientError,
+    may_pass,
+)
 from strandline.failpoints import fail
 from strandline.ledger import deliveries
 from strandline.ledger.branches import living_branch
@@ -42,6 +52,7 @@ log = logs.Logger("strandline.sinks")
 
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 60.0
+WAREHOUSE_WAIT_S = 20.0
 RESUMES = 3
 """How often one tick follows a destination's mark before it gives up on the stream."""
 
@@ -64,6 +75,7 @@ class Ticked:
     outcome: str = "delivered"
     error: str | None = None
     note: str | None = None
+    may_pass: bool = False
 
     def add(self, delivery: Delivery, shipped: Shipped) -> None:
         """One unit more."""
@@ -138,7 +150,7 @@ class Ticker:
                 self.ctx.iceberg()  # where there is no Java, say so before anything is begun
                 flush(self.ctx, name, branch, self.actor)
             except StrandError as error:
-                log.warning("not flushed", sink=self.sink.name, table=name, error=str(error))
+                log.outcome("not flushed", sink=self.sink.name, table=name, error=str(error))
                 failed.append(Ticked(self.sink.name, name, "", outcome="not_flushed", error=str(error)))
         return failed
 
@@ -240,6 +252,9 @@ class Ticker:
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
+            away = self._why_away() if isinstance(error, HistoryGone) else None
+            if away is not None or may_pass(error):
+                return self._later(hold, turn, delivery, away or error)
             return self._park(hold, turn, delivery, _reason(error))
         except Exception as error:
             return self._later(hold, turn, delivery, error)
@@ -325,13 +340,24 @@ class Ticker:
 
     # -- what went wrong -----------------------------------------------------------------------------------------------
 
+    def _why_away(self) -> Busy | None:
+        """Why no file of the lake can be read now; None when its warehouse is there, and a file is really gone."""
+        try:
+            reason = self.ctx.fence.why_not_there()
+        except TransientError as error:
+            reason = error
+        return None if reason is None else Busy(str(reason), reason=WAREHOUSE)
+
     def _later(self, hold: Hold, turn: _Turn, delivery: Delivery, error: Exception) -> bool:
         """Try again after a while; park it when it has been tried often enough.
 
-        A wait that the destination asked for is no failed attempt: it is alive. But one tick has only so much patience.
+        A wait that the destination asked for is no failed attempt: it is alive. Nor is one for the lake's own files:
+        the destination has no part in it. But one tick has only so much patience.
         """
         most = int(delivery.settings["max_attempts"])
         told_s = error.told_s if isinstance(error, Later) else None
+        if isinstance(error, StrandError) and error.detail.get("reason") == WAREHOUSE:
+            told_s = WAREHOUSE_WAIT_S * random.uniform(0.5, 1.0)
         progressed = isinstance(error, Later) and error.progressed
         attempts = delivery.attempts if told_s is not None else (0 if progressed else delivery.attempts) + 1
         wait_s = told_s if told_s is not None else _backoff_s(attempts)
@@ -342,7 +368,7 @@ class Ticker:
                 txn, hold, delivery, error=said, attempts=attempts, wait_s=wait_s, parked=parked
             )
         )
-        log.warning("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=said, parked=parked)
+        log.outcome("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=said, parked=parked)
         if parked:
             turn.ticked.outcome, turn.ticked.error = "parked", said
             return False
@@ -364,7 +390,7 @@ class Ticker:
                 txn, hold, delivery, error=reason, attempts=attempts, wait_s=0, parked=True
             )
         )
-        log.warning("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
+        log.outcome("parked", delivery=delivery.delivery_id, sink=self.sink.name, error=reason)
         turn.ticked.outcome, turn.ticked.error = "parked", reason
         return False
 

@@ -126,13 +126,13 @@ def _miscounted(view: Rows, state: TableState, rule: Cardinality) -> Iterator[Fo
 
 def unreferred(view: Rows, name: str, schema: Schema) -> list[Violation]:
     """The first rows that too few refer to if a table comes now, which has no rows yet, and wants some to be there."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for rule, reference in leasts(name, schema):
         if _is_there(view, reference):
             target = view.state(reference.table)
             query = f"SELECT {_names(target.table.key)} FROM {_table(target)} LIMIT {most_reported()}"
-            found += [_counted(target, rule, key, 0) for key in view.ask(query).rows()]
-    return found
+            violations += [_counted(target, rule, key, 0) for key in view.ask(query).rows()]
+    return violations
 
 
 def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:

@@ -108,8 +108,8 @@ class Coming:
             f"(SELECT {key}, {SEQ}, {place} AS place FROM {_of('loaded', table_id)}) l "
             f"LEFT JOIN {now} n USING ({key}) WHERE l.place > 1 OR n.{SEQ} IS NOT NULL"
         )
-        found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {most_reported()}")
-        return [Taken(at, tuple(values), seq) for at, *values, seq in found], self._count(f"({rows})")
+        rows_found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {most_reported()}")
+        return [Taken(at, tuple(values), seq) for at, *values, seq in rows_found], self._count(f"({rows})")
 
     def puts(self, table_id: str) -> int:
         """How many rows a table gets."""

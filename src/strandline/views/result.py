@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.config import QueryConfig
 from strandline.engines.duck import sandbox
-from strandline.errors import BadRequest, HistoryGone, TooLarge
+from strandline.errors import BadRequest, HistoryGone, TooLarge, of_outage
 
 if TYPE_CHECKING:
     import duckdb
@@ -120,7 +120,7 @@ def _size_bytes(row: tuple[Any, ...]) -> int:
 
 @contextmanager
 def typed(limits: QueryConfig | None = None) -> Iterator[None]:
-    """DuckDB's errors in our words: a file that is gone, a limit that was passed, or a query that is wrong."""
+    """DuckDB's errors in our words: a file that is gone or away, a limit that was passed, or a query that is wrong."""
     import duckdb
 
     try:
@@ -129,8 +129,12 @@ def typed(limits: QueryConfig | None = None) -> Iterator[None]:
     except duckdb.PermissionException as error:
         raise BadRequest("a query sees the lake alone", hint="Name tables of the lake only.") from error
     except (duckdb.OutOfMemoryException, MemoryError) as error:
+        if (outage := sandbox.outage(error)) is not None:
+            raise of_outage(outage) from error
         raise sandbox.out_of_memory(limits or QueryConfig()) from error
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:
+        if (outage := sandbox.outage(error)) is not None:
+            raise of_outage(outage) from error
         if sandbox.is_missing_file(error):
             raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
         raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error

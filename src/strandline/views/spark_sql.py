@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from strandline.config import QueryConfig
-from strandline.errors import BadRequest, StrandError, TooLarge
-from strandline.model.ids import new_id
+from strandline.engines.spark.time_limit import within
+from strandline.errors import BadRequest, StrandError, TooLarge, of_outage
 from strandline.model.types import OURS
+from strandline.outages import judge
 from strandline.views.spark_wall import check_analysed, check_parsed, first_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from strandline.views.view import View
@@ -30,18 +31,7 @@ TOO_MUCH = ("maxResultSize", "OutOfMemoryError", "Java heap space")
 
 def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one read-only query on Spark; the column names, and the rows as Python values."""
-    named = check_parsed(session, query, view.relations)
-    hidden = {name for name in OURS if not re.search(rf"\b{name}\b", query, re.IGNORECASE)}
-    try:
-        for name in named:
-            view.spark(name).drop(*hidden).createOrReplaceTempView(f"`{name}`")
-        with _in_our_words(), _timed(session, view.limits):
-            frame = session.sql(query)
-            check_analysed(frame._jdf.queryExecution().analyzed(), named)
-            answer = frame.limit(view.limits.rows + 1).toArrow()
-    finally:
-        for name in named:
-            session.catalog.dropTempView(name)
+    answer = within(session, view.limits.time_s, lambda given_up: _answer(view, session, query, given_up))
     if answer.num_rows > view.limits.rows:
         raise TooLarge(
             f"the query was ended: its answer has more than {view.limits.rows:,} rows",
@@ -53,6 +43,21 @@ def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str],
     return list(answer.schema.names), rows
 
 
+def _answer(view: View, session: SparkSession, query: str, given_up: threading.Event) -> pa.Table:
+    named = check_parsed(session, query, view.relations)
+    hidden = {name for name in OURS if not re.search(rf"\b{name}\b", query, re.IGNORECASE)}
+    try:
+        for name in named:
+            view.spark(name).drop(*hidden).createOrReplaceTempView(f"`{name}`")
+        with _in_our_words():
+            frame = session.sql(query)
+            check_analysed(frame._jdf.queryExecution().analyzed(), named)
+            return frame.limit(view.limits.rows + 1).toArrow()
+    finally:
+        for name in named if not given_up.is_set() else ():  # the next query may use them
+            session.catalog.dropTempView(name)
+
+
 @contextmanager
 def _in_our_words() -> Iterator[None]:
     try:
@@ -62,35 +67,8 @@ def _in_our_words() -> Iterator[None]:
     except Exception as error:
         if any(words in str(error) for words in TOO_MUCH):
             raise TooLarge(f"the query was ended: {first_line(error)}", hint="Ask for less.", limit="memory") from error
+        if (outage := judge(error)) is not None:
+            raise of_outage(outage) from error
         raise BadRequest(
             f"the query failed: {first_line(error)}", hint="Check the SQL; it is Spark's dialect."
         ) from error
-
-
-@contextmanager
-def _timed(session: SparkSession, limits: QueryConfig) -> Iterator[None]:
-    """Cancel the jobs of this thread once the time is over, as often as it takes: a query may have several."""
-    context, group, ended, is_over = session.sparkContext, f"query-{new_id()}", threading.Event(), threading.Event()
-
-    def watch() -> None:
-        if ended.wait(limits.time_s):
-            return
-        is_over.set()
-        while not ended.wait(0.2):
-            context._jsc.sc().cancelJobGroup(group)
-
-    context.setJobGroup(group, "a query", interruptOnCancel=True)
-    threading.Thread(target=watch, name="query-limit", daemon=True).start()
-    try:
-        yield
-    except Exception as error:
-        if is_over.is_set():
-            raise TooLarge(
-                f"the query was ended: it took longer than {limits.time_s:g} s",
-                hint="Ask for less; `time` in [query], or $STRAND_QUERY_TIME, allows more.",
-                limit="time",
-            ) from error
-        raise
-    finally:
-        ended.set()
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ REACHING = (
 """Parts of the names of expressions that call code, or tell of the process."""
 
 
-def check_parsed(session: Any, query: str, known: Iterable[str]) -> set[str]:
+def check_parsed(session: Any, query: str, tables: Iterable[str]) -> set[str]:
     """The tables of the lake that a query reads; an error when it does anything else than read them."""
     size_bytes = len(query.encode("utf-8", "surrogatepass"))
     if size_bytes > TEXT_BYTES:
@@ -88,14 +88,14 @@ def check_parsed(session: Any, query: str, known: Iterable[str]) -> set[str]:
         plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)
     except Exception as error:
         raise BadRequest(f"can't parse the query: {first_line(error)}", hint="It is Spark's dialect.") from error
-    walk = _Walk({name.lower(): name for name in known})
+    walk = _Walk({name.lower(): name for name in tables})
     walk.whole(plan)
     return walk.tables()
 
 
-def check_analysed(plan: Any, wanted: Iterable[str]) -> None:
+def check_analysed(plan: Any, tables: Iterable[str]) -> None:
     """Refuse a plan that reads from anything but these tables of the lake, or whose expressions reach further."""
-    names = {name.lower() for name in wanted}
+    names = {name.lower() for name in tables}
     left = [plan]
     while left:
         node = left.pop()
@@ -130,8 +130,8 @@ def _check_expressions(expressions: list[Any]) -> None:
 class _Walk:
     """One pass over all that a parsed plan holds."""
 
-    def __init__(self, known: dict[str, str]) -> None:
-        self._known = known
+    def __init__(self, tables_by_name: dict[str, str]) -> None:
+        self._tables = tables_by_name
         self._own: set[str] = set()
         self._named: list[list[str]] = []
         self._seen = 0
@@ -149,16 +149,17 @@ class _Walk:
 
     def tables(self) -> set[str]:
         """The tables that were named; an error if one of them is not the lake's, nor the query's own."""
-        found: set[str] = set()
+        tables: set[str] = set()
         for parts in self._named:
             name = parts[0].lower()
-            if len(parts) != 1 or name not in self._known.keys() | self._own:
+            if len(parts) != 1 or name not in self._tables.keys() | self._own:
                 raise BadRequest(
-                    f"there is no table {'.'.join(parts)!r} in this lake", hint=nearest(parts[-1], self._known.values())
+                    f"there is no table {'.'.join(parts)!r} in this lake",
+                    hint=nearest(parts[-1], self._tables.values()),
                 )
-            if name in self._known:
-                found.add(self._known[name])
-        return found
+            if name in self._tables:
+                tables.add(self._tables[name])
+        return tables
 
     def _parts_of(self, part: Any) -> list[Any]:
         kind, package = _kind(part), part.getClass().getPackageName()

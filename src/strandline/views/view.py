@@ -227,8 +227,8 @@ class View:
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
         table = sandbox.quote_name(self.state(name).table.name)
-        ((found,),) = self.ask(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
-        return int(found)
+        ((count,),) = self.ask(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
+        return int(count)
 
     def count_older(self, name: str, column: str, window_s: float) -> int:
         """How many rows of the log have a time that lies further back than a window."""
@@ -249,8 +249,8 @@ class View:
         state = self.state(name)
         end = state.readable_seq
         table = sandbox.quote_name(state.table.name)
-        found = self.ask(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
-        return int(found[-1][0]) - 1 if found else end
+        seqs = self.ask(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
+        return int(seqs[-1][0]) - 1 if seqs else end
 
     def read(self, name: str, since: int = 0, until: int | None = None, *, resumable: bool = True) -> Rows:
         """Rows of `(since, until]` in `_seq` order, all columns, opening only the files of that range.

@@ -2,8 +2,9 @@
 
 Every job has a thread of its own, so that a slow destination keeps nobody else waiting; there are so many of a kind at
 once. A lease for each job keeps several workers on one lake apart: the one that is too late says nothing and looks
-further. Whatever a job throws is written down, and the job is tried again later, and then parked; nothing else waits
-for it.
+further. Whatever a job throws is written down, and the job is tried again later; nothing else waits for it. What passes
+by itself (a store or a database that is away, a full disk, keys that have run out) is tried for ever; only what needs a
+person is parked.
 
 Told to stop, it lets what runs finish for a few seconds; what does not is abandoned, which is safe: the next worker
 finds an intent or a delivery, and goes on from there.
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from strandline import logs
-from strandline.errors import Busy, Environment, LeaseLost, StrandError, TransientError, known
+from strandline.errors import Busy, Environment, LeaseLost, StrandError, known, may_pass
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
 from strandline.ledger.clock import forgetting_us
@@ -286,7 +287,8 @@ class Worker:
             if done.units or done.error:
                 log.info("ticked", sink=name, table=done.table, rows=done.rows, outcome=done.outcome, error=done.error)
             if not done.table:  # nothing was tried at all: no stream of the sink can say so
-                raise Environment(done.error or "the sink's destination can't be used")
+                message = done.error or "the sink's destination can't be used"
+                raise Busy(message, reason="destination") if done.may_pass else Environment(message)
 
     def _maintain(self, job: Job) -> None:
         """One kind of maintenance of one table, so much of it; what is left is for the next time."""
@@ -323,10 +325,9 @@ class Worker:
         self.failed.add(job.key)
         failures = (past.failures if past else 0) + 1
         wait_s = jobs.backoff_s(failures)
-        # What passes by itself (no room, a busy ledger) goes on without a person, however long it takes.
-        parked = failures >= self.lake.config.worker.attempts and not isinstance(error, TransientError)
-        now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s
         said = known(error)
+        parked = failures >= self.lake.config.worker.attempts and not may_pass(said)
+        now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s
         with self.lake.ledger.write() as txn:
             jobs.fail_job(
                 txn,

@@ -103,7 +103,7 @@ def _handler(metrics: WorkerMetrics, turned_s: Mapping[str, float], *, is_open: 
                 self._answer(404, b"/metrics and /healthz are here\n", "text/plain")
 
         def _is_allowed(self) -> bool:
-            if is_open or is_local(str(self.client_address[0]), self.headers.keys()):
+            if is_open or is_local(str(self.client_address[0]), self.headers.items()):
                 return True
             scheme, _, token = self.headers.get("Authorization", "").partition(" ")
             return scheme.lower() == "bearer" and is_valid(metrics.ledger, token.strip())

@@ -14,6 +14,7 @@ from typing import Any
 
 from strandline.errors import Busy
 from strandline.lake import Lake
+from strandline.operations.recovery import recover_after_silence
 
 Work = Callable[[Lake, Mapping[str, Any], threading.Event], Any]
 
@@ -47,8 +48,11 @@ def _adopt(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
     return asdict(lake.adopt(asked["name"], asked["source"], **options))
 
 
-def _recover(lake: Lake, _asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    return [asdict(one) for one in lake.recover()]
+def _recover(lake: Lake, _asked: Mapping[str, Any], stop: threading.Event) -> Any:
+    done = [asdict(recovered) for recovered in recover_after_silence(lake.context, stop)]
+    if stop.is_set():
+        raise Busy("the worker was told to stop", reason="stopping")
+    return done
 
 
 def _maintain(kind: str) -> Work:

@@ -104,17 +104,21 @@ _CHANGING = (
 _MAKING_ROWS = "alias enum_code enum_first enum_last enum_range equi_width_bins error regexp_split_to_table unnest"
 
 
-def _names(*texts: str) -> frozenset[str]:
+def names_in(*texts: str) -> frozenset[str]:
+    """The names of lists."""
     return frozenset(name.lower() for text in texts for name in text.split())
 
 
-OF_A_ROW = _names(_OPERATORS, _NUMBERS, _TEXTS, _TIMES, _NESTED, _JSON, _CHOICES)
-"""What a condition may call. `age` counts from today where it is given one time alone."""
+OF_A_ROW = names_in(_OPERATORS, _NUMBERS, _TEXTS, _TIMES, _NESTED, _JSON, _CHOICES)
+"""What a condition may call as far as it answers the same every time; `growth` has those that also stay small.
 
-OF_A_QUERY = OF_A_ROW | _names(_AGGREGATES, _WINDOWS, _CHANGING, _MAKING_ROWS)
+`age` counts from today where it is given one time alone.
+"""
+
+OF_A_QUERY = OF_A_ROW | names_in(_AGGREGATES, _WINDOWS, _CHANGING, _MAKING_ROWS)
 """What a query may call."""
 
-OF_TABLES = _names("generate_series json_each json_tree range repeat repeat_row unnest")
+OF_TABLES = names_in("generate_series json_each json_tree range repeat repeat_row unnest")
 """What a query may read from, besides tables."""
 
 LEAST_ARGUMENTS = {"age": 2}

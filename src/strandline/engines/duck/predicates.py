@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from strandline.config import QueryConfig
-from strandline.engines.duck import relations, sandbox, wall
+from strandline.engines.duck import growth, relations, sandbox, wall
 from strandline.engines.duck.functions import LEAST_ARGUMENTS, OF_A_ROW
 from strandline.errors import BadRequest
 from strandline.model.types import Column
@@ -29,12 +29,19 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
     `advice` is added to the hint: what else whoever wrote it may do.
     """
     limits = QueryConfig()
+    size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if size_bytes > growth.TEXT_BYTES:
+        raise BadRequest(
+            f"the predicate has {size_bytes:,} bytes, and at most {growth.TEXT_BYTES:,} are taken",
+            hint="Split it: a purge can be run several times.",
+        )
     with sandbox.connect(limits) as connection:
         sandbox.shut(connection, [])
         tree = _expression(connection, text)
         wall.check_lambdas(tree)
         hint = f"It is a SQL condition on the columns {', '.join(column.name for column in columns)}.{advice}"
         _check_nodes(tree, text, {column.name.lower() for column in columns}, hint)
+        growth.check_growth(tree, text, columns)
         query = f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})"
         try:
             with sandbox.interruptible(), sandbox.Clock(connection, limits).running():

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from strandline.config import Store
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.storage import know, open_uri
-from strandline.errors import Damaged, HistoryGone
+from strandline.errors import WAREHOUSE, Damaged, HistoryGone, of_outage
 from strandline.model.shapes import Shape
 from strandline.model.types import SEQ, Column
 
@@ -115,12 +115,14 @@ def _check_order(seqs: pa.Array, last: int) -> int:
 
 @contextmanager
 def _kept_files() -> Iterator[None]:
-    """A file that is gone is an error with a name, and never missing rows."""
+    """A file that is gone, or away with its store, is an error with a name, and never missing rows."""
     import duckdb
 
     try:
         yield
-    except (duckdb.Error, FileNotFoundError) as error:
+    except (duckdb.Error, OSError) as error:
+        if (outage := sandbox.outage(error)) is not None:
+            raise of_outage(outage, reason=WAREHOUSE) from error
         if not sandbox.is_missing_file(error):
             raise
         raise HistoryGone(f"a file of this range can't be read any more: {error}") from error

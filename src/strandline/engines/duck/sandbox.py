@@ -21,6 +21,7 @@ from strandline.config import QueryConfig
 from strandline.config_keys import process_memory_bytes
 from strandline.engines.storage import any_store
 from strandline.errors import TooLarge
+from strandline.outages import Outage, judge
 
 _INTERRUPTED = re.compile(r"(?m)(^|: )KeyboardInterrupt:? ?$")
 
@@ -110,10 +111,12 @@ def interruptible() -> Iterator[None]:
 
     DuckDB takes the signal and raises a plain RuntimeError; or Python takes it while DuckDB asks it for rows or bytes,
     and then only the text of DuckDB's error says so. Python delivers signals to its main thread alone: anywhere else
-    those words are somebody's data.
+    those words are somebody's data. And an error whose text is no text is an error all the same.
     """
     try:
         yield
+    except UnicodeDecodeError as error:  # DuckDB's message, cut in the middle of a letter
+        raise duckdb.InvalidInputException(error.object.decode(errors="replace")) from error
     except RuntimeError as error:
         if str(error) == "Query interrupted":
             raise KeyboardInterrupt from None
@@ -185,6 +188,18 @@ def out_of_memory(limits: QueryConfig) -> TooLarge:
         hint="Ask for less; `memory` and `spill` in [query] allow more.",
         limit="memory",
     )
+
+
+def outage(error: Exception) -> Outage | None:
+    """Whether files could not be read, or spilled to, for a reason that passes.
+
+    DuckDB has no class of its own for what Python said about a file in a store. Its other errors repeat words of a
+    query or of rows, which tell nothing.
+    """
+    is_about_files = type(error) is duckdb.Error or isinstance(
+        error, duckdb.IOException | duckdb.OutOfMemoryException | OSError
+    )
+    return judge(error) if is_about_files else None
 
 
 def is_missing_file(error: Exception) -> bool:

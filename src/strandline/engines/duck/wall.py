@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import orjson
 
-from strandline.engines.duck.functions import OF_A_QUERY, OF_TABLES
+from strandline.engines.duck.functions import OF_A_QUERY, OF_TABLES, names_in
 from strandline.errors import BadRequest, TooLarge, Unsupported, nearest
 
 TEXT_BYTES = 1024 * 1024
@@ -26,6 +26,11 @@ NESTED_LAMBDAS = 4
 """DuckDB binds the body of a lambda several times for each one around it."""
 STAR_DOUBLINGS = 64
 """How many stars one statement may have: each one in a subquery of another can double the columns."""
+COUNTED = names_in("array_resize bar bitstring generate_series list_resize lpad range repeat rpad to_base")
+"""Functions that make as much of a value as a number says."""
+MOST_COUNTED = 100_000_000
+"""What such numbers may say, multiplied where the calls are nested: DuckDB computes constants as it plans, and then it
+neither counts memory nor can be interrupted."""
 DEEP = "Write it with fewer nested parts, or as a list: x IN (…), list_sum([…])."
 ALONE = "A query sees the lake alone."
 SHOWN = {'"tables"', "tables"}
@@ -39,14 +44,14 @@ class Statement:
     tables: frozenset[str]
 
 
-def parse(connection: duckdb.DuckDBPyConnection, query: str, known: Iterable[str], hidden: Iterable[str]) -> Statement:
+def parse(connection: duckdb.DuckDBPyConnection, query: str, tables: Iterable[str], hidden: Iterable[str]) -> Statement:
     """Let one read-only query through, with `*` standing for the user's columns alone.
 
-    `known` are the tables of the lake; `hidden` the columns that `*` leaves out and that can still be named. The
+    `tables` are the lake's own; `hidden` are the columns that `*` leaves out and that can still be named. The
     connection only parses here; making another one for that costs as much as a small query.
     """
     tree = _tree(connection, query)
-    walk = _Walk({name.lower(): name for name in known}, tuple(hidden))
+    walk = _Walk({name.lower(): name for name in tables}, tuple(hidden))
     walk.whole(tree["statements"][0]["node"])
     text = _text(connection, tree) if walk.rewritten else query
     return Statement(text, frozenset(walk.tables))
@@ -116,6 +121,33 @@ def check_lambdas(tree: Any) -> None:
             left.extend((value, depth) for value in part)
 
 
+def check_counts(tree: Any) -> None:
+    """Refuse texts and lists of more than so many parts, as far as the numbers are written down."""
+    left = [(tree, 1)]
+    while left:
+        part, times = left.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "TABLE_FUNCTION":  # its rows come one after another
+                part = {key: value for key, value in part["function"].items() if key != "function_name"}
+            if function_name(part) in COUNTED:
+                times *= max([1, *map(_number, part.get("arguments", []))])
+            if times > MOST_COUNTED:
+                raise TooLarge(
+                    f"the query makes {times:,} of a value, and at most {MOST_COUNTED:,} are taken",
+                    hint="Ask for less; FROM range(…) makes rows.",
+                    limit="memory",
+                )
+            left.extend((value, times) for value in part.values())
+        elif isinstance(part, list):
+            left.extend((value, times) for value in part)
+
+
+def _number(argument: Any) -> int:
+    """The number that an argument is; 1 for anything else."""
+    text = str((argument.get("expression", {}).get("literal") or {}).get("text", ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 40 else 1
+
+
 def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     check_extent(query)
     try:
@@ -130,6 +162,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     if tree.get("error"):
         raise Unsupported(f"this statement can't be run here: {tree.get('error_message')}", hint="Write one SELECT.")
     check_lambdas(tree)
+    check_counts(tree)
     return tree
 
 
@@ -156,8 +189,8 @@ class _Walk:
     table expression does not: whatever was named inside is there.
     """
 
-    def __init__(self, known: dict[str, str], hidden: tuple[str, ...]) -> None:
-        self.known = known
+    def __init__(self, tables_by_name: dict[str, str], hidden: tuple[str, ...]) -> None:
+        self.tables_by_name = tables_by_name
         self.hidden = hidden
         self.tables: set[str] = set()
         self.rewritten = False
@@ -205,13 +238,13 @@ class _Walk:
         if name.lower() in scope and not node["schema_name"] and len(path) == 1:
             return
         is_of_lake = path in ([name], ["main", name]) and node["schema_name"] in ("", "main")
-        if node["catalog_name"] or not is_of_lake or name.lower() not in self.known:
+        if node["catalog_name"] or not is_of_lake or name.lower() not in self.tables_by_name:
             raise BadRequest(
-                f"there is no table {'.'.join(path)!r} in this lake", hint=nearest(name, self.known.values())
+                f"there is no table {'.'.join(path)!r} in this lake", hint=nearest(name, self.tables_by_name.values())
             )
         if node.get("at_clause"):
             raise Unsupported(f"table {name!r} can't be asked for AT a time", hint="Take a view of that time: --at.")
-        self.tables.add(self.known[name.lower()])
+        self.tables.add(self.tables_by_name[name.lower()])
 
     def _table_function(self, function: dict[str, Any]) -> None:
         name = function_name(function)
@@ -222,7 +255,7 @@ class _Walk:
     def _show(self, node: dict[str, Any]) -> None:
         if node.get("show_type") != "SHOW_SPECIAL" or str(node.get("table_name", "")).lower() not in SHOWN:
             raise Unsupported("only SHOW TABLES can be asked here", hint="DESCRIBE and SUMMARIZE take a table.")
-        self.tables.update(self.known.values())
+        self.tables.update(self.tables_by_name.values())
 
     def _stars(self, node: dict[str, Any], scope: frozenset[str]) -> None:
         aliases = [alias for alias in _lake_tables(node.get("from_table"), scope) if alias]

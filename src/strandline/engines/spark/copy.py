@@ -23,10 +23,11 @@ from strandline.config import Store
 from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, is_a, sync
 from strandline.engines.spark.session import lake_session
-from strandline.errors import BadRequest, Busy, Environment, StrandError
+from strandline.errors import BadRequest, Busy, Environment, StrandError, of_outage
 from strandline.model.arrow import type_from_arrow
 from strandline.model.foreign import quoted, spark_ddl
 from strandline.model.types import SEQ
+from strandline.outages import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -268,9 +269,13 @@ class Copy:
         try:
             yield
         except Py4JJavaError as error:
+            if (outage := judge(error)) is not None:
+                raise of_outage(outage, self._where) from error
             java = error.java_exception
             raise _told(self._where, java.getClass().getSimpleName(), str(java.getMessage())) from error
         except PySparkException as error:
+            if (outage := judge(error)) is not None:
+                raise of_outage(outage, self._where) from error
             raise _told(self._where, type(error).__name__, str(error)) from error
 
 

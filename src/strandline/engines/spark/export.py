@@ -32,11 +32,12 @@ from strandline.engines.duck.ranges import Range, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
 from strandline.engines.read_back import read_present
-from strandline.errors import Busy, StrandError
+from strandline.errors import Busy, StrandError, of_outage
 from strandline.model.arrow import is_bytes, is_list
 from strandline.model.row_digest import RowsDigest
 from strandline.model.schema import Schema
 from strandline.model.wire import to_json_lines
+from strandline.outages import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,8 @@ def export(session: SparkSession, wanted: Export) -> Exported:
     try:
         (done,) = session.sparkContext.parallelize([wanted], 1).map(write_object).collect()
     except (Py4JJavaError, PySparkException) as error:
+        if (outage := judge(error)) is not None:
+            raise of_outage(outage) from error
         raise Busy(
             f"Spark could not write {wanted.place.shown(wanted.name)}: {str(error)[:400]}",
             hint="A worker may have died; the same unit is tried again.",
@@ -116,7 +119,7 @@ def write_object(wanted: Export) -> Exported:
     try:
         return _into_bucket(wanted) if local is None else _onto_disk(wanted, local / wanted.temporary)
     except OSError as error:
-        return Exported(error=objects.told(error, wanted.place, wanted.name))
+        return Exported(error=objects.store_error(error, wanted.place, wanted.name))
     except StrandError as error:
         return Exported(error=error)
 

@@ -20,11 +20,12 @@ from py4j.protocol import Py4JJavaError
 
 from strandline.engines.spark.classes import each, entries, java_of
 from strandline.engines.spark.session import CATALOG
-from strandline.errors import Damaged
+from strandline.errors import Damaged, of_outage
 from strandline.model.foreign import spark_ddl
 from strandline.model.rows import partition_text
 from strandline.model.tables import DataFile
 from strandline.model.types import AT, SEQ, Column, List, Map, Struct
+from strandline.outages import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +101,8 @@ class Iceberg:
                     self.name, self.java.java.util.HashMap(dict(catalog)), context.hadoopConfiguration()
                 )
             except Py4JJavaError as error:
+                if left == 0 and (outage := judge(error)) is not None:
+                    raise of_outage(outage, "the Iceberg catalog") from error
                 if left == 0 or not is_a(error, "UncheckedSQLException"):
                     raise
                 time.sleep(BUILD_PAUSE_S)

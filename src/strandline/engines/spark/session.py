@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -22,7 +23,8 @@ from strandline import private
 from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
-from strandline.errors import Busy, Environment
+from strandline.errors import Busy, Environment, of_outage
+from strandline.outages import Kind, judge_text
 from strandline.redaction import is_public_spark
 
 if TYPE_CHECKING:
@@ -71,6 +73,16 @@ def _end_jvm() -> None:
     gateway.proc.wait(JVM_ENDS_S)
 
 
+def kill() -> None:
+    """End this process's JVM at once, whatever it is doing; what it was writing stays unfinished."""
+    root = _root
+    jvm = getattr(root.sparkContext._gateway, "proc", None) if root is not None else None
+    if jvm is not None:
+        jvm.kill()
+        jvm.wait()
+    forget_dead()
+
+
 def lives() -> bool:
     """Whether this process's Spark was started, and its JVM is still there."""
     root = _root
@@ -78,6 +90,16 @@ def lives() -> bool:
         return False
     jvm = getattr(root.sparkContext._gateway, "proc", None)
     return jvm is None or jvm.poll() is None
+
+
+def dies(time_s: float) -> bool:
+    """Whether the JVM ends within a time; one that lost its line may be on its way."""
+    deadline_s = time.monotonic() + time_s
+    while lives():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def forget_dead() -> None:
@@ -154,6 +176,8 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
         except Exception as error:
             said.seek(0)
             tail = said.read()[-2000:].decode(errors="replace").strip()
+            if (outage := judge_text(f"{error}\n{tail}")) is not None and outage.kind is Kind.FULL:
+                raise of_outage(outage, f"the working folder of Spark ({private.working_folder()})") from error
             raise Environment(
                 f"Spark did not start: {error}\n{tail}",
                 hint="Check [spark] in strand.toml, the memory it asks for, and `strand doctor`.",

@@ -13,8 +13,9 @@ from py4j.protocol import Py4JJavaError
 from strandline.engines.files import Input, find_inputs
 from strandline.engines.spark.iceberg import Iceberg, MissingTable
 from strandline.engines.spark.session import CATALOG
-from strandline.errors import BadRequest, NotFound
+from strandline.errors import BadRequest, NotFound, of_outage
 from strandline.model.ids import new_id
+from strandline.outages import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,8 @@ def _by_metadata(iceberg: Iceberg, path: str) -> IcebergSource:
             snapshot_id = None if current is None else int(current.snapshotId())
             return IcebergSource(path, path, snapshot_id, _arrow_schema(frame))
     except Py4JJavaError as error:
+        if (outage := judge(error)) is not None:
+            raise of_outage(outage) from error
         raise BadRequest(f"can't read the Iceberg table at {path}: {error.java_exception.getMessage()}") from error
 
 
