@@ -21,6 +21,7 @@ import typer
 
 from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
+from strandline.cli.interrupts import interrupts_kept
 from strandline.cli.session import Session, hoist
 from strandline.errors import known
 from strandline.model.reporting import MAX_REPORTED, listed_lines, reporting
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
     session, rest = hoist(arguments)
     session.own_process = own_process
     session.tell = lambda error: _failed(session, error)
-    with session.catching_warnings(), reporting(MAX_REPORTED):
+    with session.catching_warnings(), reporting(MAX_REPORTED), interrupts_kept():
         try:
             answer = app(args=rest, prog_name="strand", standalone_mode=False, obj=session)
             return answer if isinstance(answer, int) else 0
