@@ -19,7 +19,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("create", "backup", "restore", "relocate"),
     ("trust", "clean_config"),
     ("lake",),
-    ("versioned",),
     ("sources", "graph"),
     ("sinks",),
     ("operations",),

@@ -16,13 +16,13 @@ from strandline import private
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest
+from strandline.lake.versioned import StateOf, Versioned
 from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
 from strandline.model.tables import Ack, Dedupe, Table, TableState
 from strandline.operations.placing import open_at_home
-from strandline.versioned import StateOf, Versioned
 from strandline.views.view import View
 
 if TYPE_CHECKING:
