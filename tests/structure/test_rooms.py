@@ -140,6 +140,23 @@ def effects_in_the_model(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+STILL_BELOW_SERVICES = {"dead_letters", "lakes", "params", "parked", "reading", "sinks", "upkeep"}
+"""Commands that still reach past the services, to the ledger or operations. The list only shrinks."""
+
+
+def past_the_services(modules: Iterable[Module]) -> set[str]:
+    """Commands that import the ledger or operations, or open a lake's ledger themselves."""
+    return {
+        module.name.rpartition(".")[2]
+        for module in modules
+        if module.within("cli")
+        and (
+            any(line.target.startswith((f"{PACKAGE}.ledger", f"{PACKAGE}.operations")) for line in imports(module))
+            or "lake.ledger" in module.text
+        )
+    }
+
+
 KNOWN = {module.name for module in package()}
 
 
@@ -161,6 +178,18 @@ def test_the_ledger_knows_no_engine() -> None:
 def test_the_model_does_no_io() -> None:
     """Its functions are tested, and trusted, without a disk or a clock that somebody has to set up."""
     assert effects_in_the_model(package()) == []
+
+
+def test_a_command_asks_a_service() -> None:
+    """A command parses, asks and prints, so that a route or a page need not write its use case again."""
+    assert past_the_services(package()) == STILL_BELOW_SERVICES
+
+
+@pytest.mark.parametrize(
+    "line", ["from strandline.ledger.jobs import x", "import strandline.operations.flush", "lake.ledger.read()"]
+)
+def test_a_command_that_reaches_past_the_services_is_noticed(line: str) -> None:
+    assert past_the_services([parse("strandline.cli.x", line)]) == {"x"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -58,12 +59,12 @@ def create(
     \b
     Example: strand token create edge-7
     """
-    from strandline.ledger.tokens import create_token
+    from strandline.lake.tokens import create_token
 
     session = session_of(context)
     with session.open() as lake:
-        token, secret = create_token(lake.ledger, actor)
-    session.emit({"id": token.token_id, "actor": actor, "token": secret}, lambda: output.say(secret))
+        token = create_token(lake, actor)
+    session.emit(asdict(token), lambda: output.say(token.token))
     session.note("This is the only time the token is shown.")
 
 
@@ -73,22 +74,22 @@ def list_(context: typer.Context) -> None:
     \b
     Example: strand token list
     """
-    from strandline.ledger.tokens import list_tokens
+    from strandline.lake.tokens import list_tokens
 
     session = session_of(context)
-    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
-        document = [_entry(token) for token in list_tokens(conn)]
+    with session.open(read_only=True) as lake:
+        tokens = list_tokens(lake)
 
     def human() -> None:
-        if not document:
+        if not tokens:
             output.say("There are no tokens yet. `strand token create ACTOR` makes one.")
             return
         output.table(
             ["token", "actor", "created", "revoked"],
-            [[t["id"], t["actor"], output.when(t["created"]), output.when(t["revoked"])] for t in document],
+            [[token.id, token.actor, output.when(token.created), output.when(token.revoked)] for token in tokens],
         )
 
-    session.emit(document, human)
+    session.emit([asdict(token) for token in tokens], human)
 
 
 def revoke(
@@ -100,20 +101,9 @@ def revoke(
     \b
     Example: strand token revoke 0199c2f1a0b3d4e5f6a7b8c9
     """
-    from strandline.ledger.tokens import revoke_token
+    from strandline.lake.tokens import revoke_token
 
     session = session_of(context)
     with session.open() as lake:
-        token = revoke_token(lake.ledger, token_id)
-    session.emit(_entry(token), lambda: output.say(f"Token {token_id} of {token.actor} is worthless now."))
-
-
-def _entry(token: Any) -> dict[str, Any]:
-    from strandline.model.moments import text_of
-
-    return {
-        "id": token.token_id,
-        "actor": token.actor,
-        "created": text_of(token.created_at_us),
-        "revoked": None if token.revoked_at_us is None else text_of(token.revoked_at_us),
-    }
+        token = revoke_token(lake, token_id)
+    session.emit(asdict(token), lambda: output.say(f"Token {token_id} of {token.actor} is worthless now."))

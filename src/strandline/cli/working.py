@@ -90,18 +90,13 @@ def retry(
     \b
     Example: strand worker retry flush:messages
     """
-    from strandline.errors import NotFound, nearest
-    from strandline.ledger.jobs import read_jobs, retry_jobs
+    from strandline.lake.jobs import retry_jobs
 
     if bool(keys) == every:
         raise typer.BadParameter("name jobs, or say --all", ctx=context)
     session = session_of(context)
-    with session.open() as lake, lake.ledger.write() as txn:
-        known = read_jobs(txn.conn)
-        for key in keys or []:
-            if key not in known:
-                raise NotFound(f"there is no job {key!r}", hint=nearest(key, known))
-        freed = retry_jobs(txn, None if every else keys or [])
+    with session.open() as lake:
+        freed = retry_jobs(lake, None if every else keys or [])
     said = f"{counted(len(freed), 'job')} will be tried again: {', '.join(freed) or 'none had failed'}."
     session.emit({"retried": freed}, lambda: output.say(said))
 
