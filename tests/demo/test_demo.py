@@ -80,6 +80,7 @@ def test_the_demonstration_ends_with_nothing_lost_and_nothing_twice(tmp_path: Pa
     """A writer, a flush and a delivery are killed, and every destination has every row; no process is left behind."""
     folder = tmp_path / "demo-lake"
     out, err = demo(folder, "--json").communicate(timeout=400)
+    assert out, err
     document = json.loads(out)
 
     assert document["ok"] and document["wrong"] == [], (document, err)

@@ -36,7 +36,8 @@ from strandline.demo.destinations import (
 from strandline.demo.figures import Figures, expected_rows, held, wrong
 from strandline.demo.kills import (
     VICTIM,
-    hanging_worker,
+    hanging_delivery,
+    hanging_flush,
     hanging_writer,
     kill_inside_a_delivery,
     kill_inside_a_flush,
@@ -98,7 +99,7 @@ def _course(run: Run) -> float:
     """All steps up to the last delivery; returns the seconds since the writers began."""
     _connect(run)
     began_s = time.monotonic()
-    run.start_worker()
+    run.start_worker(**hanging_flush())
     for name in LIVE:
         run.start_writer(name, **(hanging_writer(run.shares[name].batches // 2) if name == VICTIM else {}))
     run.narrator.say("started a worker and 3 live writers")
@@ -107,7 +108,7 @@ def _course(run: Run) -> float:
     run.start_writer(BACKFILL)
     run.narrator.say("started the backfill: some of its messages were captured live too")
     kill_inside_a_flush(run)
-    run.start_worker(**hanging_worker())
+    run.start_worker(**hanging_delivery())
     look_meanwhile(run)
     kill_inside_a_delivery(run)
     run.start_worker()

@@ -21,7 +21,7 @@ from strandline.model.operations import Intent
 VICTIM = LIVE[1]
 # A batch is generated and committed in far less.
 INTO_THE_APPEND_S = 0.5
-# A flush has been under way for this long when it is killed: Spark is at work then.
+# A flush has been seen under way for this long when it is killed: Spark is at work then.
 INTO_THE_FLUSH_S = 0.25
 CHUNKS_SENT = 3
 
@@ -31,7 +31,15 @@ def hanging_writer(batches: int) -> dict[str, str]:
     return {"STRAND_FAILPOINTS": f"append.after_commit=hang@{batches + 1}"}
 
 
-def hanging_worker() -> dict[str, str]:
+def hanging_flush() -> dict[str, str]:
+    """A worker that hangs in its second flush: the rows are on a branch that no reader sees, and the ledger waits.
+
+    A flush may be quicker than two looks at the ledger, and the last of them has no successor to be killed instead.
+    """
+    return {"STRAND_FAILPOINTS": "stage.after_append=hang@2"}
+
+
+def hanging_delivery() -> dict[str, str]:
     """A worker whose forwarding hangs at the worst moment: the receiver has a chunk, and the ledger does not know."""
     return {"STRAND_FAILPOINTS": f"forward.after_send=hang@{CHUNKS_SENT}"}
 
@@ -49,24 +57,13 @@ def kill_writer(run: Run) -> None:
 
 
 def kill_inside_a_flush(run: Run) -> None:
-    """While the ledger shows a flush under way."""
-    found: list[Intent] = []
-
-    def inside_a_flush() -> bool:
-        found[:] = _flushes_under_way(run.lake)
-        return bool(found)
-
-    while True:
-        run.wait("waiting for the next flush", inside_a_flush)
-        time.sleep(INTO_THE_FLUSH_S)
-        run.processes.pause(WORKER)
-        still = [intent for intent in _flushes_under_way(run.lake) if intent.op_id == found[0].op_id]
-        if still:
-            break
-        run.processes.go_on(WORKER)
+    """While the ledger shows a flush under way, which can't come to its end: see `hanging_flush`."""
+    run.wait("waiting for the next flush", lambda: bool(_flushes_under_way(run.lake)))
+    time.sleep(INTO_THE_FLUSH_S)
     run.processes.kill(WORKER)
-    run.narrator.say(f"killed the worker in the middle of flush {still[0].op_id} (phase {still[0].phase})")
-    run.killed.append({"process": WORKER, "operation": still[0].op_id, "phase": still[0].phase})
+    (flush,) = _flushes_under_way(run.lake)
+    run.narrator.say(f"killed the worker in the middle of flush {flush.op_id} (phase {flush.phase})")
+    run.killed.append({"process": WORKER, "operation": flush.op_id, "phase": flush.phase})
 
 
 def kill_inside_a_delivery(run: Run) -> None:
