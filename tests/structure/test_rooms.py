@@ -13,12 +13,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli", "demo"),
     ("server",),
     ("worker",),
-    ("reports",),
     ("",),  # the package itself: what a Python user imports
     ("clone",),
     ("create", "backup", "restore", "relocate"),
     ("trust", "clean_config"),
     ("lake",),
+    ("reports",),
     ("sources", "graph"),
     ("sinks",),
     ("operations",),

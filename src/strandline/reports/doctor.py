@@ -14,7 +14,7 @@ from strandline.reports import file_checks, iceberg_checks, ledger_checks, machi
 from strandline.reports.findings import RESTORE, Finding, Look
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
+    from strandline.reports.open_lake import OpenLake
 
 Check = Callable[[Look], Iterator[Finding]]
 
@@ -54,7 +54,7 @@ NOT_THERE = {"displaced", "no_marker"}
 NEED_FILES = {"data files", "orphans", "Iceberg catalog"}
 
 
-def examine(lake: Lake, *, deep: bool = False) -> list[Finding]:
+def examine(lake: OpenLake, *, deep: bool = False) -> list[Finding]:
     """Run every check on the lake as it is now; errors come before warnings."""
     look = Look.at(lake, deep=deep)
     is_there = NOT_THERE.isdisjoint(finding.kind for finding in _checked("warehouse", CHECKS["warehouse"], look))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from strandline.lake import Lake
 from strandline.ledger.ledger import MAIN
 from strandline.model.tables import TableState
+from strandline.reports.open_lake import OpenLake
 from strandline.views.view import View
 
 Severity = Literal["error", "warning"]
@@ -35,13 +35,13 @@ class Finding:
 class Look:
     """What all checks look at: one view of one lake, and whether to take the time to read everything."""
 
-    lake: Lake
+    lake: OpenLake
     view: View
     deep: bool
     now_us: int
 
     @classmethod
-    def at(cls, lake: Lake, *, deep: bool) -> Look:
+    def at(cls, lake: OpenLake, *, deep: bool) -> Look:
         """Take a view and look at it."""
         return cls(lake, lake.view(MAIN).whole(), deep, time.time_ns() // 1000)
 

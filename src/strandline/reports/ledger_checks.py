@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strandline.lake import Lake
 from strandline.ledger import checks
 from strandline.ledger.batches import list_quarantined, read_payloads
 from strandline.ledger.encode import checksum
@@ -17,6 +16,7 @@ from strandline.model.operations import Intent
 from strandline.model.tables import BatchRef, TableState
 from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.reports.open_lake import OpenLake
 from strandline.views.tail import read_batches
 
 SAMPLE_BATCHES = 200
@@ -185,7 +185,7 @@ def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
     return bad
 
 
-def damaged(lake: Lake, state: TableState) -> list[BatchRef]:
+def damaged(lake: OpenLake, state: TableState) -> list[BatchRef]:
     """Those batches of a tail whose bytes have changed; of a long one as many are read as by a quick look."""
     payloads = read_payloads(lake.ledger, _sample(state.tail))
     return [payload.ref for payload in payloads if checksum(payload.payload) != payload.checksum]

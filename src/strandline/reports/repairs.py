@@ -15,7 +15,6 @@ from functools import partial
 from strandline.actors import checked_actor
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs
 from strandline.errors import StrandError
-from strandline.lake import Lake
 from strandline.ledger import batches, checks, deliveries
 from strandline.ledger import leases as ledger_leases
 from strandline.ledger.audit import DOCTOR, audit_decision
@@ -39,9 +38,10 @@ from strandline.reports.iceberg_checks import (
     can_step_back,
     orphan_branches,
 )
+from strandline.reports.open_lake import OpenLake
 
 
-def fix(lake: Lake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:
+def fix(lake: OpenLake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:
     """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
     actor = checked_actor(actor, None)
     done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
@@ -62,14 +62,14 @@ def _fixed(txn: Txn, about: str, text: str, actor: str) -> str:
     return text
 
 
-def _note(lake: Lake, text: str, actor: str) -> str:
+def _note(lake: OpenLake, text: str, actor: str) -> str:
     """Audit a repair of the catalog, which no transaction of the ledger can be part of."""
     lake_id = lake.ledger.lake_id()
     with lake.ledger.write() as txn:
         return _fixed(txn, lake_id, text, actor)
 
 
-def follow(lake: Lake) -> list[str]:
+def follow(lake: OpenLake) -> list[str]:
     """Let Iceberg follow a ledger that was restored: its refs may be at commits that this ledger does not know."""
     done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
     done += _recovered(Look.at(lake, deep=False))
@@ -189,7 +189,7 @@ def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
             continue  # no Java here: it stays a finding
 
 
-def _settle(lake: Lake, state: TableState, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
+def _settle(lake: OpenLake, state: TableState, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
     name, iceberg = state.table.iceberg_name, lake.iceberg()
     for branch in orphans or ("",):
         report = iceberg.settle(name, MAIN_REF, branch, _pin(lake, state), _ours(lake, state))
@@ -202,11 +202,11 @@ def _settle(lake: Lake, state: TableState, orphans: Collection[str], *, take_bac
             yield f"table {state.table.name}: private branch {branch} dropped"
 
 
-def _pin(lake: Lake, state: TableState) -> Callable[[], int | None]:
+def _pin(lake: OpenLake, state: TableState) -> Callable[[], int | None]:
     return lambda: lake.view().whole().state(state.table.name).head.log_snapshot
 
 
-def _ours(lake: Lake, state: TableState) -> Callable[[int], bool]:
+def _ours(lake: OpenLake, state: TableState) -> Callable[[int], bool]:
     def ours(snapshot_id: int) -> bool:
         with lake.ledger.read() as conn:
             return knows_snapshot(conn, state.table.table_id, snapshot_id)

@@ -28,12 +28,12 @@ from strandline.reports.tables import describe
 from strandline.reports.verdict import verdict
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
+    from strandline.reports.open_lake import OpenLake
 
 LAST_RECOVERIES = 5
 
 
-def status(lake: Lake) -> dict[str, Any]:
+def status(lake: OpenLake) -> dict[str, Any]:
     """Everything that is worth knowing at a glance."""
     view = lake.view(MAIN)
     with lake.ledger.read() as conn:
@@ -76,7 +76,7 @@ def status(lake: Lake) -> dict[str, Any]:
     return {"verdict": verdict(page), **page}
 
 
-def _not_there(lake: Lake) -> StrandError | None:
+def _not_there(lake: OpenLake) -> StrandError | None:
     """What is wrong with a warehouse on a disk, such as one that is not mounted. A bucket may take long to answer."""
     local = lake.displaced is None and lake.config.warehouse.startswith("file:")
     return lake.context.fence.why_not_there() if local else None
@@ -155,7 +155,7 @@ def _request(request: Request, now_us: int) -> dict[str, Any]:
     }
 
 
-def audit(lake: Lake, limit: int | None) -> list[dict[str, Any]]:
+def audit(lake: OpenLake, limit: int | None) -> list[dict[str, Any]]:
     """What recovery did and what people decided, newest first."""
     with lake.ledger.read() as conn:
         names = _names(conn)

@@ -10,9 +10,9 @@ from strandline.model.moments import text_of
 from strandline.model.types import type_text
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
     from strandline.model.tables import TableState
     from strandline.model.types import Column
+    from strandline.reports.open_lake import OpenLake
     from strandline.views.view import View
 
 LAST_SNAPSHOTS = 10
@@ -80,7 +80,7 @@ def _state(view: View, state: TableState) -> dict[str, Any] | None:
     }
 
 
-def describe_fully(lake: Lake, branch: str, name: str) -> dict[str, Any]:
+def describe_fully(lake: OpenLake, branch: str, name: str) -> dict[str, Any]:
     """The same, with the table's last snapshots."""
     view = lake.view(branch)
     state = view.state(name)
