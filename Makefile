@@ -34,7 +34,7 @@ help: ## list the targets
 	@echo "PYTHON=… chooses the Python; ARGS=\"…\" is handed on by demo, test, fuzz, soak, bench and lock; JOBS=3 by test."
 
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
-	@$(py) -m strandline.demo ./demo-lake $(ARGS)
+	@$(py) -m examples.demo ./demo-lake $(ARGS)
 
 test: $(ready) ## run all tests, three files at a time (ARGS="-k flush" for some, JOBS=0 one after another)
 	@$(pytest) $(ARGS)

@@ -16,7 +16,7 @@ import strandline
 from bench import rows
 from bench.measure import Line, Reach, Scale, in_turns, spread, tell, timed
 from bench.spark import spark_ends
-from strandline.demo import messages
+from examples.demo import messages
 from strandline.lake import Lake
 
 HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.demo import messages
+from examples.demo import messages
 from strandline.lake import Lake
 from strandline.model.rows import from_dicts
 from strandline.model.schema import parse_mapping

@@ -16,10 +16,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from strandline.demo.figures import Figures, Held, fingerprint, held, wrong
-from strandline.demo.messages import BODY_CHARS, COLUMNS, messages
-from strandline.demo.places import Places, fresh_lake
-from strandline.demo.plan import BACKFILL, LIVE, WRITERS, plan
+from examples.demo.figures import Figures, Held, fingerprint, held, wrong
+from examples.demo.messages import BODY_CHARS, COLUMNS, messages
+from examples.demo.places import Places, fresh_lake
+from examples.demo.plan import BACKFILL, LIVE, WRITERS, plan
 from strandline.errors import Busy, Conflict
 from strandline.model.arrow import stored_schema
 from strandline.model.schema import parse_mapping
@@ -48,7 +48,7 @@ RIGHT = Figures(
 def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The demonstration in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "strandline.demo", str(folder), "--rows", str(ROWS), *arguments],
+        [sys.executable, "-m", "examples.demo", str(folder), "--rows", str(ROWS), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

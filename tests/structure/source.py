@@ -18,7 +18,7 @@ PACKAGE = "strandline"
 
 @dataclass(frozen=True)
 class Module:
-    """A source file: its dotted name (of the package, or of the path for tests and bench), its path and its text."""
+    """A source file: its dotted name (of the package, or of the path for all else), its path and its text."""
 
     name: str
     path: str
@@ -76,8 +76,8 @@ def package() -> tuple[Module, ...]:
 
 @cache
 def everything() -> tuple[Module, ...]:
-    """The package, its tests and its bench."""
-    others = (path for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py")))
+    """The package, its tests, its bench and its examples."""
+    others = (path for folder in ("tests", "bench", "examples") for path in sorted((ROOT / folder).rglob("*.py")))
     return (*package(), *(_read(path, ROOT) for path in others))
 
 

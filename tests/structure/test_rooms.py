@@ -10,7 +10,7 @@ from tests.structure.source import PACKAGE, Module, imports, package, parse
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
-    ("cli", "demo"),
+    ("cli",),
     ("server",),
     ("worker",),
     ("",),  # the package itself: what a Python user imports
@@ -58,7 +58,7 @@ ONLY_IN = {
     "httpx": ("sinks",),
     "cronsim": ("sinks", "worker"),
     "typer": ("cli",),
-    "rich": ("cli", "demo"),
+    "rich": ("cli",),
     "fastapi": ("server",),
     "starlette": ("server",),
     "uvicorn": ("server",),
@@ -203,7 +203,6 @@ def test_a_command_that_reaches_past_the_services_is_noticed(line: str) -> None:
         ("strandline.engines.x", "import strandline.ledger.ledger"),
         ("strandline.operations.x", "import strandline as sl"),
         ("strandline.lake", "from strandline.cli.main import run"),
-        ("strandline.demo.x", "from strandline.cli import output"),
         ("strandline.errors", "from strandline.model.ids import new_id"),
         ("strandline.ledger.x", "from ..views import view"),
         ("strandline.ledger.x", "import importlib\nimportlib.import_module('strandline.lake')"),

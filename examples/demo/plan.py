@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from strandline.demo.messages import Row, messages, part_id, session_length
+from examples.demo.messages import Row, messages, part_id, session_length
 
 LIVE = ("live-1", "live-2", "live-3")
 BACKFILL = "backfill"

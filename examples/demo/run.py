@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import strandline as sl
-from strandline.demo import acks
-from strandline.demo.destinations import BLOBS, RECEIVER, streams
-from strandline.demo.messages import TABLE
-from strandline.demo.narrator import Narrator
-from strandline.demo.places import Places
-from strandline.demo.plan import Share
-from strandline.demo.processes import Processes
+from examples.demo import acks
+from examples.demo.destinations import BLOBS, RECEIVER, streams
+from examples.demo.messages import TABLE
+from examples.demo.narrator import Narrator
+from examples.demo.places import Places
+from examples.demo.plan import Share
+from examples.demo.processes import Processes
 from strandline.errors import Internal
 
 WORKER, COUNTER = "worker", "counter"
@@ -66,7 +66,7 @@ class Run:
         """Start a writer, for the first time or again."""
         numbers = str(self.settings.rows), str(self.settings.seed)
         self.processes.start(
-            name, "strandline.demo.writer", str(self.places.root), name, *numbers, environment=environment
+            name, "examples.demo.writer", str(self.places.root), name, *numbers, environment=environment
         )
 
     def start_worker(self, **environment: str) -> None:
@@ -81,7 +81,7 @@ class Run:
 
     def start_counter(self) -> None:
         """Let Spark count what is in the catalog."""
-        self.processes.start(COUNTER, "strandline.demo.counter", str(self.places.root))
+        self.processes.start(COUNTER, "examples.demo.counter", str(self.places.root))
 
     def wait(self, what: str, reached: Callable[[], bool]) -> None:
         """Poll until something is so, telling what the worker does meanwhile."""

@@ -11,9 +11,9 @@ from pathlib import Path
 import orjson
 
 import strandline as sl
+from examples.demo.messages import TABLE
+from examples.demo.places import Places
 from strandline import logs
-from strandline.demo.messages import TABLE
-from strandline.demo.places import Places
 
 
 def count(lake: sl.Lake) -> dict[str, int]:
@@ -25,7 +25,7 @@ def count(lake: sl.Lake) -> dict[str, int]:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m strandline.demo.counter LAKE`."""
+    """`python -m examples.demo.counter LAKE`."""
     from strandline.engines.spark import session
 
     root = Path(arguments[0])

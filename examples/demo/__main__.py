@@ -1,4 +1,4 @@
-"""`python -m strandline.demo [DIR] [--rows N] [--json]`: exit code 0 when every figure is right, 1 when one is not."""
+"""`python -m examples.demo [DIR] [--rows N] [--json]`: exit code 0 when every figure is right, 1 when one is not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import FrameType
 import orjson
 from rich.console import Console
 
+from examples.demo.conductor import conduct
+from examples.demo.narrator import Narrator
+from examples.demo.plan import LEAST_ROWS
+from examples.demo.report import as_document, show
+from examples.demo.run import Settings
 from strandline import logs
-from strandline.demo.conductor import conduct
-from strandline.demo.narrator import Narrator
-from strandline.demo.plan import LEAST_ROWS
-from strandline.demo.report import as_document, show
-from strandline.demo.run import Settings
 from strandline.errors import StrandError
 
 
@@ -64,7 +64,7 @@ def _rows(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m strandline.demo",
+        prog="python -m examples.demo",
         description="Four processes write to a lake, and a worker flushes it, forwards it to a second lake and writes "
         "it to files. A writer is killed on the way, and the worker twice; then every destination is compared with "
         "what was acked.",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import strandline as sl
-from strandline.demo.messages import TABLE
+from examples.demo.messages import TABLE
 
 SESSIONS, BRANCH, BEFORE = "sessions", "review", "before-review"
 MOST = 200

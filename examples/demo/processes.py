@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
-from strandline.demo.places import Places
+from examples.demo.places import Places
 from strandline.errors import Internal
 
 GRACE_S = 5.0
+_FOLDER = Path(__file__).parents[2]
 
 
 class Processes:
@@ -20,7 +22,14 @@ class Processes:
 
     def __init__(self, places: Places, more_environment: dict[str, str]) -> None:
         self._places = places
-        self._environment = {**os.environ, **more_environment, "STRAND_LAKE": str(places.root)}
+        # A child finds the demonstration's modules wherever it is started.
+        python_path = os.pathsep.join(filter(None, (str(_FOLDER), os.environ.get("PYTHONPATH"))))
+        self._environment = {
+            **os.environ,
+            **more_environment,
+            "STRAND_LAKE": str(places.root),
+            "PYTHONPATH": python_path,
+        }
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Processes:

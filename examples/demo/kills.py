@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 
 import strandline as sl
-from strandline.demo import acks
-from strandline.demo.destinations import Halfway, halfway
-from strandline.demo.figures import acked_keys
-from strandline.demo.messages import TABLE
-from strandline.demo.plan import LIVE
-from strandline.demo.run import WORKER, Run
+from examples.demo import acks
+from examples.demo.destinations import Halfway, halfway
+from examples.demo.figures import acked_keys
+from examples.demo.messages import TABLE
+from examples.demo.plan import LIVE
+from examples.demo.run import WORKER, Run
 from strandline.ledger.intents import read_intents
 from strandline.model.operations import Intent
 

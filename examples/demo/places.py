@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import strandline as sl
-from strandline.demo.messages import COLUMNS, ROW_KEY, TABLE
+from examples.demo.messages import COLUMNS, ROW_KEY, TABLE
 from strandline.errors import Busy, Conflict
 
 NOTE = "This folder was made by the demonstration of Strandline. The next one in the same place removes it.\n"
@@ -83,7 +83,7 @@ def _remove_earlier(places: Places) -> bool:
         raise Conflict(
             f"{root} is there already, and was not made by the demonstration",
             kind="folder_not_empty",
-            hint="Name another folder: python -m strandline.demo DIR",
+            hint="Name another folder: python -m examples.demo DIR",
             actual=str(root),
         )
     with places.marker.open() as marker:

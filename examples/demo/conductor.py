@@ -20,9 +20,9 @@ from typing import Any
 import orjson
 
 import strandline as sl
-from strandline.demo import acks
-from strandline.demo.branches import BRANCH, Merging, merge_a_branch
-from strandline.demo.destinations import (
+from examples.demo import acks
+from examples.demo.branches import BRANCH, Merging, merge_a_branch
+from examples.demo.destinations import (
     RECEIVER,
     add_sinks,
     arrived,
@@ -33,8 +33,8 @@ from strandline.demo.destinations import (
     stored,
     written,
 )
-from strandline.demo.figures import Figures, expected_rows, held, wrong
-from strandline.demo.kills import (
+from examples.demo.figures import Figures, expected_rows, held, wrong
+from examples.demo.kills import (
     VICTIM,
     hanging_delivery,
     hanging_flush,
@@ -44,12 +44,12 @@ from strandline.demo.kills import (
     kill_writer,
     look_meanwhile,
 )
-from strandline.demo.messages import TABLE
-from strandline.demo.narrator import Narrator
-from strandline.demo.places import Places, fresh_lake
-from strandline.demo.plan import BACKFILL, LIVE, WRITERS, plan
-from strandline.demo.processes import Processes
-from strandline.demo.run import COUNTER, WORKER, Run, Settings
+from examples.demo.messages import TABLE
+from examples.demo.narrator import Narrator
+from examples.demo.places import Places, fresh_lake
+from examples.demo.plan import BACKFILL, LIVE, WRITERS, plan
+from examples.demo.processes import Processes
+from examples.demo.run import COUNTER, WORKER, Run, Settings
 from strandline.ledger.audit import read_audit
 
 # For a JVM that lives for half a minute the quick compiler and the simple collector are the better ones.

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from strandline.demo import acks
-from strandline.demo.messages import COLUMNS
-from strandline.demo.places import Places
-from strandline.demo.plan import Share
+from examples.demo import acks
+from examples.demo.messages import COLUMNS
+from examples.demo.places import Places
+from examples.demo.plan import Share
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)

@@ -1,4 +1,4 @@
-"""A demonstration that can fail: `make demo`, or `python -m strandline.demo [DIR]`.
+"""A demonstration that can fail: `make demo`, or `python -m examples.demo [DIR]`.
 
 Four processes append generated agent messages to a lake. A worker flushes them through Spark, forwards them to a second
 lake over HTTP, and writes them to Parquet files in a folder. A writer is killed on the way, and the worker twice:

@@ -10,8 +10,8 @@ import orjson
 import pyarrow as pa
 
 import strandline as sl
-from strandline.demo.messages import COLUMNS, TABLE
-from strandline.demo.places import Places
+from examples.demo.messages import COLUMNS, TABLE
+from examples.demo.places import Places
 from strandline.ledger import inbound
 from strandline.ledger.dead_letters import count_open
 from strandline.ledger.deliveries import read_streams

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import strandline as sl
+from examples.demo import acks
+from examples.demo.messages import TABLE
+from examples.demo.places import Places
+from examples.demo.plan import Share, plan
 from strandline import logs
-from strandline.demo import acks
-from strandline.demo.messages import TABLE
-from strandline.demo.places import Places
-from strandline.demo.plan import Share, plan
 from strandline.errors import TransientError
 from strandline.model.tables import Ack
 
@@ -42,7 +42,7 @@ def offer(lake: sl.Lake, share: Share, number: int) -> Ack:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m strandline.demo.writer LAKE NAME ROWS SEED`."""
+    """`python -m examples.demo.writer LAKE NAME ROWS SEED`."""
     root, name, rows, seed = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
     logs.set_format("text")
     with sl.open(root) as lake:

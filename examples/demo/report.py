@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 import strandline as sl
-from strandline.demo.branches import BEFORE, BRANCH, SESSIONS
-from strandline.demo.conductor import Outcome
-from strandline.demo.destinations import RECEIVER
+from examples.demo.branches import BEFORE, BRANCH, SESSIONS
+from examples.demo.conductor import Outcome
+from examples.demo.destinations import RECEIVER
 
 QUESTIONS = {
     "The busiest sessions": """\
