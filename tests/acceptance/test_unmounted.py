@@ -10,6 +10,7 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from strandline.lake import Lake
+from strandline.operations.fence import Fence
 from tests.acceptance.places import Blobs, Copies
 from tests.delivery import assert_once, streams
 from tests.kit import call, make_table, messages, strand_json
@@ -178,3 +179,54 @@ def test_a_delivery_waits_for_a_warehouse_that_is_not_mounted(
         path.unlink()
     (done,) = source.tick("archive")
     assert done.outcome == "parked"
+
+
+@pytest.mark.parametrize("place", ["blobs", "copies"])
+def test_f103_a_delivery_waits_for_a_warehouse_that_a_new_process_does_not_find(
+    source: Lake, place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark is not started there, which is the fence's word and not a missing file's: it passes all the same."""
+    monkeypatch.setattr("strandline.sinks.tick.WAREHOUSE_WAIT_S", 0.01)
+    destination = request.getfixturevalue(place)
+    destination.add(source)
+    source.tick("archive")
+    source.append("messages", messages(10, 14))
+    source.flush("messages")
+    warehouse, shelf = source.root / "warehouse", source.root / "shelf"
+    warehouse.rename(shelf)
+    with Lake(source.root) as lake:
+        for _ in range(3):
+            (done,) = lake.tick("archive")
+            assert (done.outcome, done.rows) == ("failed", 0), done.error
+            assert "warehouse" in (done.error or "")
+        assert not warehouse.exists(), "something was made where the warehouse was not"
+        shelf.rename(warehouse)
+        (done,) = lake.tick("archive")
+        assert (done.outcome, done.rows) == ("delivered", 4), done.error
+    assert_once([f"p{n}" for n in range(14)], destination.rows())
+
+
+@pytest.mark.parametrize("place", ["blobs", "copies"])
+def test_f103_a_warehouse_that_comes_back_while_it_is_asked_for_parks_nothing(
+    source: Lake, place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files were gone when they were read, and the warehouse is there when the reason is looked for."""
+    destination = request.getfixturevalue(place)
+    destination.add(source)
+    source.tick("archive")
+    source.append("messages", messages(10, 14))
+    source.flush("messages")
+    warehouse, shelf = source.root / "warehouse", source.root / "shelf"
+    warehouse.rename(shelf)
+    look = Fence.why_not_there
+
+    def remount_and_look(fence: Fence) -> object:
+        if shelf.exists():
+            shelf.rename(warehouse)
+        return look(fence)
+
+    monkeypatch.setattr(Fence, "why_not_there", remount_and_look)
+    with Lake(source.root) as lake:
+        (done,) = lake.tick("archive")
+    assert (done.outcome, done.rows) == ("delivered", 4), done.error
+    assert_once([f"p{n}" for n in range(14)], destination.rows())

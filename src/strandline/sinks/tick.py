@@ -20,6 +20,7 @@ from strandline.errors import (
     WAREHOUSE,
     Busy,
     CallerError,
+    Displaced,
     HistoryGone,
     LeaseLost,
     PersonError,
@@ -100,6 +101,8 @@ class _Turn:
     resumes: int = 0
     agreed: tuple[str, GoOn] | None = None
     """The delivery for which the destination was asked where it is, and what that gave."""
+    read_again: bool = False
+    """The lake's own files could not be read although its warehouse is there; they were looked at a second time."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +255,12 @@ class Ticker:
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
-            away = self._why_away() if isinstance(error, HistoryGone) else None
+            away = self._why_away()
             if away is not None or may_pass(error):
                 return self._later(hold, turn, delivery, away or error)
+            if isinstance(error, HistoryGone | Displaced) and not turn.read_again:
+                turn.read_again = True  # the warehouse may have come back between the error and the question
+                return True
             return self._park(hold, turn, delivery, _reason(error))
         except Exception as error:
             return self._later(hold, turn, delivery, error)
@@ -268,6 +274,7 @@ class Ticker:
         self.ctx.ledger.run(close)
         fail("deliver.after_close")
         log.info("delivered", delivery=delivery.delivery_id, sink=self.sink.name, rows=shipped.rows)
+        turn.read_again = False
         turn.ticked.add(delivery, shipped)
         turn.ticked.outcome, turn.ticked.error = "delivered", None
         return True
@@ -341,11 +348,17 @@ class Ticker:
     # -- what went wrong -----------------------------------------------------------------------------------------------
 
     def _why_away(self) -> Busy | None:
-        """Why no file of the lake can be read now; None when its warehouse is there, and a file is really gone."""
+        """Why the lake's own files can't be used now; None when its warehouse is there, so the error is about more.
+
+        It is asked whatever the error was: without its warehouse a lake can't start Spark, stage or read, and each of
+        these has words of its own for it.
+        """
         try:
             reason = self.ctx.fence.why_not_there()
         except TransientError as error:
             reason = error
+        except PersonError:
+            return None  # a marker that can't be read is there: what it was asked for is the error to tell
         return None if reason is None else Busy(str(reason), reason=WAREHOUSE)
 
     def _later(self, hold: Hold, turn: _Turn, delivery: Delivery, error: Exception) -> bool:
