@@ -33,6 +33,8 @@ UNKNOWN_KEY = Illness("unknown_key", 403, "InvalidAccessKeyId")
 HANGS = Illness("hangs")
 CUTS = Illness("cuts")
 AWAY = Illness("away")
+NO_BUCKET = Illness("no_bucket", 404, "NoSuchBucket")
+"""Not one of EVERY: a destination without its bucket needs a person; the lake's own warehouse is not mounted."""
 EVERY = (INTERNAL_ERROR, UNAVAILABLE, SLOW_DOWN, EXPIRED, DENIED, UNKNOWN_KEY, HANGS, CUTS, AWAY)
 
 

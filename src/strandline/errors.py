@@ -319,10 +319,11 @@ WAREHOUSE = "warehouse"
 def may_pass(error: BaseException) -> bool:
     """Whether the same may work later without a person: what is tried again and not given up.
 
-    A store's refusal is among it: it can't say of every question whether keys have expired or are wrong.
+    A store's refusal is among it: it can't say of every question whether keys have expired or are wrong. So is a
+    warehouse without its marker: an empty mount point looks like that, and is not written to.
     """
-    refused = isinstance(error, Environment) and error.detail.get("reason") in (REFUSED, WAREHOUSE)
-    return isinstance(error, TransientError) or refused
+    away = isinstance(error, Environment | Displaced) and error.detail.get("reason") in (REFUSED, WAREHOUSE)
+    return isinstance(error, TransientError) or away
 
 
 def read_only_mount(path: str) -> Environment:

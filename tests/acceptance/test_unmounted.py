@@ -10,10 +10,12 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from strandline.lake import Lake
+from strandline.ledger.jobs import read_jobs
 from strandline.operations.fence import Fence
+from strandline.worker.loop import Worker
 from tests.acceptance.places import Blobs, Copies
 from tests.delivery import assert_once, streams
-from tests.kit import call, make_table, messages, strand_json
+from tests.kit import call, log_part_ids, make_table, messages, strand_json
 from tests.s3 import S3
 
 
@@ -226,7 +228,29 @@ def test_f103_a_warehouse_that_comes_back_while_it_is_asked_for_parks_nothing(
         return look(fence)
 
     monkeypatch.setattr(Fence, "why_not_there", remount_and_look)
-    with Lake(source.root) as lake:
-        (done,) = lake.tick("archive")
+    (done,) = source.tick("archive")
     assert (done.outcome, done.rows) == ("delivered", 4), done.error
     assert_once([f"p{n}" for n in range(14)], destination.rows())
+
+
+def test_f103_a_worker_waits_for_a_warehouse_that_is_not_mounted(source: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a flush or maintenance is tried, nothing is parked; when the disk is back, it goes on."""
+    monkeypatch.setattr("strandline.ledger.jobs.BACKOFF_S", 0.0)
+    monkeypatch.setenv("STRAND_WORKER_ATTEMPTS", "2")
+    source.append("messages", messages(10, 14))
+    warehouse, shelf = source.root / "warehouse", source.root / "shelf"
+    warehouse.rename(shelf)
+    with Lake(source.root) as lake:
+        worker = Worker(lake)
+        for failures in (1, 2, 3):
+            worker.once()
+            with lake.ledger.read() as conn:
+                record = read_jobs(conn)["flush:messages"]
+            assert (record.outcome, record.failures) == ("failed", failures), record.error
+        assert not warehouse.exists(), "something was made where the warehouse was not"
+        shelf.rename(warehouse)
+        worker.once()
+        with lake.ledger.read() as conn:
+            record = read_jobs(conn)["flush:messages"]
+        assert (record.outcome, record.failures) == ("done", 0), record.error
+        assert sorted(log_part_ids(lake)) == sorted(f"p{n}" for n in range(14))

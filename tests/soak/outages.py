@@ -6,6 +6,7 @@ have nothing for a person that it had not before. That is what `Judge` looks at;
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import time
@@ -219,12 +220,11 @@ class Outages:
             try:
                 self._wait()
             finally:
-                if warehouse.exists():
-                    under = self._stage.scene.folder / "under-the-mount"
+                while not _mounted(away, warehouse):  # a job that was under way may write there once more
+                    under = (self._stage.places.disk or self._stage.scene.folder) / "under-the-mount"
                     under.mkdir(exist_ok=True)
                     warehouse.rename(under / f"{time.monotonic_ns()}")
                     self._stage.note("something was written where the warehouse was not")
-                away.rename(warehouse)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
@@ -243,3 +243,14 @@ class Outages:
         seconds = self._stage.random.uniform(SHORTEST_S, self._longest_s)
         self._stage.tell(f"(for {seconds:.0f} s)")
         time.sleep(seconds)
+
+
+def _mounted(away: Path, place: Path) -> bool:
+    """Put a folder back into its place, in one step as a mount is; False while something is in its way."""
+    try:
+        away.rename(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True

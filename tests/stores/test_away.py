@@ -11,7 +11,7 @@ import pytest
 from strandline import create
 from strandline.engines import storage
 from strandline.engines.spark import session
-from strandline.errors import Busy, Environment, known, may_pass
+from strandline.errors import Busy, Environment, HistoryGone, StrandError, known, may_pass
 from strandline.lake import Lake
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.tables import list_tables
@@ -104,6 +104,8 @@ def _raised(call: Callable[[], Any]) -> Exception:
         (rb"GET /\S*_staging\S*parquet", outage.EXPIRED),
         (rb"(GET|HEAD) /\S*_strand.json", outage.DENIED),
         (rb"(GET|HEAD) /\S*_strand.json", outage.AWAY),
+        (rb"/", outage.NO_BUCKET),
+        (rb"/\S*(_staging|/data/)", outage.NO_BUCKET),
     ],
 )
 def test_f103_a_worker_never_gives_up_a_flush_while_the_store_is_away(
@@ -197,4 +199,22 @@ def test_f103_maintenance_of_a_store_that_is_away_is_typed(distant: Lake, proxy:
         with pytest.raises(Busy, match="s3://"):
             call()
     proxy.recover()
+    assert distant.sweep()[0].complete
+
+
+def test_f103_a_bucket_that_is_not_there_passes_too(distant: Lake, proxy: StoreProxy) -> None:
+    """As a mount point that is empty: Spark, DuckDB and the fence say so in words of their own."""
+    distant.append("messages", messages(10, 14))
+    view = distant.view()
+    proxy.fall_ill(outage.NO_BUCKET)
+    with pytest.raises((Busy, HistoryGone)):  # as of a file that is gone: a query does not ask whose the warehouse is
+        view.sql("SELECT count(*) FROM messages").rows()
+    calls: list[Callable[[], Any]] = [lambda: distant.flush("messages"), distant.sweep, distant.expire]
+    for call in calls:
+        with pytest.raises(StrandError) as error:
+            call()
+        assert may_pass(error.value), error.value
+    proxy.recover()
+    assert view.sql("SELECT count(*) FROM messages").rows() == [(14,)]
+    distant.flush("messages")
     assert distant.sweep()[0].complete

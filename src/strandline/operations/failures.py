@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from strandline import private
 from strandline.errors import Damaged, Environment, StrandError, of_outage
@@ -23,23 +23,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UNDONE = "the operation was undone, and no row is lost"
+AGAIN = "Run it again. If it fails again: `strand doctor`, and the [spark] section of strand.toml."
 ROOM_BYTES = 1 << 20
 
 
-def typed(error: Exception, op_id: str, warehouse: str) -> StrandError:
+def typed(ctx: Context, error: Exception, op_id: str) -> StrandError:
     """One of our errors for anything that went wrong while an operation was staged or published."""
     if isinstance(error, StrandError):
         return error
-    if (outage := judge(error)) is not None:
-        return of_outage(outage, outage.where or _place_of(outage.kind, warehouse), note=UNDONE, operation=op_id)
-    said = str(error) or type(error).__name__
-    if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
-        return Damaged(f"the log's files can't be read: {_short(said)}", operation=op_id)
-    return Environment(
-        f"the operation failed and was undone; no row is lost: {_short(said)}",
-        hint="Run it again. If it fails again: `strand doctor`, and the [spark] section of strand.toml.",
-        operation=op_id,
-    )
+    if (away := _away(ctx, error, note=UNDONE, operation=op_id)) is not None:
+        return away
+    words = _short(str(error) or type(error).__name__)
+    if _library(error) in ("duckdb", "_duckdb"):
+        return Damaged(f"the log's files can't be read: {words}", operation=op_id)
+    return Environment(f"the operation failed and was undone; no row is lost: {words}", hint=AGAIN, operation=op_id)
 
 
 def outages_typed(work: Callable[Concatenate[Context, P], T]) -> Callable[Concatenate[Context, P], T]:
@@ -52,11 +49,25 @@ def outages_typed(work: Callable[Concatenate[Context, P], T]) -> Callable[Concat
         except StrandError:
             raise
         except Exception as error:
-            if (outage := judge(error)) is None:
-                raise
-            raise of_outage(outage, outage.where or _place_of(outage.kind, ctx.staging.warehouse)) from error
+            if (away := _away(ctx, error)) is not None:
+                raise away from error
+            if _library(error) in ("py4j", "pyspark"):
+                raise Environment(f"Spark failed: {_short(str(error))}", hint=AGAIN) from error
+            raise
 
     return typed_work
+
+
+def _away(ctx: Context, error: Exception, **detail: Any) -> StrandError | None:
+    """What is full, away or refuses; None when the error is about something else, and the warehouse is there."""
+    if (outage := judge(error)) is not None:
+        return of_outage(outage, outage.where or _place_of(outage.kind, ctx.staging.warehouse), **detail)
+    return ctx.fence.why_away()
+
+
+def _library(error: Exception) -> str:
+    """The library that an error's class is from."""
+    return type(error).__module__.partition(".")[0]
 
 
 def _place_of(kind: Kind, warehouse: str) -> str:

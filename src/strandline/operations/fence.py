@@ -11,7 +11,7 @@ from __future__ import annotations
 from strandline.actors import checked_actor
 from strandline.config import LakeConfig
 from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
-from strandline.errors import Busy, Conflict, Displaced, StrandError
+from strandline.errors import WAREHOUSE, Busy, Conflict, Displaced, PersonError, StrandError, TransientError
 from strandline.failpoints import fail
 from strandline.ledger import places
 from strandline.ledger.audit import DOCTOR, audit_decision
@@ -106,6 +106,20 @@ class Fence:
             return None if error.detail.get("kind") == "fenced" else error
         return None
 
+    def why_away(self) -> Busy | None:
+        """Why the lake's files can't be used now; None when its warehouse is there, so an error is about more.
+
+        Spark, DuckDB and Python each have words of their own for a mount point that is empty, or a bucket that is
+        gone. So an error that nobody knows is judged by this question.
+        """
+        try:
+            reason = self.why_not_there()
+        except TransientError as error:
+            reason = error
+        except PersonError:
+            return None  # a marker that can't be read is there: what it was asked for is the error to tell
+        return None if reason is None else Busy(str(reason), reason=WAREHOUSE)
+
     def _home(self) -> Home:
         with self._ledger.read() as conn:
             return places.read_home(conn)
@@ -131,6 +145,7 @@ def refusal(home: Home, marker: Marker | None, warehouse: Place) -> Displaced:
             "emptied, or is another one. Nothing was written there",
             hint=f"Mount or correct it, and go on. If it was emptied for good, `{CLAIM}` puts the marker back.",
             kind="no_marker",
+            reason=WAREHOUSE,
             warehouse=warehouse.uri,
         )
     refuse_other(warehouse, marker.lake, home.lake_id)

@@ -198,7 +198,7 @@ def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> 
         raise
     except Exception as error:
         _abandon(ctx, running, error)
-        raise typed(error, running.op_id, ctx.staging.warehouse) from error
+        raise typed(ctx, error, running.op_id) from error
     log.info("published", op=running.op_id, kind=operation.kind)
     return effects
 

@@ -20,12 +20,10 @@ from strandline.errors import (
     WAREHOUSE,
     Busy,
     CallerError,
-    Displaced,
     HistoryGone,
     LeaseLost,
     PersonError,
     StrandError,
-    TransientError,
     may_pass,
 )
 from strandline.failpoints import fail
@@ -255,10 +253,10 @@ class Ticker:
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
-            away = self._why_away()
+            away = self.ctx.fence.why_away()  # whatever the error was: without its warehouse a lake can't do much
             if away is not None or may_pass(error):
                 return self._later(hold, turn, delivery, away or error)
-            if isinstance(error, HistoryGone | Displaced) and not turn.read_again:
+            if isinstance(error, HistoryGone) and not turn.read_again:
                 turn.read_again = True  # the warehouse may have come back between the error and the question
                 return True
             return self._park(hold, turn, delivery, _reason(error))
@@ -346,20 +344,6 @@ class Ticker:
         )
 
     # -- what went wrong -----------------------------------------------------------------------------------------------
-
-    def _why_away(self) -> Busy | None:
-        """Why the lake's own files can't be used now; None when its warehouse is there, so the error is about more.
-
-        It is asked whatever the error was: without its warehouse a lake can't start Spark, stage or read, and each of
-        these has words of its own for it.
-        """
-        try:
-            reason = self.ctx.fence.why_not_there()
-        except TransientError as error:
-            reason = error
-        except PersonError:
-            return None  # a marker that can't be read is there: what it was asked for is the error to tell
-        return None if reason is None else Busy(str(reason), reason=WAREHOUSE)
 
     def _later(self, hold: Hold, turn: _Turn, delivery: Delivery, error: Exception) -> bool:
         """Try again after a while; park it when it has been tried often enough.

@@ -21,11 +21,14 @@ from strandline.config import QueryConfig
 from strandline.config_keys import process_memory_bytes
 from strandline.engines.storage import any_store
 from strandline.errors import TooLarge
-from strandline.outages import Outage, judge
+from strandline.outages import Kind, Outage, judge
 
 _INTERRUPTED = re.compile(r"(?m)(^|: )KeyboardInterrupt:? ?$")
 
 INTERNAL = "strand_internal"
+
+NO_BUCKET = "NO_SUCH_BUCKET"
+"""What PyArrow says of a bucket that is gone."""
 """Where our own tables are: no query can name it, and SHOW TABLES does not show it."""
 
 
@@ -193,13 +196,15 @@ def out_of_memory(limits: QueryConfig) -> TooLarge:
 def outage(error: Exception) -> Outage | None:
     """Whether files could not be read, or spilled to, for a reason that passes.
 
-    DuckDB has no class of its own for what Python said about a file in a store. Its other errors repeat words of a
-    query or of rows, which tell nothing.
+    The files are the lake's own: their bucket was there, so it will be there again. DuckDB has no class of its own for
+    what Python said about a file in a store. Its other errors repeat words of a query or of rows, which tell nothing.
     """
     is_about_files = type(error) is duckdb.Error or isinstance(
         error, duckdb.IOException | duckdb.OutOfMemoryException | OSError
     )
-    return judge(error) if is_about_files else None
+    if not is_about_files:
+        return None
+    return judge(error) or (Outage(Kind.AWAY, "", "there is no such bucket") if NO_BUCKET in str(error) else None)
 
 
 def is_missing_file(error: Exception) -> bool:
