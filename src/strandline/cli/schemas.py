@@ -44,7 +44,7 @@ def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard
     session = session_of(context)
     with session.open(read_only=True) as lake:
         planned = lake.schema_plan(_document(file), branch=branch, hard=hard)
-    document = {"branch": branch, "steps": [asdict(step) for step in planned.steps]}
+    document = {"branch": branch, "steps": planned.steps}
     session.emit(document, lambda: _show(planned.steps))
     if any(step.verdict == REFUSED for step in planned.steps):
         raise typer.Exit(WRONG_INPUT)
@@ -70,7 +70,7 @@ def apply(
     with session.open() as lake:
         done = apply_document(session, lake, doc, branch=branch, actor=actor, message=message, hard=hard, yes=yes)
     commit = done.commit.commit_id if done.commit is not None else None
-    document = {"branch": branch, "commit": commit, "steps": [asdict(step) for step in done.steps]}
+    document = {"branch": branch, "commit": commit, "steps": done.steps}
 
     def human() -> None:
         _show(done.steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -59,12 +58,10 @@ def create(
     \b
     Example: strand token create edge-7
     """
-    from strandline.lake.tokens import create_token
-
     session = session_of(context)
     with session.open() as lake:
-        token = create_token(lake, actor)
-    session.emit(asdict(token), lambda: output.say(token.token))
+        token = lake.tokens.create(actor)
+    session.emit(token, lambda: output.say(token.token))
     session.note("This is the only time the token is shown.")
 
 
@@ -74,11 +71,9 @@ def list_(context: typer.Context) -> None:
     \b
     Example: strand token list
     """
-    from strandline.lake.tokens import list_tokens
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        tokens = list_tokens(lake)
+        tokens = lake.tokens.list()
 
     def human() -> None:
         if not tokens:
@@ -89,7 +84,7 @@ def list_(context: typer.Context) -> None:
             [[token.id, token.actor, output.when(token.created), output.when(token.revoked)] for token in tokens],
         )
 
-    session.emit([asdict(token) for token in tokens], human)
+    session.emit(tokens, human)
 
 
 def revoke(
@@ -101,9 +96,7 @@ def revoke(
     \b
     Example: strand token revoke 0199c2f1a0b3d4e5f6a7b8c9
     """
-    from strandline.lake.tokens import revoke_token
-
     session = session_of(context)
     with session.open() as lake:
-        token = revoke_token(lake, token_id)
-    session.emit(asdict(token), lambda: output.say(f"Token {token_id} of {token.actor} is worthless now."))
+        token = lake.tokens.revoke(token_id)
+    session.emit(token, lambda: output.say(f"Token {token_id} of {token.actor} is worthless now."))

@@ -124,9 +124,12 @@ class Session:
                 session.kill()
             raise
 
-    def emit(self, document: Any, human: Callable[[], None] | None = None) -> None:
-        """The answer: one JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
+    def emit(self, result: Any, human: Callable[[], None] | None = None) -> None:
+        """The answer: its JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
         if self.json:
+            from strandline.lake.documents import document as document_of
+
+            document = document_of(result)
             if isinstance(document, dict) and self.warnings:
                 document = {**document, "warnings": [*document.get("warnings", []), *self.warnings]}
             output.write_json(document)

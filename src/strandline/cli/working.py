@@ -90,15 +90,13 @@ def retry(
     \b
     Example: strand worker retry flush:messages
     """
-    from strandline.lake.jobs import retry_jobs
-
     if bool(keys) == every:
         raise typer.BadParameter("name jobs, or say --all", ctx=context)
     session = session_of(context)
     with session.open() as lake:
-        freed = retry_jobs(lake, None if every else keys or [])
-    said = f"{counted(len(freed), 'job')} will be tried again: {', '.join(freed) or 'none had failed'}."
-    session.emit({"retried": freed}, lambda: output.say(said))
+        done = lake.jobs.retry(None if every else keys or [])
+    said = f"{counted(len(done.retried), 'job')} will be tried again: {', '.join(done.retried) or 'none had failed'}."
+    session.emit(done, lambda: output.say(said))
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -63,8 +63,7 @@ def append(
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
         options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}
         ack = append_file(lake, table, file, **options)
-    document = asdict(ack)
-    session.emit(document, lambda: output.say(_appended(table, ack)))
+    session.emit(ack, lambda: output.say(_appended(table, ack)))
 
 
 def _appended(table: str, ack: Ack) -> str:
@@ -211,8 +210,7 @@ def flush(
     for flushed in done:
         for text in flushed.warnings:
             session.warn(text)
-    documents: list[dict[str, Any]] = [{**asdict(flushed), "warnings": list(flushed.warnings)} for flushed in done]
-    session.emit(documents, lambda: _flushed(done))
+    session.emit(done, lambda: _flushed(done))
 
 
 def _flushed(done: list[Flushed]) -> None:

@@ -16,6 +16,9 @@ from strandline import private
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
 from strandline.errors import BadRequest
+from strandline.lake.jobs import Jobs
+from strandline.lake.maintenance import Maintenance
+from strandline.lake.tokens import Tokens
 from strandline.lake.versioned import StateOf, Versioned
 from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
@@ -85,6 +88,23 @@ class Lake(Versioned):
         if iceberg is not None:
             with suppress(Exception):  # Spark may be gone already, and with it what it held
                 iceberg.close()
+
+    # -- subjects: namespaces, made anew each time because `reporting` copies the lake --------------------------------
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who may speak to a server of this lake."""
+        return Tokens(self)
+
+    @property
+    def jobs(self) -> Jobs:
+        """The worker's jobs."""
+        return Jobs(self)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """What keeps reads fast and disks small."""
+        return Maintenance(self)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -438,33 +458,23 @@ class Lake(Versioned):
 
     def compact(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Compacting]) -> list[Maintained]:
         """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
-        from strandline.operations import upkeep
-
-        return upkeep.compact(self.context, tables, branch, actor or default_actor(), **how)
+        return self.maintenance.compact(*tables, actor=actor, branch=branch, **how)
 
     def fold(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
-        from strandline.operations import upkeep
-
-        return upkeep.fold(self.context, tables, branch, actor or default_actor(), **how)
+        return self.maintenance.fold(*tables, actor=actor, branch=branch, **how)
 
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
-        from strandline.operations import upkeep
-
-        return upkeep.retain(self.context, tables, branch, actor or default_actor(), **how)
+        return self.maintenance.retain(*tables, actor=actor, branch=branch, **how)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
         """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
-        from strandline.operations import upkeep
-
-        return upkeep.expire(self.context, tables, branch, actor or default_actor(), **how)
+        return self.maintenance.expire(*tables, actor=actor, branch=branch, **how)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
         """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
-        from strandline.operations import upkeep
-
-        return upkeep.sweep(self.context, tables, branch, **how)
+        return self.maintenance.sweep(*tables, branch=branch, **how)
 
     def purge(
         self,
@@ -480,16 +490,12 @@ class Lake(Versioned):
 
         Of a keyed table a row goes with all its versions, on every branch; the condition is read by the schema of one.
         """
-        from strandline.operations.purge import purge
-
-        actor = actor or default_actor()
-        return purge(self.context, table, branch, actor, where, and_history=and_history, dry_run=dry_run)
+        how = {"and_history": and_history, "dry_run": dry_run}
+        return self.maintenance.purge(table, where, actor=actor, branch=branch, **how)
 
     def needs(self, *, branch: str = MAIN) -> list[Need]:
         """What maintenance is due, by what the ledger knows alone; the neediest table first."""
-        from strandline.operations import upkeep
-
-        return upkeep.needs(self.context, branch)
+        return self.maintenance.needs(branch=branch)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

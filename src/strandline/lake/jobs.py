@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.errors import NotFound, nearest
@@ -11,13 +12,26 @@ if TYPE_CHECKING:
     from strandline.lake.door import Lake
 
 
-def retry_jobs(lake: Lake, keys: Collection[str] | None) -> list[str]:
-    """Let jobs that failed run again at once, all of them for None; returns those that had failed."""
-    from strandline.ledger import jobs
+@dataclass(frozen=True)
+class Retried:
+    """The jobs that had failed, and will run again."""
 
-    with lake.ledger.write() as txn:
-        recorded = jobs.read_jobs(txn.conn)
-        for key in keys or ():
-            if key not in recorded:
-                raise NotFound(f"there is no job {key!r}", hint=nearest(key, recorded))
-        return jobs.retry_jobs(txn, keys)
+    retried: tuple[str, ...]
+
+
+class Jobs:
+    """`lake.jobs`."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def retry(self, keys: Collection[str] | None = None) -> Retried:
+        """Let jobs that failed run again at once, all of them for None."""
+        from strandline.ledger import jobs
+
+        with self._lake.ledger.write() as txn:
+            recorded = jobs.read_jobs(txn.conn)
+            for key in keys or ():
+                if key not in recorded:
+                    raise NotFound(f"there is no job {key!r}", hint=nearest(key, recorded))
+            return Retried(tuple(jobs.retry_jobs(txn, keys)))

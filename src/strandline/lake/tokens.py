@@ -31,27 +31,31 @@ class NewToken:
     token: str
 
 
-def create_token(lake: Lake, actor: str) -> NewToken:
-    """Make a token that writes in an actor's name."""
-    from strandline.ledger import tokens
+class Tokens:
+    """`lake.tokens`."""
 
-    token, secret = tokens.create_token(lake.ledger, actor)
-    return NewToken(token.token_id, actor, secret)
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
 
+    def create(self, actor: str) -> NewToken:
+        """Make a token that writes in an actor's name."""
+        from strandline.ledger import tokens
 
-def list_tokens(lake: Lake) -> list[TokenEntry]:
-    """Every token that was ever made, oldest first."""
-    from strandline.ledger import tokens
+        token, secret = tokens.create_token(self._lake.ledger, actor)
+        return NewToken(token.token_id, actor, secret)
 
-    with lake.ledger.read() as conn:
-        return [_entry(token) for token in tokens.list_tokens(conn)]
+    def list(self) -> list[TokenEntry]:
+        """Every token that was ever made, oldest first."""
+        from strandline.ledger import tokens
 
+        with self._lake.ledger.read() as conn:
+            return [_entry(token) for token in tokens.list_tokens(conn)]
 
-def revoke_token(lake: Lake, token_id: str) -> TokenEntry:
-    """Make a token worthless; one that is already stays so."""
-    from strandline.ledger import tokens
+    def revoke(self, token_id: str) -> TokenEntry:
+        """Make a token worthless; one that is already stays so."""
+        from strandline.ledger import tokens
 
-    return _entry(tokens.revoke_token(lake.ledger, token_id))
+        return _entry(tokens.revoke_token(self._lake.ledger, token_id))
 
 
 def _entry(token: Token) -> TokenEntry:
