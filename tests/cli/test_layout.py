@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from strandline.cli import layout, output, upkeep
 from strandline.cli.main import run
+from strandline.reports.sinks import SinkLag, SinkStatus
 from strandline.reports.verdict import verdict
 from tests.cli.conftest import Strand, call, lines
 from tests.cli.terminal import on_terminal, plain
@@ -212,16 +214,34 @@ def page(**changes: Any) -> dict[str, Any]:
     return {"verdict": verdict(page), **page}
 
 
-SINK = {"sink": "archive", "branch": "main", "parked": 0, "dead_letters": 0, "paused": None}
+SINK = SinkStatus(
+    sink="archive",
+    sink_id="s1",
+    type="blob",
+    branch="main",
+    tables=None,
+    settings={},
+    start_seq=0,
+    receiver=None,
+    hold_until=None,
+    from_config=False,
+    paused=None,
+    last_tick=None,
+    last_delivery=None,
+    lag=SinkLag(rows=0, age_s=None),
+    parked=0,
+    dead_letters=0,
+    streams=(),
+)
 JOB = {"job": "flush:messages", "parked": True, "failures": 8, "at": "2026-11-18T09:00:00Z", "error": "no Java"}
 TROUBLES: list[tuple[dict[str, Any], str, str]] = [
     ({"displaced": "it was copied"}, "person", "strand doctor"),
     ({"not_there": "the warehouse is gone"}, "person", "strand doctor"),
     ({"clock_behind_s": 7200.0}, "look", "strand doctor"),
-    ({"sinks": [{**SINK, "parked": 1}]}, "person", "strand sink show archive"),
-    ({"sinks": [{**SINK, "branch": None}]}, "person", "strand sink show archive"),
-    ({"sinks": [{**SINK, "dead_letters": 2}]}, "person", "strand sink dead archive"),
-    ({"sinks": [{**SINK, "paused": "by hand"}]}, "look", "strand sink resume archive"),
+    ({"sinks": [replace(SINK, parked=1)]}, "person", "strand sink show archive"),
+    ({"sinks": [replace(SINK, branch=None)]}, "person", "strand sink show archive"),
+    ({"sinks": [replace(SINK, dead_letters=2)]}, "person", "strand sink dead archive"),
+    ({"sinks": [replace(SINK, paused="by hand")]}, "look", "strand sink resume archive"),
     ({"failing_jobs": [JOB]}, "person", "strand worker retry flush:messages"),
     ({"failing_jobs": [{**JOB, "parked": False}]}, "look", "strand status --why"),
     ({"branches": [{"branch": "x", "refuses": {"t": "a batch is damaged"}}]}, "person", "strand doctor"),

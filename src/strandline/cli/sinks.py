@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +17,7 @@ from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.reports.sinks import SinkStatus, StreamStatus
     from strandline.sinks.tick import Ticked
 
 PARKED, NOT_NOW = 6, 5
@@ -92,7 +95,8 @@ def add(
     if shared is not None:
         session.warn(shared)
     session.emit(
-        document, lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends.")
+        asdict(document),
+        lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends."),
     )
 
 
@@ -114,7 +118,7 @@ def _start(text: str) -> Any:
     return int(text)
 
 
-def _describe(lake: Lake, name: str) -> dict[str, Any]:
+def _describe(lake: Lake, name: str) -> SinkStatus:
     from strandline.ledger.sinks import find_sink
     from strandline.reports.sinks import one_sink
 
@@ -125,18 +129,18 @@ def _describe(lake: Lake, name: str) -> dict[str, Any]:
 LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last delivery"]
 
 
-def list_row(sink: dict[str, Any]) -> list[Any]:
+def list_row(sink: SinkStatus) -> list[Any]:
     """A sink as a row of a table for people."""
     return [
-        sink["sink"],
-        sink["type"],
-        "all" if sink["tables"] is None else ", ".join(sink["tables"]),
-        sink["branch"] or "DELETED",
-        sink["lag"]["rows"],
-        output.age(sink["lag"]["age_s"]),
-        sink["parked"],
-        sink["dead_letters"],
-        output.when(sink["last_delivery"]) if sink["last_delivery"] else "never",
+        sink.sink,
+        sink.type,
+        "all" if sink.tables is None else ", ".join(sink.tables),
+        sink.branch or "DELETED",
+        sink.lag.rows,
+        output.age(sink.lag.age_s),
+        sink.parked,
+        sink.dead_letters,
+        output.when(sink.last_delivery) if sink.last_delivery else "never",
     ]
 
 
@@ -162,11 +166,11 @@ def list_(context: typer.Context) -> None:
     session.emit(found, human)
 
 
-def say_paused(found: list[dict[str, Any]]) -> None:
+def say_paused(sinks: Iterable[SinkStatus]) -> None:
     """Which of these sinks send nothing for now, and why."""
-    for sink in found:
-        if sink["paused"]:
-            output.say(f"{sink['sink']} is PAUSED: {output.cell(sink['paused'])}")
+    for sink in sinks:
+        if sink.paused:
+            output.say(f"{sink.sink} is PAUSED: {output.cell(sink.paused)}")
 
 
 def show(context: typer.Context, name: Name) -> None:
@@ -181,29 +185,29 @@ def show(context: typer.Context, name: Name) -> None:
     session.emit(document, lambda: _show(document))
 
 
-def _show(sink: dict[str, Any]) -> None:
-    output.say(f"{sink['sink']}  ({sink['type']}, {sink['sink_id']})  branch {sink['branch'] or 'DELETED'}")
-    for key, value in sorted(sink["settings"].items()):
+def _show(sink: SinkStatus) -> None:
+    output.say(f"{sink.sink}  ({sink.type}, {sink.sink_id})  branch {sink.branch or 'DELETED'}")
+    for key, value in sorted(sink.settings.items()):
         output.say(f"  {key} = {_setting_text(key, value)}")
-    if sink["receiver"]:
-        output.say(f"  delivers to the lake {output.cell(sink['receiver'])}")
-    if sink["paused"]:
-        output.say(f"  PAUSED: {output.cell(sink['paused'])}")
-    if sink["hold_until"]:
-        output.say(f"  sends nothing before {output.when(sink['hold_until'])}")
+    if sink.receiver:
+        output.say(f"  delivers to the lake {output.cell(sink.receiver)}")
+    if sink.paused:
+        output.say(f"  PAUSED: {output.cell(sink.paused)}")
+    if sink.hold_until:
+        output.say(f"  sends nothing before {output.when(sink.hold_until)}")
     output.say()
-    if sink["branch"] is None:
+    if sink.branch is None:
         output.say("The branch that it follows was deleted. Remove the sink, or add one for another branch.")
         return
-    if not sink["streams"]:
+    if not sink.streams:
         output.say("Nothing to follow yet: its tables have no flushed rows.")
         return
-    output.table(STREAM_HEADS, [_stream_row(stream) for stream in sink["streams"]])
-    for stream in sink["streams"]:
-        _show_trouble(sink["sink"], stream)
+    output.table(STREAM_HEADS, [_stream_row(stream) for stream in sink.streams])
+    for stream in sink.streams:
+        _show_trouble(sink.sink, stream)
 
 
-def _setting_text(key: str, value: Any) -> str:
+def _setting_text(key: str, value: object) -> str:
     """A setting as `--set` takes it: a length of time and a size with their units."""
     if key in DURATIONS and isinstance(value, int | float):
         return output.span(value)
@@ -227,37 +231,35 @@ STREAM_HEADS = [
 ]
 
 
-def _stream_row(stream: dict[str, Any]) -> list[Any]:
-    done = stream["delivered"]
+def _stream_row(stream: StreamStatus) -> list[Any]:
     return [
-        stream["table"],
-        stream["partition"],
-        stream["epoch"] or "",
-        stream["watermark"],
-        stream["head"],
-        stream["lag"]["rows"],
-        output.age(stream["lag"]["age_s"]),
-        done["rows"],
-        output.size(done["bytes"]),
-        done["units"],
-        stream["dead_letters"],
+        stream.table,
+        stream.partition,
+        stream.epoch or "",
+        stream.watermark,
+        stream.head,
+        stream.lag.rows,
+        output.age(stream.lag.age_s),
+        stream.delivered.rows,
+        output.size(stream.delivered.bytes),
+        stream.delivered.units,
+        stream.dead_letters,
     ]
 
 
-def _show_trouble(sink: str, stream: dict[str, Any]) -> None:
-    where = f"{stream['table']}/{stream['partition']}"
-    open_ = stream["delivery"]
-    if open_ is not None and open_["parked"]:
-        output.say(f"{where} is PARKED at {open_['since']}..{open_['until']}: {output.cell(open_['parked'])}")
-        if "`strand sink" not in open_["parked"]:  # else the reason names the command that helps
+def _show_trouble(sink: str, stream: StreamStatus) -> None:
+    where = f"{stream.table}/{stream.partition}"
+    delivery = stream.delivery
+    if delivery is not None and delivery.parked:
+        output.say(f"{where} is PARKED at {delivery.since}..{delivery.until}: {output.cell(delivery.parked)}")
+        if "`strand sink" not in delivery.parked:  # else the reason names the command that helps
             output.say(f"  `strand sink retry {sink}` tries it again.")
-    elif open_ is not None:
-        said = f", last error: {output.cell(open_['last_error'])}" if open_["last_error"] else ""
-        output.say(
-            f"{where}: {open_['since']}..{open_['until']} is open, {counted(open_['attempts'], 'failed attempt')}{said}"
-        )
-    elif stream["last_error"]:
-        output.say(f"{where}: last error {output.when(stream['last_error_at'])}: {output.cell(stream['last_error'])}")
+    elif delivery is not None:
+        error = f", last error: {output.cell(delivery.last_error)}" if delivery.last_error else ""
+        attempts = counted(delivery.attempts, "failed attempt")
+        output.say(f"{where}: {delivery.since}..{delivery.until} is open, {attempts}{error}")
+    elif stream.last_error:
+        output.say(f"{where}: last error {output.when(stream.last_error_at)}: {output.cell(stream.last_error)}")
 
 
 def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
@@ -309,10 +311,10 @@ def rename(
     session.emit(document, lambda: _say_renamed(name, document))
 
 
-def _say_renamed(name: str, sink: dict[str, Any]) -> None:
-    output.say(f"Sink {name} is {sink['sink']} now.")
-    if sink["paused"]:
-        output.say(f"It is paused: {sink['paused']}.")
+def _say_renamed(name: str, sink: SinkStatus) -> None:
+    output.say(f"Sink {name} is {sink.sink} now.")
+    if sink.paused:
+        output.say(f"It is paused: {sink.paused}.")
 
 
 def pause(

@@ -21,7 +21,7 @@ from strandline.ledger.ledger import MAIN, Connection, Ledger
 from strandline.ledger.owner import certainly_dead
 from strandline.ledger.requests import open_requests, read_workers
 from strandline.ledger.tables import branch_id, read_books, tail_sizes
-from strandline.reports.sinks import sinks
+from strandline.reports.sinks import SinkStatus, sinks
 
 Figure = tuple[str, str, Mapping[str, str], float]
 """A number for whoever watches: its name, its help, its labels, its value. One that only grows ends in `_total`."""
@@ -94,30 +94,30 @@ def _of_branch(conn: Connection, branch: str, name: str, now_us: int) -> Iterato
 
 def _sinks(conn: Connection) -> Iterator[Figure]:
     for sink in sinks(conn):
-        for table in sorted({stream["table"] for stream in sink["streams"]}):
+        for table in sorted({stream.table for stream in sink.streams}):
             yield from _of_table(sink, table)
-        behind = [stream for stream in sink["streams"] if stream["lag"]["rows"]]
-        for stream in sorted(behind, key=lambda one: -one["lag"]["rows"])[:STREAMS]:
-            label = {"sink": sink["sink"], "table": stream["table"], "stream": stream["stream_id"]}
-            yield "strand_stream_lag_rows", "Rows that a sink has still to deliver.", label, stream["lag"]["rows"]
-            yield "strand_stream_lag_seconds", "How long the oldest waits.", label, stream["lag"]["age_s"] or 0.0
+        behind = [stream for stream in sink.streams if stream.lag.rows]
+        for stream in sorted(behind, key=lambda stream: -stream.lag.rows)[:STREAMS]:
+            label = {"sink": sink.sink, "table": stream.table, "stream": stream.stream_id}
+            yield "strand_stream_lag_rows", "Rows that a sink has still to deliver.", label, stream.lag.rows
+            yield "strand_stream_lag_seconds", "How long the oldest waits.", label, stream.lag.age_s or 0.0
 
 
-def _of_table(sink: dict[str, Any], table: str) -> Iterator[Figure]:
+def _of_table(sink: SinkStatus, table: str) -> Iterator[Figure]:
     """A table's streams together."""
-    label = {"sink": sink["sink"], "table": table}
-    streams = [stream for stream in sink["streams"] if stream["table"] == table]
-    done = [stream["delivered"] for stream in streams]
-    parked = sum((stream["delivery"] or {"parked": None})["parked"] is not None for stream in streams)
-    lag_rows = sum(stream["lag"]["rows"] for stream in streams)
-    age_s = max(stream["lag"]["age_s"] or 0.0 for stream in streams)
-    yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, lag_rows
+    label = {"sink": sink.sink, "table": table}
+    streams = [stream for stream in sink.streams if stream.table == table]
+    delivered = [stream.delivered for stream in streams]
+    parked = sum(stream.delivery is not None and stream.delivery.parked is not None for stream in streams)
+    age_s = max(stream.lag.age_s or 0.0 for stream in streams)
+    withheld = sum(rows.withheld for rows in delivered)
+    yield "strand_sink_lag_rows", "Rows that a sink has still to deliver.", label, sum(s.lag.rows for s in streams)
     yield "strand_sink_lag_seconds", "How long the oldest of them waits.", label, age_s
-    yield "strand_sink_delivered_rows", "Rows delivered.", label, sum(one["rows"] for one in done)
-    yield "strand_sink_delivered_bytes", "Bytes delivered.", label, sum(one["bytes"] for one in done)
-    yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, sum(one["withheld"] for one in done)
+    yield "strand_sink_delivered_rows", "Rows delivered.", label, sum(rows.rows for rows in delivered)
+    yield "strand_sink_delivered_bytes", "Bytes delivered.", label, sum(rows.bytes for rows in delivered)
+    yield "strand_sink_withheld_rows", "Rows that a predicate withheld.", label, withheld
     yield "strand_sink_parked", "Deliveries that wait for a person.", label, parked
-    yield "strand_sink_dead_letters", "Rows refused.", label, sum(stream["dead_letters"] for stream in streams)
+    yield "strand_sink_dead_letters", "Rows refused.", label, sum(stream.dead_letters for stream in streams)
 
 
 def _work(conn: Connection, *, one_host: bool) -> Iterator[Figure]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.branches import living_branch
@@ -17,54 +18,132 @@ from strandline.redaction import redacted
 from strandline.sinks.settings import shown
 
 
-def sinks(conn: Connection) -> list[dict[str, Any]]:
-    """Every sink with its streams, as one database snapshot shows them; `branch` is None where that was deleted."""
+@dataclass(frozen=True)
+class SinkLag:
+    """Rows that a sink, or one of its streams, has still to deliver, and how long the oldest of them waits."""
+
+    rows: int
+    age_s: float | None
+
+
+@dataclass(frozen=True)
+class DeliveredRows:
+    """What a stream has delivered since its sink was made, and when it did last."""
+
+    rows: int
+    withheld: int
+    bytes: int
+    units: int
+    at: str | None
+
+
+@dataclass(frozen=True)
+class OpenDelivery:
+    """What a stream is sending now; `parked` is why that waits for a person."""
+
+    delivery: str
+    since: int
+    until: int
+    attempts: int
+    opened: str | None
+    not_before: str | None
+    last_error: str | None
+    parked: str | None
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """How far a sink is in one partition of one table; `epoch` is None until its destination was asked."""
+
+    table: str
+    partition: str
+    stream: str
+    stream_id: str
+    epoch: int | None
+    watermark: int
+    head: int
+    lag: SinkLag
+    delivered: DeliveredRows
+    rows_per_s: float | None
+    dead_letters: int
+    last_error: str | None
+    last_error_at: str | None
+    delivery: OpenDelivery | None
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """A sink with its streams. `branch` is None where that was deleted, `tables` where it follows all of them."""
+
+    sink: str
+    sink_id: str
+    type: str
+    branch: str | None
+    tables: tuple[str, ...] | None
+    settings: Mapping[str, object]
+    start_seq: int
+    receiver: str | None
+    hold_until: str | None
+    from_config: bool | None
+    paused: str | None
+    last_tick: str | None
+    last_delivery: str | None
+    lag: SinkLag
+    parked: int
+    dead_letters: int
+    streams: tuple[StreamStatus, ...]
+
+
+def sinks(conn: Connection) -> list[SinkStatus]:
+    """Every sink with its streams, as one database snapshot shows them."""
     letters = dead_letters.count_open(conn)
     return [_sink(conn, sink, letters) for sink in list_sinks(conn)]
 
 
-def one_sink(conn: Connection, sink: Sink) -> dict[str, Any]:
+def one_sink(conn: Connection, sink: Sink) -> SinkStatus:
     """One sink with its streams."""
     return _sink(conn, sink, dead_letters.count_open(conn))
 
 
-def _sink(conn: Connection, sink: Sink, letters: dict[Any, int]) -> dict[str, Any]:
+def _sink(conn: Connection, sink: Sink, letters: Mapping[tuple[str, Stream], int]) -> SinkStatus:
     names = {table.table_id: table.name for table in list_tables(conn)}
     lags = read_lags(conn, sink)
     states = deliveries.read_streams(conn, sink)
-    known = {state.stream for state in states}
+    with_head = {state.stream for state in states}
     # A stream whose rows are all in the tail has no head yet, and may wait for longest.
-    states += [_unflushed(stream, names) for stream in sorted(lags) if stream not in known]
-    streams = [
+    states += [_unflushed(stream, names) for stream in sorted(lags) if stream not in with_head]
+    streams = tuple(
         _stream(state, lags.get(state.stream, Lag(0, None)), letters.get((sink.sink_id, state.stream), 0), sink)
         for state in states
-    ]
+    )
     delivered = [state.delivered_at_us for state in states if state.delivered_at_us is not None]
-    ages = [stream["lag"]["age_s"] for stream in streams if stream["lag"]["age_s"] is not None]
-    return {
-        "sink": sink.name,
-        "sink_id": sink.sink_id,
-        "type": sink.type,
-        "branch": living_branch(conn, sink.branch_id),
-        "tables": None if sink.tables is None else [names.get(table_id, table_id) for table_id in sink.tables],
-        "settings": shown(sink.settings),
-        "start_seq": sink.start_seq,
-        "receiver": sink.receiver,
-        "hold_until": _moment(sink.hold_until_us),
-        "from_config": sink.from_config,
-        "paused": sink.paused,
-        "last_tick": _moment(sink.ticked_at_us),
-        "last_delivery": _moment(max(delivered, default=None)),
-        "lag": {"rows": sum(stream["lag"]["rows"] for stream in streams), "age_s": max(ages, default=None)},
-        "parked": sum(
-            stream["delivery"] is not None and stream["delivery"]["parked"] is not None for stream in streams
-        ),
-        "dead_letters": sum(stream["dead_letters"] for stream in streams),
-        "streams": streams,
-    }
+    return SinkStatus(
+        sink=sink.name,
+        sink_id=sink.sink_id,
+        type=sink.type,
+        branch=living_branch(conn, sink.branch_id),
+        tables=None if sink.tables is None else tuple(names.get(table_id, table_id) for table_id in sink.tables),
+        settings=shown(sink.settings),
+        start_seq=sink.start_seq,
+        receiver=sink.receiver,
+        hold_until=_moment(sink.hold_until_us),
+        from_config=sink.from_config,
+        paused=sink.paused,
+        last_tick=_moment(sink.ticked_at_us),
+        last_delivery=_moment(max(delivered, default=None)),
+        lag=_together([stream.lag for stream in streams]),
+        parked=sum(stream.delivery is not None and stream.delivery.parked is not None for stream in streams),
+        dead_letters=sum(stream.dead_letters for stream in streams),
+        streams=streams,
+    )
 
 
-def _unflushed(stream: Stream, names: dict[str, str]) -> StreamState:
+def _together(lags: list[SinkLag]) -> SinkLag:
+    ages = [lag.age_s for lag in lags if lag.age_s is not None]
+    return SinkLag(rows=sum(lag.rows for lag in lags), age_s=max(ages, default=None))
+
+
+def _unflushed(stream: Stream, names: Mapping[str, str]) -> StreamState:
     table = names.get(stream.table_id, stream.table_id)
     return StreamState(
         stream,
@@ -79,43 +158,47 @@ def _unflushed(stream: Stream, names: dict[str, str]) -> StreamState:
     )
 
 
-def _stream(state: StreamState, lag: Lag, dead: int, sink: Sink) -> dict[str, Any]:
+def _stream(state: StreamState, lag: Lag, dead: int, sink: Sink) -> StreamStatus:
     mark = state.mark
-    return {
-        "table": state.table,
-        "partition": state.stream.partition,
-        "stream": state.stream.text(),
-        "stream_id": state.stream.short_id,
-        "epoch": mark.epoch if mark else None,
-        "watermark": mark.seq if mark else sink.start_seq,
-        "head": state.head_seq,
-        "lag": {"rows": lag.rows, "age_s": _age_s(lag.since_us)},
-        "delivered": {
-            "rows": state.tally.rows,
-            "withheld": state.tally.withheld,
-            "bytes": state.tally.size_bytes,
-            "units": state.tally.units,
-            "at": _moment(state.delivered_at_us),
-        },
-        "rows_per_s": _rate(state, sink),
-        "dead_letters": dead,
-        "last_error": _redacted(state.last_error),
-        "last_error_at": _moment(state.last_error_at_us),
-        "delivery": None if state.delivery is None else _delivery(state.delivery),
-    }
+    return StreamStatus(
+        table=state.table,
+        partition=state.stream.partition,
+        stream=state.stream.text(),
+        stream_id=state.stream.short_id,
+        epoch=mark.epoch if mark else None,
+        watermark=mark.seq if mark else sink.start_seq,
+        head=state.head_seq,
+        lag=SinkLag(rows=lag.rows, age_s=_age_s(lag.since_us)),
+        delivered=_delivered(state),
+        rows_per_s=_rate(state, sink),
+        dead_letters=dead,
+        last_error=_redacted(state.last_error),
+        last_error_at=_moment(state.last_error_at_us),
+        delivery=None if state.delivery is None else _delivery(state.delivery),
+    )
 
 
-def _delivery(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "delivery": delivery.delivery_id,
-        "since": delivery.since,
-        "until": delivery.until,
-        "attempts": delivery.attempts,
-        "opened": _moment(delivery.opened_at_us),
-        "not_before": _moment(delivery.not_before_us or None),
-        "last_error": _redacted(delivery.last_error),
-        "parked": _redacted(delivery.parked),
-    }
+def _delivered(state: StreamState) -> DeliveredRows:
+    return DeliveredRows(
+        rows=state.tally.rows,
+        withheld=state.tally.withheld,
+        bytes=state.tally.size_bytes,
+        units=state.tally.units,
+        at=_moment(state.delivered_at_us),
+    )
+
+
+def _delivery(delivery: Delivery) -> OpenDelivery:
+    return OpenDelivery(
+        delivery=delivery.delivery_id,
+        since=delivery.since,
+        until=delivery.until,
+        attempts=delivery.attempts,
+        opened=_moment(delivery.opened_at_us),
+        not_before=_moment(delivery.not_before_us or None),
+        last_error=_redacted(delivery.last_error),
+        parked=_redacted(delivery.parked),
+    )
 
 
 def _rate(state: StreamState, sink: Sink) -> float | None:

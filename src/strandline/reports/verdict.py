@@ -6,10 +6,11 @@ at what no page shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from strandline.model.wording import counted
+from strandline.reports.sinks import SinkStatus
 
 Level = Literal["well", "look", "person"]
 """All is well; something may be looked at and passes by itself, perhaps; a person is needed."""
@@ -58,33 +59,31 @@ def _needs_a_person(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if page["quarantined"]:
         batches = counted(len(page["quarantined"]), "damaged batch is", "damaged batches are")
         yield _need("person", f"{batches} set aside", "strand quarantine list")
-    yield from _of_sinks(page)
+    yield from _of_sinks(page["sinks"])
     for job in page["failing_jobs"]:
         if job["parked"]:
             yield _need("person", f"job {job['job']} is parked: {job['error']}", f"strand worker retry {job['job']}")
 
 
-def _of_sinks(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for sink in page["sinks"]:
-        show = f"strand sink show {sink['sink']}"
-        if sink["branch"] is None:
-            yield _need("person", f"sink {sink['sink']} follows a branch that was deleted", show)
-        if sink["parked"]:
-            parked = counted(sink["parked"], "parked delivery", "parked deliveries")
-            yield _need("person", f"sink {sink['sink']} has {parked}", show)
-        if sink["dead_letters"]:
-            letters = counted(sink["dead_letters"], "row")
-            yield _need("person", f"sink {sink['sink']}: {letters} refused", f"strand sink dead {sink['sink']}")
+def _of_sinks(sinks: Iterable[SinkStatus]) -> Iterator[dict[str, Any]]:
+    for sink in sinks:
+        show = f"strand sink show {sink.sink}"
+        if sink.branch is None:
+            yield _need("person", f"sink {sink.sink} follows a branch that was deleted", show)
+        if sink.parked:
+            parked = counted(sink.parked, "parked delivery", "parked deliveries")
+            yield _need("person", f"sink {sink.sink} has {parked}", show)
+        if sink.dead_letters:
+            letters = counted(sink.dead_letters, "row")
+            yield _need("person", f"sink {sink.sink}: {letters} refused", f"strand sink dead {sink.sink}")
 
 
 def _worth_a_look(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if page["clock_behind_s"] is not None:
         yield _need("look", "the clock is behind the ledger's time, so nothing is deleted", "strand doctor")
     for sink in page["sinks"]:
-        if sink["paused"]:
-            yield _need(
-                "look", f"sink {sink['sink']} is paused: {sink['paused']}", f"strand sink resume {sink['sink']}"
-            )
+        if sink.paused:
+            yield _need("look", f"sink {sink.sink} is paused: {sink.paused}", f"strand sink resume {sink.sink}")
     for job in page["failing_jobs"]:
         if not job["parked"]:
             yield _need("look", f"job {job['job']} fails, and is tried again: {job['error']}", "strand status --why")
