@@ -10,6 +10,7 @@ import pytest
 from strandline.engines import files
 from strandline.lake import Lake
 from strandline.operations import load as loading
+from strandline.operations import load_request
 from tests.acceptance.places import Blobs, Copies
 from tests.delivery import Receiver, receiving
 from tests.kit import make_table, messages
@@ -19,7 +20,7 @@ from tests.proxy import Proxy, proxy_before
 @pytest.fixture
 def bulky(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is a bulk load of several bites."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     monkeypatch.setattr(loading, "BITE_PARTS", 1)
     monkeypatch.setattr(files, "CHUNK_BYTES", 2000)
 

@@ -16,7 +16,7 @@ from strandline.errors import Conflict, InvalidRows, NoSpace, TooLarge
 from strandline.lake import Lake
 from strandline.ledger import batches, encode, schema
 from strandline.ledger.ledger import MAX_SEQ
-from strandline.operations import load
+from strandline.operations import load_request
 from tests.kit import (
     assert_recovered,
     kill,
@@ -111,7 +111,7 @@ def test_f04_adopted_rows_are_stamped_like_any_other(
     import pyarrow.parquet as pq
 
     if way == "bulk":
-        monkeypatch.setattr(load, "SMALL_BYTES", 0)
+        monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
         monkeypatch.setattr(files, "CHUNK_BYTES", 500)  # so that a bite has several parts
     folder = tmp_path / "old"
     folder.mkdir()

@@ -25,8 +25,7 @@ from strandline.model.defaults import default_value
 from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY, PURGES
 from strandline.model.rows import from_dicts
 from strandline.model.schema import from_json, parse_mapping
-from strandline.operations import load as loading
-from strandline.operations import load_keyed
+from strandline.operations import load_request
 from tests.kit import strand
 
 LANG = {"type": "string", "default": "en"}
@@ -313,8 +312,7 @@ def test_large_loads_and_micro_batches_get_defaults_from_spark(
     log: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are validated by Spark's workers, by the same code; log tables and keyed ones."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
-    monkeypatch.setattr(load_keyed, "SMALL_BYTES", -1)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", -1)
     lines = '{"id": "large"}\n{"id": "null", "rate": null}\n'
     log.load("t", [stored(tmp_path, "rows.jsonl", lines)])
     context = log.spark.sparkContext

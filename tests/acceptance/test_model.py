@@ -26,6 +26,7 @@ from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.operations import flush as flushing
 from strandline.operations import load as loading
+from strandline.operations import load_request
 from tests.acceptance.test_failpoints import FLUSH_POINTS, LOAD_POINTS
 from tests.kit import assert_recovered, log_part_ids, make_table, message
 
@@ -202,12 +203,12 @@ class _sizes:  # noqa: N801
         self._bulk = bulk
 
     def __enter__(self) -> None:
-        self._before = (loading.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS)
+        self._before = (load_request.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS)
         if self._bulk:
-            loading.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS = 0, 1, 300, 5
+            load_request.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS = 0, 1, 300, 5
 
     def __exit__(self, *_: object) -> None:
-        loading.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS = self._before
+        load_request.SMALL_BYTES, loading.BITE_PARTS, files.CHUNK_BYTES, flushing.BITE_ROWS = self._before
 
 
 def test_whatever_happens_the_lake_is_as_its_model_says(places: Callable[[], dict[str, Any]]) -> None:

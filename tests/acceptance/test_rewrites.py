@@ -19,7 +19,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.lake import Lake
 from strandline.ledger.batches import discard_quarantined, list_quarantined
-from strandline.operations import load, load_keyed, merge
+from strandline.operations import load_request, merge
 from strandline.reports.repairs import fix
 from tests.acceptance.test_capture import damage_batch
 from tests.kit import crash, in_ledger, make_table, message, messages, part_ids, reopened
@@ -145,7 +145,7 @@ def test_the_token_moves_with_what_takes_rows_away_and_with_no_other_operation(
         assert lake.merge("x").outcome == "merged"
         file = tmp_path / "rows.jsonl"
         file.write_text(json.dumps({"id": "loaded"}) + "\n")
-        monkeypatch.setattr(load_keyed, "SMALL_BYTES", -1)
+        monkeypatch.setattr(load_request, "SMALL_BYTES", -1)
         lake.load("person", [str(file)], mode="merge")
         lake.flush()
         lake.compact()
@@ -176,7 +176,7 @@ def test_the_token_moves_when_a_load_comes_below_rows_that_were_shown(
 ) -> None:
     """A row that was appended while the load's range was reserved gives way to the load's; else nothing moves."""
     make_table(lake)
-    monkeypatch.setattr(load, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     for file, n in ((first, 1), (second, 2)):
         file.write_text(json.dumps(message(n)) + "\n")

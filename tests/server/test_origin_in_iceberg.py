@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.lake import Lake
-from strandline.operations import load as loading
+from strandline.operations import load_request
 from strandline.views.spark_sql import spark_sql
 from tests.kit import assert_recovered, make_table, messages, outside_catalog
 from tests.server.chunks import AT, Sender, send
@@ -35,7 +35,7 @@ def test_every_engine_reads_files_from_before_and_after_the_first_forwarded_row(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The columns are added to the Iceberg table by the flush that needs them; older files and snapshots give nulls."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     make_table(lake)
     lake.append("messages", messages(100, 102))
     lake.flush("messages")

@@ -11,7 +11,7 @@ import strandline as sl
 from strandline.errors import BadRequest, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.model.merge import resolution_file
-from strandline.operations import load_keyed, merge
+from strandline.operations import load_request, merge
 from tests.kit import intents_of
 from tests.versions.test_load_large import written
 
@@ -225,7 +225,7 @@ def test_f99_an_overwrite_removes_as_by_restrict(
 ) -> None:
     """What refers to a row that is not in the input keeps the load out; with all of it in one load it goes."""
     if rows == "many":
-        monkeypatch.setattr(load_keyed, "SMALL_BYTES", -1)
+        monkeypatch.setattr(load_request, "SMALL_BYTES", -1)
     make(lake, on_delete)
     nodes = [{"id": "b"}, {"id": "c"}]
     with pytest.raises(Conflict, match="still refers to a deleted row") as told:

@@ -14,7 +14,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
-from strandline.operations import load as loading
+from strandline.operations import load_request
 from strandline.reports.doctor import examine
 from tests.kit import crash, make_table, messages, real_strand, reopened, strand, strand_json, swept
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without
@@ -108,7 +108,7 @@ def test_hard_waits_for_a_load_that_is_not_finished(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has read already may have values of the column, and comes in later."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     make_table(lake)
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in messages(0, 3)))

@@ -26,7 +26,7 @@ from tests.versions.racing import racing
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether all loads are as if they were too large for the ledger alone."""
     if request.param == "large":
-        monkeypatch.setattr("strandline.operations.load_keyed.SMALL_BYTES", -1)
+        monkeypatch.setattr("strandline.operations.load_request.SMALL_BYTES", -1)
     return str(request.param)
 
 
@@ -219,9 +219,10 @@ def test_what_is_more_than_the_ledger_takes_is_an_operation(
     file = written(tmp_path, rows)
     pq.write_table(pa.table({"id": [str(n) for n in range(20)]}), tmp_path / "rows.parquet")
     assert lake.load("person", [file], mode="merge").operations == ()
-    for path, limit, value in ((file, "SMALL_BYTES", 100), (file, "MOST_ROWS", 10), ("rows.parquet", "MOST_ROWS", 10)):
+    bytes_, rows_ = "load_request.SMALL_BYTES", "load_keyed.MOST_ROWS"
+    for path, limit, value in ((file, bytes_, 100), (file, rows_, 10), ("rows.parquet", rows_, 10)):
         with monkeypatch.context() as patch:
-            patch.setattr("strandline.operations.load_keyed." + limit, value)
+            patch.setattr("strandline.operations." + limit, value)
             done = lake.load("person", [str(tmp_path / path)], mode="merge")
             assert len(done.operations) == 1 and done.rows == 20
     monkeypatch.setattr(mutate, "MOST_ROWS", 10)

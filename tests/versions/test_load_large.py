@@ -28,7 +28,7 @@ from tests.versions.kit import make_people, people, versions
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every load is as if it were too large for the ledger alone."""
-    monkeypatch.setattr("strandline.operations.load_keyed.SMALL_BYTES", -1)
+    monkeypatch.setattr("strandline.operations.load_request.SMALL_BYTES", -1)
 
 
 def written(folder: Path, rows: Sequence[Any], name: str = "rows.jsonl") -> str:

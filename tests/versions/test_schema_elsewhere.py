@@ -14,7 +14,7 @@ from strandline import failpoints
 from strandline.backup import backup
 from strandline.lake import Lake
 from strandline.ledger import batches
-from strandline.operations import load as loading
+from strandline.operations import load_request
 from strandline.reports.doctor import examine
 from tests.backup.test_restore import restored
 from tests.kit import crash, make_table, messages, reopened
@@ -146,7 +146,7 @@ def test_a_log_table_takes_loads_and_loses_rows_under_a_changed_schema(
     path.write_text(
         "".join(f'{{"part_id": "p{n}", "source": "x", "n": 1, "content": "b{n}", "size": {n}}}\n' for n in (2, 8, 9))
     )
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     loaded = lake.load("messages", [str(path)])
     assert (loaded.rows, loaded.duplicates_dropped) == (2, 1)
     query = "select part_id, content, size from messages order by _seq"
@@ -165,7 +165,7 @@ def test_a_load_that_a_change_overtakes_ends_as_if_it_had_come_first(
     """Its rows were validated by the older schema: they have the defaults of rows that were there before."""
     make_table(lake)
     lake.append("messages", messages(1, 2))
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load_request, "SMALL_BYTES", 0)
     path = tmp_path / "more.jsonl"
     path.write_text('{"part_id": "p8", "source": "x", "n": 8, "body": "eight"}\n')
     failpoints.arm("load.after_parts=raise")

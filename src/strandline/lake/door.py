@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from strandline import private
 from strandline.actors import checked_actor, default_actor
 from strandline.engines.storage import know
-from strandline.errors import BadRequest
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
 from strandline.lake.tokens import Tokens
 from strandline.lake.versioned import StateOf, Versioned
-from strandline.ledger import loads, tables
 from strandline.ledger import owner as owners
+from strandline.ledger import tables
 from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
 from strandline.model.tables import Ack, Dedupe, Table, TableState
@@ -31,7 +30,6 @@ from strandline.views.view import View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from strandline.engines.files import Input
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.encode import Rows
     from strandline.model.chunk_rows import ChunkRows
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
-    from strandline.operations.load_keyed import Mode
+    from strandline.operations.load_request import Mode
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
 
@@ -288,74 +286,26 @@ class Lake(Versioned):
         other rows are left), which run every time unless they have a key. The table "-" are the keyed tables that the
         lines name.
         """
-        from strandline.engines.files import find_inputs
-        from strandline.operations.load import LoadRequest, identity, load
+        from strandline.operations.load import load
+        from strandline.operations.load_keyed import load_keyed
+        from strandline.operations.load_request import load_request
 
         for file in files:
             know(file, self.config.store)
-        inputs = tuple(find_inputs(files))
-        with self.ledger.read() as conn:
-            found = tables.find_table(conn, table) if table != "-" else None
-        if found is None or found.key:
-            return self._load_keyed(found, inputs, mode, branch, actor or default_actor(), key, again)
-        if mode != "append":
-            raise BadRequest(f"a log table has no {mode!r}", hint="Its rows don't change; append is what it takes.")
-        digest = identity(found.table_id, branch, inputs)
-        request = LoadRequest(
-            table=table,
-            branch=branch,
-            inputs=lambda _folder: inputs,
-            actor=actor or default_actor(),
-            key=key or digest,
-            digest=digest,
-            again=again,
+        request = load_request(
+            self.ledger, table, files, branch=branch, mode=mode, actor=actor or default_actor(), key=key, again=again
         )
-        return load(self.context, request)
-
-    def _load_keyed(
-        self,
-        table: Table | None,
-        inputs: Sequence[Input],
-        mode: Mode,
-        branch: str,
-        actor: str,
-        key: str | None,
-        again: bool,
-    ) -> Loaded:
-        from strandline.operations.load import identity
-        from strandline.operations.load_keyed import NAMED, KeyedLoad, load_keyed
-
-        if mode not in ("append", "merge", "overwrite"):
-            raise BadRequest(f"the mode is {mode!r}", hint="It is 'append', 'merge' or 'overwrite'.")
-        table_id = NAMED if table is None else table.table_id
-        with self.ledger.read() as conn:
-            scope = loads.scope(tables.branch_id(conn, branch), table_id)
-        digest = identity(table_id, branch, inputs, mode)
-
-        def work(state_of: StateOf) -> Loaded:
-            keyed_load = KeyedLoad(
-                table=NAMED if table is None else table.name,
-                branch=branch,
-                inputs=inputs,
-                mode=mode,
-                actor=actor,
-                state_of=state_of,
-                scope=scope,
-                key=key or (digest if mode == "append" else None),
-                digest=digest,
-                again=again,
-            )
-            return load_keyed(self.context, self._mutator, keyed_load)
-
-        return self._retried(work, branch)
+        if not request.is_keyed:
+            return load(self.context, request)
+        return self._retried(lambda state_of: load_keyed(self.context, self._mutator, state_of, request), branch)
 
     @staticmethod
     def load_needs_spark(files: Sequence[str]) -> bool:
         """Whether a load of these files is too large for the ledger alone."""
         from strandline.engines.files import find_inputs
-        from strandline.operations.load import SMALL_BYTES
+        from strandline.operations.load_request import is_large
 
-        return sum(one.size_bytes for one in find_inputs(files)) > SMALL_BYTES
+        return is_large(find_inputs(files))
 
     def adopt(
         self,

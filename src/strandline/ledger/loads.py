@@ -17,8 +17,28 @@ from sqlalchemy import Connection, delete, insert, select, update
 from strandline.errors import Conflict
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.model.ids import lease_of_load
 
 _ONCE = "once:"
+
+
+@dataclass(frozen=True)
+class LoadName:
+    """What a load is known by: where its rows go, and the key under which they are loaded there once."""
+
+    branch_id: str
+    table_id: str
+    key: str
+
+    @property
+    def scope(self) -> str:
+        """Where the keys of such loads, and what they were answered, are kept."""
+        return f"load:{self.branch_id}:{self.table_id}"
+
+    @property
+    def lease(self) -> str:
+        """The lease that the process which runs the load holds."""
+        return lease_of_load(self.scope, self.key)
 
 
 @dataclass(frozen=True)
@@ -46,14 +66,19 @@ class Load:
     answer: Mapping[str, Any]
     skipped: int
 
+    @property
+    def name(self) -> LoadName:
+        """What it is known by."""
+        return LoadName(self.branch_id, self.table_id, self.key)
 
-def find_load(conn: Connection, branch_id: str, table_id: str, key: str) -> Load | None:
-    """The unfinished load under this key."""
+
+def find_load(conn: Connection, name: LoadName) -> Load | None:
+    """The unfinished load of this name."""
     row = conn.execute(
         select(db.loads).where(
-            db.loads.c.branch_id == branch_id,
-            db.loads.c.table_id == table_id,
-            db.loads.c.key == key,
+            db.loads.c.branch_id == name.branch_id,
+            db.loads.c.table_id == name.table_id,
+            db.loads.c.key == name.key,
             db.loads.c.finished == 0,
         )
     ).one_or_none()
@@ -93,14 +118,14 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
     ]
 
 
-def begin_load(txn: Txn, load_id: str, branch_id: str, table_id: str, key: str, digest: str, actor: str) -> None:
+def begin_load(txn: Txn, load_id: str, name: LoadName, digest: str, actor: str) -> None:
     """Write a load down, before its folder is made."""
     txn.conn.execute(
         insert(db.loads).values(
             load_id=load_id,
-            branch_id=branch_id,
-            table_id=table_id,
-            key=key,
+            branch_id=name.branch_id,
+            table_id=name.table_id,
+            key=name.key,
             digest=digest,
             actor=actor,
             at_us=txn.at_us,
@@ -156,25 +181,20 @@ def give_up_load(txn: Txn, load_id: str) -> None:
     )
 
 
-def scope(branch_id: str, table_id: str) -> str:
-    """Where the keys of a table's loads are kept."""
-    return f"load:{branch_id}:{table_id}"
-
-
 def once(load_id: str) -> str:
     """The key of a load that runs every time, and that nobody will ask for again."""
     return f"{_ONCE}{load_id}"
 
 
-def unrepeated_loads(conn: Connection) -> list[tuple[str, str, str, str]]:
-    """The unfinished loads with such a key: load, branch, table and key."""
+def unrepeated_loads(conn: Connection) -> dict[str, LoadName]:
+    """The unfinished loads with such a key, by their ids."""
     load = db.loads.c
     rows = conn.execute(
         select(load.load_id, load.branch_id, load.table_id, load.key).where(
             load.finished == 0, load.key.startswith(_ONCE)
         )
     )
-    return [(row.load_id, row.branch_id, row.table_id, row.key) for row in rows]
+    return {row.load_id: LoadName(row.branch_id, row.table_id, row.key) for row in rows}
 
 
 def finished_loads(conn: Connection) -> list[str]:

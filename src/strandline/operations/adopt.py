@@ -15,14 +15,15 @@ from strandline.engines.files import Input, find_inputs, shape_of
 from strandline.engines.spark import source
 from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
 from strandline.ledger.idempotency import recall
-from strandline.ledger.loads import find_load
+from strandline.ledger.loads import LoadName, find_load
 from strandline.ledger.tables import read_shown
 from strandline.model.arrow import from_arrow
 from strandline.model.operations import Loaded
 from strandline.model.schema import Schema
 from strandline.operations.context import Context
 from strandline.operations.failures import outages_typed
-from strandline.operations.load import LoadRequest, load, scope_name
+from strandline.operations.load import load
+from strandline.operations.load_request import LoadRequest
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> N
     """A table that has rows already is adopted into only by the adoption that made it."""
     with ctx.ledger.write() as txn:
         state = read_shown(txn.conn, branch, [table])[0]
-        ours = recall(txn, scope_name(state), _key(found), found.digest) is not None
-        begun = find_load(txn.conn, state.head.branch_id, state.table.table_id, _key(found)) is not None
+        load_name = LoadName(state.head.branch_id, state.table.table_id, _key(found))
+        ours = recall(txn, load_name.scope, load_name.key, found.digest) is not None
+        begun = find_load(txn.conn, load_name) is not None
     if state.head.books.acked and not ours and not begun:
         raise Conflict(
             f"table {state.table.name!r} has rows of its own",
@@ -103,10 +105,10 @@ def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> L
     request = LoadRequest(
         table=table,
         branch=branch,
-        inputs=inputs,
         actor=actor,
         key=_key(found),
         digest=found.digest,
+        write_inputs=inputs,
         kind="adopt",
     )
     return load(ctx, request)

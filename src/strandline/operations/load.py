@@ -9,9 +9,8 @@ finds its key, and goes on after the last published bite or answers `already_loa
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk, unchanged, with_lines
@@ -24,51 +23,27 @@ from strandline.ledger.encode import encode_batch
 from strandline.ledger.idempotency import forget, recall, remember
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Txn
-from strandline.ledger.loads import Load, Part
+from strandline.ledger.loads import Load, LoadName, Part
 from strandline.ledger.query_marks import last_batch
 from strandline.ledger.tables import has_schema, read_shown
-from strandline.model.ids import lease_of_load, new_id
+from strandline.model.ids import new_id
 from strandline.model.operations import Loaded
 from strandline.model.reporting import MEND_ROWS, and_more, entry_text, most_reported
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
+from strandline.operations import load_request
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.failures import outages_typed
 from strandline.operations.flush import flush
 from strandline.operations.load_bite import LoadBite, LoadPlan
+from strandline.operations.load_request import LoadRequest
 from strandline.operations.recovery import tidy_loads
 from strandline.operations.steps import run
 
-SMALL_BYTES = 64 << 20
 BITE_BYTES = 1 << 30
 BITE_PARTS = 64
 SCHEMA_RETRIES = 5
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """What to load, for whom, and under which name it must not be loaded twice.
-
-    `inputs` gets the load's folder and is called only when there is something to load: it may have to write the files
-    first. `query_mark` is (query id, batch) when a streaming query asks: its mark is then what remembers the load.
-    """
-
-    table: str
-    branch: str
-    inputs: Callable[[str], Sequence[Input]]
-    actor: str
-    key: str
-    digest: str
-    kind: str = "load"
-    again: bool = False
-    query_mark: tuple[str, int] | None = None
-
-
-def identity(table_id: str, branch: str, inputs: Sequence[Input], mode: str = "append") -> str:
-    """A digest of what is loaded and into what: the key of a load whose user gave none."""
-    told = "\n".join([table_id, branch, mode, *sorted(one.identity for one in inputs)])
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
 @outages_typed
@@ -79,7 +54,7 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
             state = read_shown(conn, request.branch, [request.table])[0]
         state.table.require_log("files can't be loaded into it")
         # Two processes that run the same load would do each other's work, and undo it when one of them fails.
-        with holding(ctx, lease_of_load(scope_name(state), request.key)):
+        with holding(ctx, name_of(state, request).lease):
             if request.again:
                 _forget(ctx, state, request)
                 request = replace(request, again=False)
@@ -97,7 +72,7 @@ def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
     pending = _begin(ctx, state, request)
     if pending.parts is None:
         try:
-            inputs = request.inputs(ctx.staging.uri(pending.load_id, "source"))
+            inputs = request.inputs_in(ctx.staging.uri(pending.load_id, "source"))
             small = _small(ctx, state, request, pending, inputs)
             pending = pending if small is not None else _convert(ctx, state, request, pending, inputs)
         except Exception:
@@ -114,11 +89,10 @@ def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
 def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
     """The load under this key: the one that an earlier run left, or a new one."""
     with ctx.ledger.write() as txn:
-        where = (txn.conn, state.head.branch_id, state.table.table_id, request.key)
-        if loads.find_load(*where) is None:
-            load_id = f"load-{new_id()}"
-            loads.begin_load(txn, load_id, *where[1:], request.digest, request.actor)
-        pending = loads.find_load(*where)
+        name = name_of(state, request)
+        if loads.find_load(txn.conn, name) is None:
+            loads.begin_load(txn, f"load-{new_id()}", name, request.digest, request.actor)
+        pending = loads.find_load(txn.conn, name)
     assert pending is not None, "a load that was just written down is not there"
     if pending.digest != request.digest:
         raise Conflict(
@@ -138,15 +112,17 @@ def _give_up(ctx: Context, pending: Load) -> None:
     tidy_loads(ctx)
 
 
-def scope_name(state: TableState) -> str:
-    """Where a table's load keys are kept."""
-    return loads.scope(state.head.branch_id, state.table.table_id)
+def name_of(state: TableState, request: LoadRequest) -> LoadName:
+    """What a load of a log table is known by."""
+    assert request.key is not None, "a load of a log table has a key"
+    return LoadName(state.head.branch_id, state.table.table_id, request.key)
 
 
 def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
+    name = name_of(state, request)
     with ctx.ledger.write() as txn:
-        forget(txn, scope_name(state), request.key)
-        pending = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        forget(txn, name.scope, name.key)
+        pending = loads.find_load(txn.conn, name)
         if pending is not None and pending.parts_done > 0:
             raise Conflict(
                 "an earlier run of this load stopped in the middle",
@@ -167,7 +143,8 @@ def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | 
             mark = last_batch(txn.conn, query_id, state.table.table_id)
             done = mark is not None and mark >= batch
             return Loaded(state.table.name, 0, 0, None, None, None, already_loaded=True) if done else None
-        answer = recall(txn, scope_name(state), request.key, request.digest)
+        name = name_of(state, request)
+        answer = recall(txn, name.scope, name.key, request.digest)
     return None if answer is None else _loaded(state, answer, already_loaded=True)
 
 
@@ -192,7 +169,7 @@ def _small(
     ctx: Context, state: TableState, request: LoadRequest, pending: Load, inputs: Sequence[Input]
 ) -> Loaded | None:
     """Load through the ledger alone; None when it is too much for that."""
-    if sum(one.size_bytes for one in inputs) > SMALL_BYTES:
+    if load_request.is_large(inputs):
         return None
     batches: list[NewBatch] = []
     intake = Intake(ctx.ledger, state.table)
@@ -205,7 +182,7 @@ def _small(
                     raise in_file(batch, chunk.input)
                 batches.extend(encoded := encode_batch(intake.take(batch), state.table))
                 size_bytes += sum(len(one.payload) for one in encoded)
-                if size_bytes > SMALL_BYTES:
+                if size_bytes > load_request.SMALL_BYTES:
                     return None
     with ctx.ledger.write() as txn:
         answer = _append_small(txn, state, request, batches, skipped.rows, len(intake.too_old))
@@ -218,9 +195,9 @@ def _small(
 def _append_small(
     txn: Txn, state: TableState, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
 ) -> dict[str, Any]:
-    raced = None
+    raced, name = None, name_of(state, request)
     if request.query_mark is None:
-        raced = recall(txn, scope_name(state), request.key, request.digest)
+        raced = recall(txn, name.scope, name.key, request.digest)
     if raced is not None:
         return raced
     append = Append.of(state, request.actor, batches, query_mark=request.query_mark, too_old=too_old)
@@ -245,7 +222,7 @@ def _append_small(
         "skipped": skipped,
     }
     if request.query_mark is None:
-        remember(txn, scope_name(state), request.key, request.digest, answer, kept_s=None)
+        remember(txn, name.scope, name.key, request.digest, answer, kept_s=None)
     return answer
 
 
@@ -279,7 +256,7 @@ def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Loa
     parts = [Part(one.path, one.rows, one.size_bytes, version) for one in done if one.rows]
     with ctx.ledger.write() as txn:
         loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
-        converted = loads.find_load(txn.conn, state.head.branch_id, state.table.table_id, request.key)
+        converted = loads.find_load(txn.conn, pending.name)
     fail("load.after_parts")
     if converted is None:
         raise LeaseLost("another process took this load over and finished it while this one was away")
@@ -335,8 +312,8 @@ def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load)
             since=at,
             last=at + len(parts) >= len(pending.parts),
             answer=answer,
-            scope=scope_name(state),
-            key=request.key,
+            scope=pending.name.scope,
+            key=pending.key,
             digest=request.digest,
             kind=request.kind,
             query_mark=request.query_mark,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,7 +21,6 @@ from strandline.engines.files import (
     Input,
     Skipped,
     by_table,
-    count_rows,
     cut,
     read_chunk,
     read_objects,
@@ -33,16 +32,19 @@ from strandline.ledger import loads
 from strandline.ledger.appends import IdempotencyKey
 from strandline.ledger.commits import commit_of_operation
 from strandline.ledger.idempotency import forget, recall
+from strandline.ledger.loads import LoadName
 from strandline.ledger.mutations import Remember
+from strandline.ledger.tables import branch_id, find_table
 from strandline.model import rows as rules
-from strandline.model.ids import lease_of_load, new_id
+from strandline.model.ids import new_id
 from strandline.model.operations import Loaded
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.failures import outages_typed
-from strandline.operations.load import SMALL_BYTES, bad_rows, in_file
+from strandline.operations.load import bad_rows, in_file
+from strandline.operations.load_request import NAMED, LoadRequest, is_large
 from strandline.operations.load_tables import LoadTables, TablesPlan, told_by_line
 from strandline.operations.mutate import MOST_ROWS, Change, Mutator, Request, changes_of, require_keyed
 from strandline.operations.recovery import tidy_loads
@@ -52,34 +54,22 @@ from strandline.views.looking import read_declared
 if TYPE_CHECKING:
     from strandline.engines.spark.convert_keyed import ConvertedKeyed, KeyedPart
 
-Mode = Literal["append", "merge", "overwrite"]
-
-NAMED = "-"
-"""In place of a table's name: every line names its own, in a field `_table`."""
-
 
 @dataclass(frozen=True)
 class KeyedLoad:
-    """What to load into which table (or `NAMED`), and the key under which it is loaded once; without one, every time.
+    """A request, and where it goes: in `name` is the key that remembers it, or where it has none one of its own.
 
-    `digest` tells other files under the same key. `state_of` finds a table of the branch.
+    `state_of` finds a table of the branch.
     """
 
-    table: str
-    branch: str
-    inputs: Sequence[Input]
-    mode: Mode
-    actor: str
+    request: LoadRequest
+    name: LoadName
     state_of: Callable[[str], TableState]
-    scope: str
-    key: str | None
-    digest: str
-    again: bool = False
 
     @property
-    def only(self) -> str | None:
-        """The one table, by the name it is looked up by; None where each line names its own."""
-        return None if self.table == NAMED else self.table.lower()
+    def is_remembered(self) -> bool:
+        """Whether it is loaded once; else it is loaded every time."""
+        return self.request.key is not None
 
 
 @dataclass
@@ -102,14 +92,15 @@ class _Rows:
 
 
 @outages_typed
-def load_keyed(ctx: Context, mutator: Mutator, load: KeyedLoad) -> Loaded:
+def load_keyed(ctx: Context, mutator: Mutator, state_of: Callable[[str], TableState], request: LoadRequest) -> Loaded:
     """Load it as one commit, or say that it is loaded already."""
+    load = KeyedLoad(request, _name_of(ctx, request), state_of)
     # Two processes that run the same load: the second waits, and finds the first one's answer.
-    with holding(ctx, lease_of_load(load.scope, load.key)) if load.key is not None else nullcontext():
+    with holding(ctx, load.name.lease) if load.is_remembered else nullcontext():
         earlier = _earlier(ctx, load)
         if earlier is not None:
             return earlier
-        if not _is_large(load):
+        if not is_large(request.inputs, most_rows=MOST_ROWS):
             try:
                 return _load(mutator, load)
             except TooLarge:  # the ledger does not take so much at once
@@ -117,21 +108,21 @@ def load_keyed(ctx: Context, mutator: Mutator, load: KeyedLoad) -> Loaded:
         return _load_large(ctx, load)
 
 
+def _name_of(ctx: Context, request: LoadRequest) -> LoadName:
+    with ctx.ledger.read() as conn:
+        table_id = NAMED if request.only is None else find_table(conn, request.table).table_id
+        return LoadName(branch_id(conn, request.branch), table_id, request.key or loads.once(new_id()))
+
+
 def _earlier(ctx: Context, load: KeyedLoad) -> Loaded | None:
     """What an earlier run has answered, if there was one."""
-    if load.key is None:
+    if not load.is_remembered:
         return None
     with ctx.ledger.write() as txn:
-        if load.again:
-            forget(txn, load.scope, load.key)
-        answer = recall(txn, load.scope, load.key, load.digest)
+        if load.request.again:
+            forget(txn, load.name.scope, load.name.key)
+        answer = recall(txn, load.name.scope, load.name.key, load.request.digest)
     return None if answer is None else _loaded(load, answer, already_loaded=True)
-
-
-def _is_large(load: KeyedLoad) -> bool:
-    """Whether the files are known to hold more than the ledger takes, before they are read."""
-    sizes = sum(one.size_bytes for one in load.inputs)
-    return sizes > SMALL_BYTES or sum(map(count_rows, load.inputs)) > MOST_ROWS
 
 
 def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
@@ -144,20 +135,21 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
         "skipped": rows.skipped,
         "tables": rows_by_table,
     }
-    request = Request(
-        branch=load.branch,
-        actor=load.actor,
+    mutation = Request(
+        branch=load.request.branch,
+        actor=load.request.actor,
         message=f"load {counted(len(put), 'row')}",
         kind="load",
         changes=rows.changes,
-        whole=list(rows.tables.values()) if load.mode == "overwrite" else [],
+        whole=list(rows.tables.values()) if load.request.mode == "overwrite" else [],
     )
-    if load.key is not None:
-        request.remember = Remember(IdempotencyKey(load.scope, load.key, load.digest, None), answer)
+    if load.is_remembered:
+        key = IdempotencyKey(load.name.scope, load.name.key, load.request.digest, None)
+        mutation.remember = Remember(key, answer)
     try:
-        commit = mutator.store(request)
+        commit = mutator.store(mutation)
     except (InvalidRows, Conflict) as error:
-        raise _located(error, rows, load.inputs) from None
+        raise _located(error, rows, load.request.inputs) from None
     if commit is None:
         return _loaded(load, answer)
     written = sum(commit.tables.values())
@@ -168,7 +160,7 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
 def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool = False, **more: Any) -> Loaded:
     first, last = answer.get("first_seq"), answer.get("last_seq")
     return Loaded(
-        table=load.table,
+        table=load.request.table,
         rows=answer["rows"],
         duplicates_dropped=answer["duplicates_dropped"],
         first_seq=first,
@@ -185,11 +177,11 @@ def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool 
 def _read(load: KeyedLoad) -> _Rows:
     """Everything that the files hold, validated."""
     rows = _Rows()
-    strict = load.mode == "append"
-    if load.table != NAMED:
-        state = load.state_of(load.table)
+    strict = load.request.mode == "append"
+    if load.request.only is not None:
+        state = load.state_of(load.request.table)
         rows.tables[state.table.table_id] = state
-    for one in load.inputs:
+    for one in load.request.inputs:
         try:
             for state, batch, lines in _batches(load, one, rows):
                 rows.add(state, batch, one.uri, lines, strict=strict)
@@ -200,7 +192,7 @@ def _read(load: KeyedLoad) -> _Rows:
 
 def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableState, pa.RecordBatch, Sequence[int]]]:
     """The rows of a file, by table, and the lines they are from."""
-    if one.format == "jsonl" or load.table == NAMED:
+    if one.format == "jsonl" or load.request.only is None:
         for name, (lines, objects) in _by_table(load, one, rows).items():
             state = require_keyed(load.state_of(name))
             try:
@@ -210,8 +202,8 @@ def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableSt
             except InvalidRows as error:
                 raise rules.renumbered(error, lines) from None
         return
-    state, start = load.state_of(load.table), 0
-    for size, batch in read_chunk(Chunk(one), Asked.of(state), table=load.table, skipped=Skipped()):
+    state, start = load.state_of(load.request.table), 0
+    for size, batch in read_chunk(Chunk(one), Asked.of(state), table=load.request.table, skipped=Skipped()):
         if isinstance(batch, InvalidRows):
             raise batch
         yield state, batch, range(start, start + size)
@@ -221,7 +213,7 @@ def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableSt
 def _by_table(load: KeyedLoad, one: Input, rows: _Rows) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
     """The objects of a file by the table that each is for, and their lines."""
     skipped = Skipped()
-    found = by_table(*read_objects(one), load.only, skipped)
+    found = by_table(*read_objects(one), load.request.only, skipped)
     rows.skipped += skipped.rows
     return found
 
@@ -248,12 +240,11 @@ def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
 
 def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
     """Write the rows to the load's folder, and then all of them to their tables at once."""
-    key = load.key or loads.once(new_id())
-    with holding(ctx, lease_of_load(load.scope, key)) if load.key is None else nullcontext():
-        pending = _begin(ctx, load, key)
+    with nullcontext() if load.is_remembered else holding(ctx, load.name.lease):
+        pending = _begin(ctx, load)
         try:
             plan = _convert(ctx, load, pending)
-            done = run(ctx, LoadTables(load.branch, load.actor, plan))
+            done = run(ctx, LoadTables(load.request.branch, load.request.actor, plan))
         except Exception:
             with ctx.ledger.write() as txn:
                 loads.give_up_load(txn, pending.load_id)
@@ -261,7 +252,7 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
             raise
         tidy_loads(ctx)
     if done is None:  # a run that was thought dead had staged all of it, and it was published for it
-        earlier = _earlier(ctx, replace(load, again=False))
+        earlier = _earlier(ctx, replace(load, request=replace(load.request, again=False)))
         if earlier is None:
             raise LeaseLost("another process thought that this one was dead, and gave its load up")
         return earlier
@@ -272,13 +263,12 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
     return _loaded(load, answer, operations=(done.op_id,), warnings=done.warnings)
 
 
-def _begin(ctx: Context, load: KeyedLoad, key: str) -> loads.Load:
+def _begin(ctx: Context, load: KeyedLoad) -> loads.Load:
     """Write it down before its folder is made; one that an earlier run left is gone on with, from its beginning."""
-    _, branch_id, table_id = load.scope.split(":")
     with ctx.ledger.write() as txn:
-        if loads.find_load(txn.conn, branch_id, table_id, key) is None:
-            loads.begin_load(txn, f"load-{new_id()}", branch_id, table_id, key, load.digest, load.actor)
-        pending = loads.find_load(txn.conn, branch_id, table_id, key)
+        if loads.find_load(txn.conn, load.name) is None:
+            loads.begin_load(txn, f"load-{new_id()}", load.name, load.request.digest, load.request.actor)
+        pending = loads.find_load(txn.conn, load.name)
     assert pending is not None, "a load that was just written down is not there"
     return pending
 
@@ -287,51 +277,52 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     """The first pass: all rows are validated, and written by table to the load's folder. It holds nothing."""
     from strandline.engines.spark.convert_keyed import convert_keyed
 
+    request, name = load.request, load.name
     states = _states(ctx, load)
-    work = [list(some) for some in cut(load.inputs)]
+    work = [list(some) for some in cut(request.inputs)]
     chunks = [chunk for some in work for chunk in some]
     numbers = iter(enumerate(chunks))
     ctx.staging.create(pending.load_id)
-    ctx.report(f"reading {counted(len(load.inputs), 'file')}", 0, None)
+    ctx.report(f"reading {counted(len(request.inputs), 'file')}", 0, None)
     fail("load.before_convert")
     done = convert_keyed(
         ctx.iceberg().session,
         [[next(numbers) for _ in some] for some in work],
         {name: Asked.of(state) for name, state in states.items()},
-        table=load.only,
+        table=request.only,
         folder=ctx.staging.uri(pending.load_id),
     )
     for one in done:
         if one.unknown is not None:
             raise _no_such(load, one.unknown)
     places = _places(chunks, done)
-    _refuse_bad(done, places, load.inputs)
-    unchanged(load.inputs)
+    _refuse_bad(done, places, request.inputs)
+    unchanged(request.inputs)
     fail("load.after_convert")
-    parts: dict[str, list[KeyedPart]] = {} if load.only is None else {states[load.only].table.table_id: []}
+    parts: dict[str, list[KeyedPart]] = {} if request.only is None else {states[request.only].table.table_id: []}
     for part in (part for one in done for part in one.parts):
         parts.setdefault(states[part.table].table.table_id, []).append(part)
     known = {state.table.table_id: state for state in states.values()}
-    remember = {"scope": load.scope, "key": load.key, "digest": load.digest} if load.key is not None else None
+    remember = {"scope": name.scope, "key": name.key, "digest": request.digest} if load.is_remembered else None
     return TablesPlan(
         load_id=pending.load_id,
         parts=parts,
         versions={table_id: known[table_id].head.schema_version for table_id in parts},
         chunks=places,
-        inputs=load.inputs,
+        inputs=request.inputs,
         skipped=sum(one.skipped for one in done),
-        strict=load.mode == "append",
-        whole=load.mode == "overwrite",
-        find_load=lambda conn: loads.find_load(conn, pending.branch_id, pending.table_id, pending.key),
+        strict=request.mode == "append",
+        whole=request.mode == "overwrite",
+        find_load=lambda conn: loads.find_load(conn, name),
         remember=remember,
     )
 
 
 def _states(ctx: Context, load: KeyedLoad) -> dict[str, TableState]:
     """The tables that rows may be for."""
-    if load.only is not None:
-        return {load.only: load.state_of(load.only)}
-    declared = read_declared(ctx.ledger, load.branch)
+    if load.request.only is not None:
+        return {load.request.only: load.state_of(load.request.only)}
+    declared = read_declared(ctx.ledger, load.request.branch)
     return {state.table.name.lower(): state for state in declared.states.values()}
 
 

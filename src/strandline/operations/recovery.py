@@ -27,7 +27,7 @@ from strandline.failpoints import fail
 from strandline.ledger import audit, intents, leases, loads, reservations
 from strandline.ledger.ledger import Txn
 from strandline.ledger.tables import read_head, refuse_writes
-from strandline.model.ids import lease_of_load, lease_of_operation
+from strandline.model.ids import lease_of_operation
 from strandline.model.operations import Intent, Outcome, Recovered
 from strandline.model.wording import counted
 from strandline.operations import publish
@@ -135,11 +135,9 @@ def _may_delete(ctx: Context) -> bool:
 def _finish_unrepeated(ctx: Context) -> None:
     """Let go of loads that were to run once, and whose process is dead: nobody will run them again."""
     with ctx.ledger.read() as conn:
-        found = [
-            (load_id, leases.find(conn, lease_of_load(loads.scope(branch_id, table_id), key)))
-            for load_id, branch_id, table_id, key in loads.unrepeated_loads(conn)
-        ]
-    for load_id, lease in found:
+        unrepeated = loads.unrepeated_loads(conn)
+        leases_by_load = {load_id: leases.find(conn, name.lease) for load_id, name in unrepeated.items()}
+    for load_id, lease in leases_by_load.items():
         if lease is None or ctx.watch.is_dead(lease):
             with ctx.ledger.write() as txn:
                 loads.finish_load(txn, load_id)

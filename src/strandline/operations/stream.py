@@ -14,7 +14,8 @@ from strandline.engines.files import Input
 from strandline.engines.spark import source
 from strandline.errors import BadRequest
 from strandline.operations.context import Context
-from strandline.operations.load import LoadRequest, load
+from strandline.operations.load import load
+from strandline.operations.load_request import LoadRequest
 
 log = logs.Logger("strandline.stream")
 
@@ -40,10 +41,10 @@ def foreach_batch(ctx: Context, table: str, branch: str, actor: str) -> Callable
             LoadRequest(
                 table=table,
                 branch=branch,
-                inputs=inputs,
                 actor=actor,
                 key=name,
                 digest=name,
+                write_inputs=inputs,
                 kind="stream",
                 query_mark=(query_id, batch),
             ),
