@@ -7,6 +7,7 @@ PYTHON ?=
 ARGS ?=
 JOBS ?= 3
 MINUTES ?= 10
+SLICE ?=
 LEDGER ?= sqlite
 WAREHOUSE ?= local
 
@@ -16,7 +17,8 @@ s3_core := tests/maintenance tests/backup tests/doctor \
 
 py := .venv/bin/python
 # A file's tests stay together, so that what they share is made once. Two of the jobs have a Spark of their own.
-pytest = $(py) -m pytest -n $(JOBS) --dist loadfile
+sharing = -n $(JOBS) --dist loadfile
+pytest = STRAND_TEST_SLICE=$(SLICE) $(py) -m pytest $(sharing)
 uv := .venv-tools/bin/uv
 locking := $(uv) pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
 
@@ -36,11 +38,11 @@ help: ## list the targets
 demo: $(ready) ## make a lake in ./demo-lake and show what it does
 	@$(py) -m examples.demo ./demo-lake $(ARGS)
 
-test: $(ready) ## run all tests, three files at a time (ARGS="-k flush" for some, JOBS=0 one after another)
+test: $(ready) ## run all tests, sweeps in a slice (ARGS="-k flush" for some, SLICE=7 for that slice, JOBS=0 in turn)
 	@$(pytest) $(ARGS)
 
 test-all: $(ready) ## run all tests on SQLite and on Postgres, and then their core with a warehouse in S3
-	@STRAND_TEST_SWEEPS=all $(pytest) --ledger both $(ARGS)
+	@STRAND_TEST_SLICE=all $(py) -m pytest $(sharing) --ledger both $(ARGS)
 	@STRAND_TEST_WAREHOUSE=s3 $(pytest) --ledger both $(s3_core) $(ARGS)
 
 fuzz: $(ready) ## read 100,000 Arrow streams that lie (ARGS="--streams 1000000 --seed 2")

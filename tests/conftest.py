@@ -21,7 +21,7 @@ from hypothesis import settings
 
 from strandline import create, failpoints
 from strandline.lake import Lake
-from tests.kit import sweeps_all
+from tests import slices
 from tests.s3 import new_bucket, s3, s3_endpoint
 from tests.scratch import leave_memory, use_memory
 from tests.sharing import Sharing, _spark_stays_out
@@ -51,7 +51,7 @@ os.environ.setdefault(
             "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.python.worker.reuse": "true",
-            **({} if sweeps_all() else INTERPRETED),
+            **({} if slices.all_places() else INTERPRETED),
         }
     ),
 )
@@ -90,6 +90,11 @@ def pytest_configure(config: pytest.Config) -> None:
     use_memory(config)
     config.addinivalue_line("markers", "both_ledgers(only): runs on SQLite and on Postgres, or there with these alone")
     config.addinivalue_line("markers", "sqlite_only: needs a ledger that is a file")
+
+
+def pytest_report_header() -> str:
+    """Say which places this run's sweeps visit."""
+    return slices.head()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -26,6 +26,7 @@ from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
 from strandline.ledger.intents import read_intents
 from strandline.model.operations import Intent, Recovered
+from tests import slices
 
 COLUMNS = {"part_id": "string", "source": "string", "n": "long", "body": "string?"}
 
@@ -75,33 +76,19 @@ def outside_catalog(lake: Lake) -> Any:
     )
 
 
-STEPS = ("begin", "reserve", "stage", "staged", "publish", "settle")
 WAYPOINTS = frozenset({"reserve.after_commit", "stage.after_append", "staged.after_commit", "settle.before_ref"})
 """One for each way in which an operation ends that died: undone, undone with its files, done, and settled."""
 
 
-def sweeps_all() -> bool:
-    """Whether this run dies wherever one can."""
-    return os.environ.get("STRAND_TEST_SWEEPS") == "all"
-
-
 def swept(points: Iterable[str]) -> list[str]:
-    """Those failpoints of an operation that a run dies at: its own, and of the steps that are written once, a few.
+    """Those failpoints of an operation that a run dies at: of the steps that are written once, a few; of all others,
+    a third.
 
-    A flush dies at all of these in every run; with STRAND_TEST_SWEEPS=all every other operation does too.
+    A flush dies at all of these in every run.
     """
-    if sweeps_all():
-        return list(points)
-    names = ((point, point.split("@")[0]) for point in points)
-    return [point for point, name in names if name in WAYPOINTS or name.split(".")[0] not in STEPS]
-
-
-def killed_at(points: Iterable[str], *always: str) -> list[str]:
-    """Those failpoints that a real command is killed at: each takes several processes, so in most runs a few of them.
-
-    Everything dies at all of them in this process; with STRAND_TEST_SWEEPS=all real commands do too.
-    """
-    return list(points) if sweeps_all() else list(always)
+    listed = list(points)
+    others = slices.share([point for point in listed if point.split("@")[0] not in WAYPOINTS], 3)
+    return [point for point in listed if point in others or point.split("@")[0] in WAYPOINTS]
 
 
 @contextmanager

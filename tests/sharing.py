@@ -13,7 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from strandline.engines.spark import session
-from tests.kit import sweeps_all
+from tests import slices
 
 WITH_SPARK = 2
 FOLDERS_WITHOUT_SPARK = ("unit", "structure")
@@ -41,7 +41,7 @@ FILES_WITHOUT_SPARK = {
 def is_without_spark(path: Path) -> bool:
     """Whether no test of a file needs Spark, also not in a process that it starts; all sweeps may need it."""
     folder = path.parent.name
-    return not sweeps_all() and (
+    return not slices.all_places() and (
         folder in FOLDERS_WITHOUT_SPARK or path.stem in FILES_WITHOUT_SPARK.get(folder, "").split()
     )
 

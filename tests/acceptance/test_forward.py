@@ -18,6 +18,7 @@ from sqlalchemy import select
 from strandline import failpoints
 from strandline.lake import Lake
 from strandline.ledger import schema
+from tests import slices
 from tests.delivery import (
     GATEWAY,
     LAST,
@@ -35,7 +36,6 @@ from tests.delivery import (
 )
 from tests.kit import (
     crash,
-    killed_at,
     make_table,
     message,
     messages,
@@ -175,7 +175,7 @@ def test_f13_a_tick_that_dies_anywhere_is_finished_by_the_next(source: Lake, rec
         assert_finished(again, receiver)
 
 
-@pytest.mark.parametrize("place", killed_at(PLACES, "forward.after_send"))
+@pytest.mark.parametrize("place", slices.turn(PLACES, 1))
 def test_f13_a_tick_killed_anywhere_is_finished_by_the_next(source: Lake, receiver: Receiver, place: str) -> None:
     """The same of a real command."""
     forward(source, receiver)

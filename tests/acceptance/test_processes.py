@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import Lake
+from tests import slices
 from tests.acceptance.test_failpoints import FLUSH_POINTS, LOAD_POINTS
 from tests.kit import (
     assert_recovered,
     environment,
-    killed_at,
     log_part_ids,
     make_table,
     messages,
@@ -22,7 +22,7 @@ from tests.kit import (
 )
 
 
-@pytest.mark.parametrize("name", killed_at(FLUSH_POINTS, "publish.after_commit"))
+@pytest.mark.parametrize("name", slices.turn(FLUSH_POINTS, 1))
 def test_f02_a_killed_strand_flush_loses_nothing_and_the_audit_says_what_was_done(lake: Lake, name: str) -> None:
     """The command dies at the failpoint like by kill -9; the next commands work, and `strand audit` tells the story."""
     make_table(lake)
@@ -44,7 +44,7 @@ def test_f02_a_killed_strand_flush_loses_nothing_and_the_audit_says_what_was_don
     assert log_part_ids(lake)[:15] == [f"p{n}" for n in range(15)]
 
 
-@pytest.mark.parametrize("name", killed_at(LOAD_POINTS, "reserve.after_commit"))
+@pytest.mark.parametrize("name", slices.turn(LOAD_POINTS, 1))
 def test_f59_a_killed_strand_load_is_run_again(lake: Lake, tmp_path: Path, name: str) -> None:
     """`strand load` of a bulk file dies; the same command again finishes it; a third time it is loaded already."""
     make_table(lake)

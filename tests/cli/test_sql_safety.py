@@ -14,7 +14,8 @@ from pyarrow import parquet
 from strandline.create import create
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from tests.kit import read_only_fingerprint, sweeps_all
+from tests import slices
+from tests.kit import read_only_fingerprint
 
 secret_frame = pa.table({"secret": ["from Python"]})
 """What a replacement scan would find: DuckDB resolves unknown names to Python variables."""
@@ -191,8 +192,7 @@ def test_a_query_sees_the_lake_alone_wherever_it_looks_from(lake: Lake, folder: 
 
     In most runs each of them in every fourth place, so that each place is met by many of them.
     """
-    first, step = (0, 1) if sweeps_all() else (READERS.index(reader) % 4, 4)
-    for place, query in list(PLACES.items())[first::step]:
+    for place, query in slices.share(PLACES.items(), 4, shift=READERS.index(reader)):
         error = refused(lake, query.format(it=reader.format(dir=folder)))
         assert error.exit_code == 3, place
         assert "from a file" not in error.message

@@ -18,10 +18,10 @@ from strandline.operations import branch_at, steps
 from strandline.operations import merge as merging
 from strandline.operations import mutate as mutating
 from strandline.reports.doctor import examine
-from tests import files
+from tests import files, slices
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.delivery import forward, receiving
-from tests.kit import crash, in_ledger, intents_of, reopened, strand_json, sweeps_all, swept
+from tests.kit import crash, in_ledger, intents_of, reopened, strand_json, swept
 from tests.maintenance.test_expire import data_files
 from tests.maintenance.test_purge import tombstones
 from tests.versions.kit import PEOPLE, make_people
@@ -283,7 +283,7 @@ def test_a_condition_is_read_by_the_schema_of_a_branch(lake: Lake) -> None:
     assert rows(lake) == rows(lake, "x") == [("b", 1)]
 
 
-POINTS = [(name, nth) for name in swept(FLUSH_POINTS) for nth in ((1, 2) if sweeps_all() else (2,))]
+POINTS = [(name, nth) for name in swept(FLUSH_POINTS) for nth in ((1, 2) if slices.all_places() else (2,))]
 """Each in the operation on main, and in that on a branch."""
 
 

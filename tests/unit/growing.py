@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from tests.kit import sweeps_all
+from tests import slices
 
 from strandline.engines.duck import growth, wall
 from strandline.engines.duck.functions import names_in
@@ -215,10 +215,9 @@ def main() -> dict[str, Any]:
     for name in sorted(growth.OF_A_CONDITION):
         for text in expressions(trial.connection, name):
             trial.try_out(name, text)
-    step = 1 if sweeps_all() else 3  # in most runs each function meets every third kind of letters
     for number, letters in enumerate(LETTERS.values()):
         trial.row(letters)
-        for name in sorted(ON_TEXTS)[number % step :: step]:
+        for name in slices.share(sorted(ON_TEXTS), 3, shift=number):  # each meets every third kind of letters
             for levels in nested(name):
                 trial.deepest(name, levels)
         for shape in CASTS:

@@ -16,13 +16,13 @@ import strandline as sl
 from strandline import failpoints
 from strandline.lake import Lake
 from strandline.reports.doctor import examine
+from tests import slices
 from tests.kit import (
     audits,
     crash,
     environment,
     intents_of,
     kill,
-    killed_at,
     phases,
     real_strand,
     reopened,
@@ -173,8 +173,8 @@ def story(lake: Lake, branch: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize(
     ("point", "ahead"),
     [
-        *((one, False) for one in killed_at(MERGES, "mutate.before_commit", "merge.after_commit")),
-        *((one, True) for one in killed_at(FORWARDS, "merge.after_commit")),
+        *((one, False) for one in slices.turn(MERGES, 2)),
+        *((one, True) for one in slices.turn(FORWARDS, 1)),
     ],
 )
 def test_a_merge_that_is_killed_leaves_a_true_story(lake: Lake, point: str, ahead: bool) -> None:
@@ -193,7 +193,7 @@ def test_a_merge_that_is_killed_leaves_a_true_story(lake: Lake, point: str, ahea
     assert again == ("up_to_date" if stored else "fast_forward" if ahead else "merged")
 
 
-@pytest.mark.parametrize("point", killed_at(SCHEMAS, "schema.after_commit"))
+@pytest.mark.parametrize("point", slices.turn(SCHEMAS, 1))
 def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path: Path, point: str) -> None:
     """On a branch's branch: it is in the log and in all tables, or nowhere, and nothing is to be recovered."""
     branched(lake)
@@ -214,7 +214,7 @@ def test_a_schema_change_that_is_killed_leaves_a_true_story(lake: Lake, tmp_path
     assert lake.log("x/y", limit=2)[1].commit_id == was["x/y"], "one commit, whoever made it"
 
 
-@pytest.mark.parametrize("name", killed_at(FOLD_POINTS, "stage.after_append"))
+@pytest.mark.parametrize("name", slices.turn(FOLD_POINTS, 1))
 def test_a_fold_that_dies_anywhere_leaves_a_true_story(lake: Lake, name: str) -> None:
     """Of a branch's branch, as a command: its rows and commits stay, and the next commands say what became of it."""
     branched(lake)

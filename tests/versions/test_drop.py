@@ -23,8 +23,9 @@ from strandline.ledger.tables import read_states
 from strandline.operations.purge_beside import ensure_tombstones
 from strandline.operations.schema_apply import make_plan
 from strandline.reports.doctor import examine
+from tests import slices
 from tests.backup.test_restore import restored
-from tests.kit import crash, killed_at, make_table, messages, real_strand, reopened, strand, strand_json
+from tests.kit import crash, make_table, messages, real_strand, reopened, strand, strand_json
 from tests.versions.kit import make_people
 from tests.versions.test_schema import apply, column, constrained, on_both, rows, teams, two_people
 
@@ -245,7 +246,7 @@ def test_a_drop_that_dies_is_done_or_not_at_all(lake: Lake, name: str) -> None:
         assert is_gone(again) and [one.kind for one in again.log()].count("schema") == 1
 
 
-@pytest.mark.parametrize("name", killed_at(["schema.before_commit", "schema.after_commit"], "schema.after_commit"))
+@pytest.mark.parametrize("name", slices.turn(["schema.before_commit", "schema.after_commit"], 1))
 def test_a_command_that_is_killed_while_it_drops_leaves_a_true_story(lake: Lake, tmp_path: Path, name: str) -> None:
     """From the outside; it has to be confirmed, and run again it does what is left."""
     two_people(lake)

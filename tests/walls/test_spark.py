@@ -23,8 +23,8 @@ from strandline.lake import Lake
 from strandline.views.spark_sql import _answer, spark_sql
 from strandline.views.spark_wall import check_analysed, check_parsed
 from strandline.views.view import View
+from tests import slices
 from tests.cli.conftest import command, environment
-from tests.kit import sweeps_all
 
 SECRET = "the-secret-line"
 
@@ -194,8 +194,7 @@ def escapes(lake: Lake, things: list[str], places: dict[str, str]) -> tuple[int,
     file = lake.root.parent / "secret.csv"
     through, count = [], 0
     for number, thing in enumerate(things):
-        first, step = (0, 1) if sweeps_all() or len(places) == 1 else (number % 3, 3)
-        for query in list(places.values())[first::step]:
+        for query in slices.share(places.values(), 3, shift=number):
             text = query.format(it=thing.format(file=file))
             count += 1
             if not isinstance(tried(lake, text), StrandError):
