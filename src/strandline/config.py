@@ -28,12 +28,12 @@ from strandline.config_keys import (
     OTHER_VARIABLES,
     SECTIONS,
     VARIABLES,
-    Key,
     read_address,
 )
 from strandline.config_text import default_file
 from strandline.errors import BadRequest, Environment, NotFound, nearest
 from strandline.redaction import redacted, remember, secret_of, secret_values, shown_address
+from strandline.settings_text import Key
 
 FILE_NAME = "strand.toml"
 INIT_HINT = "`strand init DIR` makes one; `--lake DIR` or $STRAND_LAKE says where one is."

@@ -9,58 +9,28 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from strandline.settings_text import TRUTH, Key, choice, count, duration, or_off, size, text
 
 DEFAULT_LEDGER = "sqlite:///ledger.db"
 DEFAULT_WAREHOUSE = "warehouse"
 
-
-def parse_size(text: str) -> int:
-    """Bytes in "64MiB", "1GB" or "512k": KiB and k are 1024, KB is 1000, in any case; a bare number is bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ValueError('a size such as "64MiB", "1GB" or "512k"')
-    number, prefix, suffix = match.groups()
-    base = 1000 if (suffix or "").lower() == "b" else 1024
-    power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
-    return int(float(number) * base**power)
-
-
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds in "250ms", "60s", "5m", "2h" or "7d"; a bare number is refused, because nobody agrees on its unit."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if match is None:
-        raise ValueError('a duration such as "250ms", "60s", "5m", "2h" or "7d"')
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
-
-
 # Readers of one value. Each takes what TOML or the environment gave, or raises ValueError with what it expected.
 
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a string that is not empty")
-    return value.strip()
-
-
-def _size(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return parse_size(value if isinstance(value, str) else "")
-
-
-def _some_bytes(value: object) -> int:
-    size = _size(value)
-    if size <= 0:
-        raise ValueError("a size larger than nothing")
-    return size
+_text = text("a string that is not empty")
+_size = size()
+_some_bytes = size(if_nothing="a size larger than nothing")
+_count = count("a whole number from 1 to 100000", 100_000)
+_rows = count("a whole number from 1")
+_duration = duration()
+_positive_duration = duration(if_nothing="a duration longer than nothing")
+_true_false_auto = choice('true, false or "auto"', {"auto": None, **TRUTH})
+_maybe_duration = or_off(_positive_duration)
+_token_or_open = choice('"token" or "open"', {"token": "token", "open": "open"})
 
 
 def read_memory(value: object) -> int:
@@ -84,55 +54,10 @@ def process_memory_bytes() -> int:
     return min(limits)
 
 
-def _count(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 100_000:
-        raise ValueError("a whole number from 1 to 100000")
-    return number
-
-
-def _rows(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError("a whole number from 1")
-    return number
-
-
-def _duration(value: object) -> float:
-    return parse_duration(value if isinstance(value, str) else "")
-
-
-def _positive_duration(value: object) -> float:
-    seconds = _duration(value)
-    if seconds <= 0:
-        raise ValueError("a duration longer than nothing")
-    return seconds
-
-
 def _text_or_none(value: object) -> str | None:
     if not isinstance(value, str):
         raise ValueError("a string")
     return value.strip() or None
-
-
-def _true_false_auto(value: object) -> bool | None:
-    choices: dict[object, bool | None] = {"auto": None, "true": True, "false": False, True: True, False: False}
-    if not isinstance(value, str | bool) or value not in choices:
-        raise ValueError('true, false or "auto"')
-    return choices[value]
-
-
-def _token_or_open(value: object) -> str:
-    if value not in ("token", "open"):
-        raise ValueError('"token" or "open"')
-    return str(value)
-
-
-def _maybe_duration(value: object) -> float | None:
-    try:
-        return None if value == "off" else _positive_duration(value)
-    except ValueError as error:
-        raise ValueError(f'{error}, or "off"') from None
 
 
 def read_address(value: object) -> str:
@@ -142,11 +67,7 @@ def read_address(value: object) -> str:
     return value
 
 
-def _maybe_listen(value: object) -> str | None:
-    try:
-        return None if value in ("", "off") else read_address(value)
-    except ValueError as error:
-        raise ValueError(f'{error}, or "off"') from None
+_maybe_listen = or_off(read_address, "")
 
 
 def _spark_conf(value: object) -> dict[str, str]:
@@ -173,24 +94,6 @@ def _spark_value(key: str, item: object) -> str:
     if isinstance(item, str | int | float):
         return str(item)
     raise ValueError(f"a string, a number or a boolean for {key!r}")
-
-
-@dataclass(frozen=True)
-class Key:
-    """One setting. `read` takes what TOML or the environment gave, or raises ValueError with what it expected."""
-
-    default: object
-    read: Callable[[object], Any]
-    meaning: str
-
-    @property
-    def expects(self) -> str:
-        """What its values look like, in the words of the error about a wrong one."""
-        try:
-            self.read(None)
-        except ValueError as error:
-            return str(error)
-        raise AssertionError(f"a setting takes no value at all: {self.meaning}")
 
 
 @dataclass(frozen=True)
@@ -250,7 +153,9 @@ SECTIONS: dict[str, Section] = {
     "maintenance": Section(
         {
             "every": Key(
-                "10m", _maybe_duration, 'how often the worker maintains a table that needs it; "off" is never'
+                "10m",
+                or_off(_positive_duration),
+                'how often the worker maintains a table that needs it; "off" is never',
             ),
             "grace": Key("15m", _duration, "how long superseded snapshots and flushed batches stay readable"),
             "fold_bytes": Key("64MiB", _size, "a keyed table's log is folded when so much of it is not in the state"),

@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "outages",
         "private",
         "redaction",
+        "settings_text",
         "spans",
     ),
 )

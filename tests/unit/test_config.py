@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline import config, config_keys
+from strandline import config, config_keys, settings_text
 from strandline.errors import BadRequest, NotFound
 
 
@@ -88,27 +88,27 @@ def test_the_file_of_the_manual_is_read_whole(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_are_read_in_the_units_people_write(text: str, size_bytes: int) -> None:
-    assert config_keys.parse_size(text) == size_bytes
+    assert settings_text.parse_size(text) == size_bytes
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("250ms", 0.25), ("60s", 60), ("5m", 300), ("2h", 7200), ("7d", 604800), ("1.5 h", 5400)]
 )
 def test_durations_are_read_in_the_units_people_write(text: str, seconds: float) -> None:
-    assert config_keys.parse_duration(text) == pytest.approx(seconds)
+    assert settings_text.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "60", "-5s", "5 minutes", "1h30m", "s"])
 def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
     """A bare number most of all: some would mean seconds, and some milliseconds."""
     with pytest.raises(ValueError, match="a duration such as"):
-        config_keys.parse_duration(text)
+        settings_text.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1k", "1XB", "MiB"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a size such as"):
-        config_keys.parse_size(text)
+        settings_text.parse_size(text)
 
 
 def test_a_size_may_be_a_plain_number_of_bytes(tmp_path: Path) -> None:

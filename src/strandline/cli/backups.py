@@ -69,8 +69,8 @@ def backup(
 
 
 def _duration(text: str) -> float:
-    from strandline.config_keys import parse_duration
     from strandline.errors import BadRequest
+    from strandline.settings_text import parse_duration
 
     try:
         return parse_duration(text)

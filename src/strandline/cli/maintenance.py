@@ -11,9 +11,9 @@ import typer
 from strandline.cli import layout, output
 from strandline.cli.params import Actor, All, Branch, Here, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
-from strandline.config_keys import parse_duration, parse_size
 from strandline.errors import BadRequest, PreconditionFailed
 from strandline.model.wording import counted
+from strandline.settings_text import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from strandline.lake import Lake

@@ -97,7 +97,7 @@ def drop(
 
 
 def _changes(settings: list[str]) -> SettingChanges:
-    from strandline.config_keys import parse_duration, parse_size
+    from strandline.settings_text import parse_duration, parse_size
 
     readers: dict[str, tuple[str, Callable[[str], Any]]] = {
         "retention": ("retention_s", lambda text: None if text == "none" else parse_duration(text)),

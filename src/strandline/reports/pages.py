@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES, Key
+from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES
 from strandline.config_text import toml_value
 from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
+from strandline.settings_text import Key
 from strandline.sinks.settings import OF_ALL, OF_TYPE, REQUIRED
 
 _SETTINGS = """\

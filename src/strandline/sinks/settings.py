@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from strandline.config_keys import Key, parse_duration, parse_size
 from strandline.errors import BadRequest, nearest
 from strandline.redaction import MASK, is_public_catalog, redacted, secret_of, shown_address
+from strandline.settings_text import SIZE, TRUTH, Key, Reader, choice, count, duration, size, text
 
 TYPES = ("forward", "blob", "iceberg")
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
+_text = text("a text that is not empty")
+_count = count("a whole number from 1 on")
+_size = size(if_nothing=SIZE, floats=True)
+_duration = duration(if_nothing='a duration such as "60s", "5m" or "2h"', floats=True)
+_flag = choice("true or false", TRUTH, any_case=True)
 
 
 def _variable(value: object) -> str:
@@ -48,34 +49,6 @@ def _redactions(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(how in ("hash", "blank") for how in value.values()):
         raise ValueError('columns with hash or blank, such as "email:hash,body:blank"')
     return {str(name): str(how) for name, how in value.items()}
-
-
-def _count(value: object) -> int:
-    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError("a whole number from 1 on")
-    return int(text)
-
-
-def _size(value: object) -> int:
-    found = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(str(value))
-    if found < 1:
-        raise ValueError('a size such as "64MiB", "1GB" or "512k"')
-    return found
-
-
-def _duration(value: object) -> float:
-    seconds = float(value) if isinstance(value, float) else parse_duration(str(value))
-    if seconds <= 0:
-        raise ValueError('a duration such as "60s", "5m" or "2h"')
-    return seconds
-
-
-def _flag(value: object) -> bool:
-    said = str(value).lower()
-    if said not in ("true", "false"):
-        raise ValueError("true or false")
-    return said == "true"
 
 
 def _moment(value: object) -> str:
@@ -102,7 +75,7 @@ def _cron(value: object) -> str:
     return value.strip()
 
 
-def _url(*schemes: str) -> Callable[[object], str]:
+def _url(*schemes: str) -> Reader[str]:
     def read(value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         parts = urlsplit(text)
@@ -113,13 +86,8 @@ def _url(*schemes: str) -> Callable[[object], str]:
     return read
 
 
-def _one_of(*words: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return str(value)
-
-    return read
+def _one_of(*words: str) -> Reader[str]:
+    return choice(f"one of {', '.join(words)}", {word: word for word in words})
 
 
 OF_ALL: dict[str, Key] = {
