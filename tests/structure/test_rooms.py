@@ -23,6 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("sinks",),
     ("operations",),
     ("views",),
+    ("rules",),
     ("engines",),
     ("ledger",),
     ("model",),
@@ -141,6 +142,21 @@ def effects_in_the_model(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+RULES_KNOW = ("model", "rules", "errors", "engines.duck.sandbox")
+"""What rules are about, and how a name is quoted in the SQL that they ask of relations."""
+
+
+def foreign_to_the_rules(modules: Iterable[Module]) -> list[str]:
+    """Modules of ours that rules must not know: what they judge is handed to them."""
+    return [
+        module.at(line.line, f"rules are handed what they judge, and must not know {line.target}")
+        for module in modules
+        if module.within("rules")
+        for line in imports(module)
+        if line.library == PACKAGE and not line.target.startswith(tuple(f"{PACKAGE}.{room}" for room in RULES_KNOW))
+    ]
+
+
 STILL_BELOW_SERVICES = {"dead_letters", "lakes", "params", "parked", "reading", "sinks", "upkeep"}
 """Commands that still reach past the services, to the ledger or operations. The list only shrinks."""
 
@@ -179,6 +195,18 @@ def test_the_ledger_knows_no_engine() -> None:
 def test_the_model_does_no_io() -> None:
     """Its functions are tested, and trusted, without a disk or a clock that somebody has to set up."""
     assert effects_in_the_model(package()) == []
+
+
+def test_rules_know_no_lake() -> None:
+    """They judge rows and relations that are handed in, so that others than today's can be."""
+    assert foreign_to_the_rules(package()) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["from strandline.ledger.ledger import MAIN", "from strandline.engines.duck import ranges"]
+)
+def test_rules_that_know_a_lake_are_noticed(line: str) -> None:
+    assert len(foreign_to_the_rules([parse("strandline.rules.x", line)])) == 1
 
 
 def test_a_command_asks_a_service() -> None:

@@ -127,9 +127,9 @@ class Lake(Versioned):
         the rows of a keyed table keep ("unique(email)", "reference(team_id -> team, restrict)").
         """
         from strandline.model.constraints import parse_constraints
-        from strandline.model.row_rules import Target
         from strandline.model.schema import Schema, parse_mapping
         from strandline.operations.declare import check_new, look_before
+        from strandline.rules.row_rules import Target
 
         def target(table: str) -> Target:
             state = self._state(table, branch)

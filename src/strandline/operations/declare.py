@@ -11,11 +11,11 @@ from strandline.model.keys import check_key
 from strandline.model.migration import RESERVED
 from strandline.model.partitions import check_partition_columns
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.row_rules import Target, check_constraints
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
-from strandline.views.breaking import leasts, unreferred
+from strandline.rules.row_rules import Target, check_constraints
+from strandline.rules.sets import leasts, unreferred
 from strandline.views.view import View
 
 

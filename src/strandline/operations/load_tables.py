@@ -33,11 +33,11 @@ from strandline.model.reporting import MEND_ROWS, and_more, entry_text
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import EXTRA, SEQ
 from strandline.model.wording import counted
-from strandline.operations.constraints import refusal
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
 from strandline.operations.stage_tail import MAX_FILE_ROWS, SeqFiles, StagedRows, append, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running
+from strandline.rules.rows import refusal
 from strandline.views.coming import Broken, Coming, Incoming, Taken
 from strandline.views.view import View, log_schema
 

@@ -43,12 +43,12 @@ from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.model.violations import Violation
 from strandline.model.wording import counted
-from strandline.operations.constraints import Judged, RowChange
 from strandline.operations.merge_judging import MergePlan, conflict_kind, examined
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.merge_schemas import Line, merged_schemas
 from strandline.operations.mutate import give_way, table_change
-from strandline.views.breaking import breaking, newly_broken
+from strandline.rules.rows import Judged, RowChange
+from strandline.rules.sets import breaking, newly_broken
 from strandline.views.diff import Written, said
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions

@@ -18,13 +18,14 @@ from strandline.ledger.bases import Base
 from strandline.model.declared import Declared
 from strandline.model.keys import key_hash
 from strandline.model.merge import Resolution, RowConflict, key_text
+from strandline.model.row_versions import ValueHolder
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.model.wire import to_json_lines
-from strandline.operations.constraints import Changes, Judged, RowChange, examine
 from strandline.operations.merge_rows import TableMerge
 from strandline.operations.merge_schemas import Schemas
-from strandline.views.looking import Found, Looking
+from strandline.rules.rows import Changes, Judged, RowChange, examine
+from strandline.views.looking import Looking
 from strandline.views.versions import row_at
 
 
@@ -103,7 +104,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Ju
 
 def _give_up(
     plan: MergePlan,
-    orphaned: Sequence[tuple[TableState, Found]],
+    orphaned: Sequence[tuple[TableState, ValueHolder]],
     changes: Changes,
     look: Looking,
     resolution: Resolution,

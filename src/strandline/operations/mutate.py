@@ -53,15 +53,16 @@ from strandline.model.ids import new_id
 from strandline.model.keys import key_fields, key_hash, shown_key
 from strandline.model.mutations import Delete, Expectation, HeadIs, Patch, Put, RowIs, Statement, TableIs
 from strandline.model.reporting import and_more, most_reported
+from strandline.model.row_versions import Keys, Row, Version
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
-from strandline.operations.cascades import Cascades
-from strandline.operations.constraints import Changes, Judged, RowChange, judge
 from strandline.operations.context import Context
 from strandline.operations.recovery import recover
+from strandline.rules.cascades import Cascades
+from strandline.rules.rows import Changes, Judged, RowChange, column_of, judge
 from strandline.views.looking import Looking, read_declared
-from strandline.views.versions import Keys, Row, Version, Versions, given_columns, read_versions, row_at
+from strandline.views.versions import Versions, given_columns, read_versions, row_at
 
 PATIENCE_S = 30.0
 HELD_S = 0.1
@@ -563,15 +564,10 @@ def table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: 
     shape = batch_arrow(state.schema, state.table)
     written = [change.key if change.after is None else change.after for change in rows]
     deleted = pa.array([change.after is None for change in rows])
-    arrays = [deleted if one.name == REMOVED else _column(written, one) for one in shape]
+    arrays = [deleted if one.name == REMOVED else column_of(written, one) for one in shape]
     batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), state.table)
     append = Append.of(state, actor, batches, commit_id=commit_id)
     return TableChange(append, [change.hash for change in rows], claims)
-
-
-def _column(rows: Sequence[Row], wanted: pa.Field) -> pa.Array:
-    absent = pa.nulls(1, wanted.type)
-    return pa.concat_arrays([row.get(wanted.name, absent) for row in rows])
 
 
 def _check_expectations(request: Request, look: Looking, declared: Declared) -> None:

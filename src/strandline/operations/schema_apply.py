@@ -16,14 +16,14 @@ from strandline.failpoints import fail
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
 from strandline.model.migration import Applied, Plan, TablePlan, numbered, plan, refers
-from strandline.model.row_rules import Target, check_constraints
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
 from strandline.model.wanted import parse_wanted, to_document
 from strandline.operations.context import Context
 from strandline.operations.declare import check_new, refuse_broken
 from strandline.operations.erase import erase, with_erasing
-from strandline.views.breaking import breaking, lacking, leasts, unreferred
+from strandline.rules.row_rules import Target, check_constraints
+from strandline.rules.sets import breaking, lacking, leasts, unreferred
 from strandline.views.view import View
 
 ATTEMPTS = 10

@@ -17,11 +17,11 @@ from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Constraint, Reference, Unique
 from strandline.model.declared import Declared
 from strandline.model.reporting import most_reported
-from strandline.model.row_rules import ROW_RULES
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.violations import Violation
-from strandline.views.breaking import breaking
+from strandline.rules.row_rules import ROW_RULES
+from strandline.rules.sets import breaking
 from strandline.views.result import Result
 from strandline.views.view import View
 

@@ -7,7 +7,7 @@ for is remembered, and the transaction that stores the change compares it with w
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,20 +18,13 @@ from strandline.ledger.tables import read_shown
 from strandline.model.arrow import batch_arrow
 from strandline.model.declared import Declared
 from strandline.model.keys import key_hash
+from strandline.model.row_versions import Keys, ValueHolder, Version
 from strandline.model.tables import TableState
-from strandline.views.versions import Keys, Row, Version, Versions, read_versions, row_at
+from strandline.views.versions import Versions, read_versions, row_at
 from strandline.views.view import View
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
-
-
-class Found(NamedTuple):
-    """A current row that has a value: the value, and its key."""
-
-    value: tuple[Any, ...]
-    hash: bytes
-    key: Row
 
 
 class Looking:
@@ -61,7 +54,7 @@ class Looking:
 
     def having(
         self, state: TableState, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
-    ) -> list[Found]:
+    ) -> list[ValueHolder]:
         """The current rows with one of these values in these columns, or with None all rows.
 
         It reads these columns of this one table, whatever the size of the others.
@@ -84,12 +77,12 @@ class Looking:
             raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
         view = view.under({state.table.table_id: state.schema})  # a merge may bring another one
         wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
-        found: list[Found] = []
+        found: list[ValueHolder] = []
         for batch in view.having(state.table.name, names, asked).cast(wanted).to_batches():
             keys = zip(*(batch.column(name).to_pylist() for name in state.table.key), strict=True)
             had = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
             for place, (key, value) in enumerate(zip(keys, had, strict=True)):
-                found.append(Found(value, key_hash(key), row_at(batch, place, state.table.key)))
+                found.append(ValueHolder(value, key_hash(key), row_at(batch, place, state.table.key)))
         return found
 
     def _take(self, versions: Versions) -> None:

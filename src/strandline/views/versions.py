@@ -24,6 +24,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.model.arrow import batch_arrow
 from strandline.model.ids import state_id
 from strandline.model.keys import key_hash
+from strandline.model.row_versions import Keys, Row, Version
 from strandline.model.tables import BatchRef, DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.views.tail import Unreadable, decode_payload
@@ -33,17 +34,6 @@ if TYPE_CHECKING:
     import duckdb
 
     from strandline.ledger.ledger import Connection
-
-Row: TypeAlias = Mapping[str, Any]
-"""A row's values by column, each an Arrow array of one: what Arrow holds is not always what Python can have."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version of a row, by its seq; `row` is None where it says that the row was deleted."""
-
-    seq: int
-    row: Row | None
 
 
 @dataclass(frozen=True)
@@ -56,10 +46,6 @@ class Versions:
     def get(self, table_id: str, key: bytes) -> Version | None:
         """The newest version of a key; None where there never was one."""
         return self.found.get(table_id, {}).get(key)
-
-
-Keys: TypeAlias = Mapping[bytes, Row]
-"""Keys of a table by their hashes."""
 
 
 def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Keys]]) -> Versions:

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from strandline.model.constraints import Reference
 from strandline.model.declared import Declared, Link
-from strandline.operations.constraints import Changes, Judged, LookUp, RowChange, Values, key_values, values_of
-from strandline.views.looking import Found
+from strandline.model.row_versions import ValueHolder
+from strandline.rules.rows import Changes, Judged, LookUp, RowChange, Values, key_values, values_of
 
 _Which: TypeAlias = tuple[str, Reference]
 """A reference, by the table that makes it."""
@@ -30,7 +30,7 @@ class Cascades:
         self._changes = changes
         self._look = look
         self._judged = judged
-        self._stored: dict[_Which, dict[Values, list[Found]]] = {}
+        self._stored: dict[_Which, dict[Values, list[ValueHolder]]] = {}
         self._given: dict[_Which, dict[Values, dict[bytes, None]]] = {}
 
     def expect(self, deletes: Iterable[RowChange]) -> None:
@@ -66,7 +66,7 @@ class Cascades:
     def _links_to(self, table_id: str) -> list[Link]:
         return [link for link in self._declared.links_to(table_id) if link.reference.on_delete == "cascade"]
 
-    def _look_up(self, link: Link, keys: Iterable[Values]) -> list[Found]:
+    def _look_up(self, link: Link, keys: Iterable[Values]) -> list[ValueHolder]:
         """The stored rows that refer to keys which nobody has asked for yet."""
         known = self._stored.setdefault(_which(link), {})
         unknown = [key for key in dict.fromkeys(keys) if key not in known]

@@ -23,13 +23,12 @@ from strandline.model.constraints import Cardinality, Constraint, Unique
 from strandline.model.declared import Declared, Link
 from strandline.model.keys import claim_hash, key_hash, shown_key
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.row_rules import ROW_RULES, passing
+from strandline.model.row_versions import Keys, Row, ValueHolder, Version
 from strandline.model.tables import TableState
 from strandline.model.values import shown
 from strandline.model.violations import Violation
 from strandline.model.wording import counted
-from strandline.views.looking import Found
-from strandline.views.versions import Keys, Row, Version
+from strandline.rules.row_rules import ROW_RULES, passing
 
 Values: TypeAlias = tuple[Any, ...]
 
@@ -43,7 +42,7 @@ class LookUp(Protocol):
     def get(self, table_id: str, key: bytes) -> Version | None:
         """What was found under one."""
 
-    def having(self, state: TableState, columns: Sequence[str], values: Sequence[Values] | None) -> list[Found]:
+    def having(self, state: TableState, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
         """The current rows with one of these values in these columns."""
 
 
@@ -125,7 +124,7 @@ class Judging:
         self.violations: list[Violation] = []
         self.states: list[TableState] = []
         self.keys: list[Row] = []
-        self.orphaned: list[tuple[TableState, Found]] = []
+        self.orphaned: list[tuple[TableState, ValueHolder]] = []
         self.only_rows = True
 
     def orphans(self) -> None:
@@ -141,7 +140,7 @@ class Judging:
                     self.orphaned.append((link.source, found))
                     self._tell(link.source, found.key, link.reference, found.value, reason, place)
 
-    def _referring(self, link: Link, keys: Sequence[Values]) -> Iterator[Found]:
+    def _referring(self, link: Link, keys: Sequence[Values]) -> Iterator[ValueHolder]:
         """The rows that refer to these keys, and still do after the commit."""
         columns = link.reference.columns
         self.judged.read(link.source, "reference", columns, keys)
@@ -290,9 +289,15 @@ def values_of(rows: Sequence[Row | None], state: TableState, columns: Sequence[s
     return [None if None in value else value for value in zip(*lists, strict=True)]
 
 
+def column_of(rows: Sequence[Row | None], field: pa.Field) -> pa.Array:
+    """A column of rows; null where there is no row, or where it lacks the column."""
+    absent = pa.nulls(1, field.type)
+    values = [absent if row is None else row.get(field.name, absent) for row in rows]
+    return pa.concat_arrays(values or [absent.slice(1)])
+
+
 def _column(rows: Sequence[Row | None], state: TableState, name: str) -> pa.Array:
-    absent = pa.nulls(1, batch_arrow(state.schema, state.table).field(name).type)
-    return pa.concat_arrays([absent if row is None else row.get(name, absent) for row in rows] or [absent.slice(1)])
+    return column_of(rows, batch_arrow(state.schema, state.table).field(name))
 
 
 def _arrays(value: Values, state: TableState) -> list[pa.Array]:
