@@ -43,7 +43,7 @@ class Group:
 
     def append(self, rows: Any, *, name: str | None = None, **options: Any) -> None:
         """Start an append in a thread of this name, and return when it is in its place."""
-        at, groups = len(self.outcomes), self.lake._appender._groups
+        at, groups = len(self.outcomes), self.lake.memory.appender._groups
         self.outcomes.append(None)
 
         def run() -> None:
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_the_sleep_of_a_follower_in_the_main_thread(lake: Lake) -> N
     """A real signal: the caller gets its KeyboardInterrupt while the leader still waits for the ledger."""
     make_table(lake, row_key=[])
     with one_group(lake) as group:
-        groups = lake._appender._groups
+        groups = lake.memory.appender._groups
 
         def press() -> None:
             wait_until(lambda: len(groups._queue) == 1, timeout_s=30)

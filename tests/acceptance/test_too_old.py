@@ -93,7 +93,7 @@ def test_f70_calls_that_share_a_batch_get_a_count_each(lake: Lake) -> None:
     few = [FewRows(state, "a", rows) for rows in ([aged(0, 1), aged(1, 99)], [aged(2, 99)], [aged(3, 1), aged(4, 1)])]
     append, shares = _append_of(lake.ledger, few)
     members: list[Any] = [Member(one) for one in few]
-    _Joint(append, members, shares).answer(lake._appender.append(append))
+    _Joint(append, members, shares).answer(lake.memory.appender.append(append))
     first = members[0].answer.first_seq
     assert [member.answer for member in members] == [
         Ack(1, first, first, too_old=1),

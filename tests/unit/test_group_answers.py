@@ -73,7 +73,7 @@ def test_an_append_that_fails_before_its_commit_is_not_tried_again(lake: Lake, m
 def test_a_group_whose_answer_was_lost_is_stored_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction was committed and the connection cut: the batch ids are there, and that is the ack."""
     make_table(lake, row_key=[])
-    groups = lake._appender._groups
+    groups = lake.memory.appender._groups
     lost = lose_one_answer(lake, monkeypatch)
     acks: list[Any] = []
     gate = threading.Event()

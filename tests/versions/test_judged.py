@@ -48,8 +48,8 @@ def judge(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[],
 
     def judged(work: Callable[[], object]) -> Mutation:
         with monkeypatch.context() as patch, pytest.raises(Kept) as kept:
-            patch.setattr(lake._appender, "mutate", keep_only)
-            patch.setattr(lake._appender, "merge", keep)
+            patch.setattr(lake.memory.appender, "mutate", keep_only)
+            patch.setattr(lake.memory.appender, "merge", keep)
             patch.setattr(merging, "fast_forward", keep)
             work()
         return kept.value.mutation

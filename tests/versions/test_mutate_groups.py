@@ -28,7 +28,7 @@ Begin: TypeAlias = Callable[..., "Future[Commit]"]
 @contextmanager
 def one_group(lake: Lake) -> Iterator[Begin]:
     """Changes that are begun inside wait behind one of the row `first`, and are one group when the block ends."""
-    groups = lake._mutator._seeing
+    groups = lake.memory.mutator._seeing
     begun: list[Future[Commit]] = []
 
     def begin(*statements: Any, **options: Any) -> Future[Commit]:
@@ -188,7 +188,7 @@ def test_branches_of_a_group_are_looked_at_one_by_one(people_lake: Lake, looks: 
 def test_a_schema_that_moves_under_a_group_is_noticed_by_those_whose_it_is(people_lake: Lake) -> None:
     """Those that were validated by the old one are validated again; the others need not know."""
     with Lake(people_lake.root) as elsewhere:
-        old = people_lake._mutator._declared["main"]
+        old = people_lake.memory.mutator._declared["main"]
         wanted = elsewhere.schema()
         wanted["tables"]["other"]["columns"]["more"] = "long?"
         elsewhere.schema_apply(wanted)
@@ -196,7 +196,7 @@ def test_a_schema_that_moves_under_a_group_is_noticed_by_those_whose_it_is(peopl
             first = begin(sl.patch("person", "a", {"age": 2}))
             second = begin(sl.insert("other", {"id": "x", "age": 2}))
     assert first.result().tables == {"person": 1} and second.result().tables == {"other": 1}
-    assert people_lake._mutator._declared["main"].shape > old.shape
+    assert people_lake.memory.mutator._declared["main"].shape > old.shape
     assert people_lake.view().sql("select id, age, more from other").rows() == [("x", 2, None)]
 
 
@@ -207,7 +207,7 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
     """
     people_lake.create_table("named", {"id": "string", "name": "string"}, key=["id"], constraints=["unique(name)"])
     people_lake.mutate([sl.put("person", {"id": "a", "age": 3})])
-    mutator = people_lake._mutator
+    mutator = people_lake.memory.mutator
 
     def company(*statements: Any, expect: Any = None) -> Any:
         state_of = people_lake.view().state

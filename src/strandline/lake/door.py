@@ -7,23 +7,23 @@ is imported, and a JVM started, by the first call that needs it, so capture and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from strandline import private
-from strandline.actors import checked_actor, default_actor
-from strandline.engines.storage import know
+from strandline.actors import default_actor
+from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
+from strandline.lake.rows import LakeRows, load_needs_spark
+from strandline.lake.schema_memory import SchemaMemory
+from strandline.lake.schemas import Schemas
+from strandline.lake.spark_engine import SparkEngine
+from strandline.lake.tables import Tables
 from strandline.lake.tokens import Tokens
-from strandline.lake.versioned import StateOf, Versioned
 from strandline.ledger import owner as owners
-from strandline.ledger import tables
-from strandline.ledger.group_commit import FEW_ROWS, Appender, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
-from strandline.model.tables import Ack, Dedupe, Table, TableState
+from strandline.model.tables import Ack, Dedupe, Table
 from strandline.operations.placing import open_at_home
 from strandline.views.view import View
 
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.engines.spark.iceberg import Iceberg
+    from strandline.ledger.branches import Branch, Tag
     from strandline.ledger.encode import Rows
+    from strandline.model.changes import Changes, RowDiff
     from strandline.model.chunk_rows import ChunkRows
+    from strandline.model.commits import Commit
     from strandline.model.inbound import Chunk, Received
     from strandline.model.maintenance import (
         Bounds,
@@ -44,8 +47,9 @@ if TYPE_CHECKING:
         SettingChanges,
         Sweeping,
     )
+    from strandline.model.merge import Merged, Side
     from strandline.model.migration import Applied, Plan
-    from strandline.model.mutations import HeadIs
+    from strandline.model.mutations import Expectation, HeadIs, Statement
     from strandline.model.operations import Flushed, Loaded, Recovered
     from strandline.model.sinks import Sink
     from strandline.operations.context import Context, Report
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
     from strandline.sinks.tick import Ticked
 
 
-class Lake(Versioned):
+class Lake:
     """One lake: a ledger, a warehouse and a config. Use `strandline.open` to get one."""
 
     def __init__(self, root: Path, *, read_only: bool = False, report: Report | None = None) -> None:
@@ -62,13 +66,10 @@ class Lake(Versioned):
         self.read_only = read_only
         self.config, self.ledger, self.displaced = open_at_home(root, read_only=read_only)
         self._owner = owners.register()
-        self._appender = Appender(self.ledger)
-        self._states: dict[tuple[str, str], TableState] = {}
+        self.memory = SchemaMemory(self.ledger, lambda: self.context)
         self._report = report
         self._context: Context | None = None
-        self._iceberg: Iceberg | None = None
-        self._spark_lock = threading.Lock()
-        self._whole: Lake | None = None
+        self._spark = SparkEngine(self.config, self.ledger, report)
         self.recovered: list[Recovered] = [] if read_only else self.refresh()
 
     def __enter__(self) -> Lake:
@@ -81,13 +82,34 @@ class Lake(Versioned):
         """Close the lake; what it still held is held by nobody. Spark goes on for the process's other lakes."""
         owners.unregister(self._owner)
         self.ledger.close()
-        with self._spark_lock:
-            iceberg, self._iceberg = self._iceberg, None
-        if iceberg is not None:
-            with suppress(Exception):  # Spark may be gone already, and with it what it held
-                iceberg.close()
+        self._spark.close()
 
     # -- subjects: namespaces, made anew each time because `reporting` copies the lake --------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        """Making tables, looking at them, and how they are kept."""
+        return Tables(self)
+
+    @property
+    def rows(self) -> LakeRows:
+        """Writing rows."""
+        return LakeRows(self)
+
+    @property
+    def branches(self) -> Branches:
+        """Branches, commits, tags and merges; called, it lists every branch by name."""
+        return Branches(self)
+
+    @property
+    def schemas(self) -> Schemas:
+        """Schemas, and changing them."""
+        return Schemas(self)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """What keeps reads fast and disks small."""
+        return Maintenance(self)
 
     @property
     def tokens(self) -> Tokens:
@@ -98,11 +120,6 @@ class Lake(Versioned):
     def jobs(self) -> Jobs:
         """The worker's jobs."""
         return Jobs(self)
-
-    @property
-    def maintenance(self) -> Maintenance:
-        """What keeps reads fast and disks small."""
-        return Maintenance(self)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -126,49 +143,33 @@ class Lake(Versioned):
         `columns` maps names to types ("string", "timestamp?", "list<long>"), or is a Schema. `constraints` are what
         the rows of a keyed table keep ("unique(email)", "reference(team_id -> team, restrict)").
         """
-        from strandline.model.constraints import parse_constraints
-        from strandline.model.schema import Schema, parse_mapping
-        from strandline.operations.declare import check_new, look_before
-        from strandline.rules.row_rules import Target
-
-        def target(table: str) -> Target:
-            state = self._state(table, branch)
-            return Target(state.table.name, state.table.key, state.schema)
-
-        schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
-        schema = Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
-        how = {"key": key, "row_key": row_key, "partition_by": partition_by}
-        check_new(name, schema, **how, dedupe=dedupe, target_of=target)
-        return tables.create_table(
-            self.ledger,
+        return self.tables.create(
             name,
-            schema,
-            branch=branch if key else MAIN,
-            actor=actor or default_actor(),
-            **how,
+            columns,
+            row_key=row_key,
+            key=key,
+            constraints=constraints,
+            partition_by=partition_by,
             dedupe=dedupe,
-            extra=unknown_fields == "json",
-            seen=look_before(lambda: self.view(branch), name, schema),
+            unknown_fields=unknown_fields,
+            branch=branch,
+            actor=actor,
         )
+
+    def set_table(self, name: str, **changes: Unpack[SettingChanges]) -> Table:
+        """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
+        return self.tables.set(name, **changes)
 
     def schema(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:
         """The schemas of a branch's tables, as a document that can be changed and applied."""
-        from strandline.operations.schema_apply import describe
-
-        return describe(self.view(branch, at=at))
+        return self.schemas.show(branch, at=at)
 
     def schema_plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> Plan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed.
 
         Where no step is refused the rows are looked at, and a conflict lists those that forbid it.
         """
-        from strandline.operations.schema_apply import look_at, make_plan
-
-        view = self.view(branch)
-        planned = make_plan(view, doc, hard=self.ledger if hard else None)
-        if not planned.refused:
-            look_at(view, planned)
-        return planned
+        return self.schemas.plan(doc, branch=branch, hard=hard)
 
     def schema_apply(
         self,
@@ -181,10 +182,7 @@ class Lake(Versioned):
         hard: bool = False,
     ) -> Applied:
         """Make schemas what a document says, as one commit; `hard`: no file keeps values of columns that are gone."""
-        from strandline.operations.schema_apply import Asked, apply_asked
-
-        asked = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
-        return apply_asked(self.context, lambda: self.view(branch), asked, hard=hard)
+        return self.schemas.apply(doc, branch=branch, actor=actor, message=message, expect=expect, hard=hard)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -203,15 +201,9 @@ class Lake(Versioned):
         Those that are past the table's retention already are left out, and counted in the answer; unless `keep_old`,
         for rows that were acked before.
         """
-        actor = checked_actor(actor, idempotency_key)
-        if idempotency_key is None and are_few(rows) and not keep_old:
-            few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
-            return self._append(table, lambda state: FewRows(state, actor, few), branch)
-        from strandline.ledger.encode import append_rows
-        from strandline.ledger.rereading import kept_rows
-
-        kept, how = kept_rows(rows), (self.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_rows(kept, state, *how), branch, kept)
+        return self.rows.append(
+            table, rows, actor=actor, idempotency_key=idempotency_key, branch=branch, keep_old=keep_old
+        )
 
     def append_json_lines(
         self,
@@ -224,49 +216,29 @@ class Lake(Versioned):
         keep_old: bool = False,
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
-        actor = checked_actor(actor, idempotency_key)
-        from strandline.ledger.encode import append_lines, few_objects
+        return self.rows.append_json_lines(
+            table, lines, actor=actor, idempotency_key=idempotency_key, branch=branch, keep_old=keep_old
+        )
 
-        alone = idempotency_key is not None or keep_old
-        few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
-        if few is not None:
-            return self._append(table, lambda state: FewRows(state, actor, few), branch)
-
-        from strandline.ledger.rereading import kept_lines
-
-        kept, how = kept_lines(lines), (self.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)
-
-    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, rows: object = ()) -> Ack:
-        """Validate by the schema as we know it, and again by the newer one if it has changed meanwhile."""
-
-        def work(state_of: StateOf) -> Ack:
-            state = state_of(table)
-            state.table.require_log("takes no appends")
-            return self._appender.append(call_for(state))
-
-        return self._retried(work, branch, rows)
+    def mutate(
+        self,
+        statements: Sequence[Statement],
+        *,
+        branch: str = MAIN,
+        actor: str = "",
+        message: str = "",
+        expect: Expectation | Sequence[Expectation] | None = None,
+    ) -> Commit:
+        """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
+        return self.rows.mutate(statements, branch=branch, actor=actor, message=message, expect=expect)
 
     def receive(self, table: str, chunk: Chunk, rows: ChunkRows, *, gateway: str, branch: str = MAIN) -> Received:
         """Store a chunk that another lake forwards: each of its rows once, however often it is sent."""
-        from strandline.views.held import receive
-
-        def work(state_of: StateOf) -> Received:
-            state = state_of(table)
-            state.table.require_log("takes no forwarded rows", "Rows and versions of rows are received in log tables.")
-            return receive(self.ledger, self.view, state, chunk, rows, gateway)
-
-        return self._retried(work, branch)
+        return self.rows.receive(table, chunk, rows, gateway=gateway, branch=branch)
 
     def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
         """Move tails into Iceberg now: one table's, or every table's."""
-        from strandline.operations.flush import flush
-
-        view = self.view(branch).whole()  # rows of a dropped table are still delivered, and looked back at
-        names = [table] if table is not None else view.tables
-        if any(view.state(name).tail for name in names):
-            self.iceberg()  # where there is no Java, say so before anything is begun
-        return [flush(self.context, name, branch, actor or default_actor()) for name in names]
+        return self.rows.flush(table, actor=actor, branch=branch)
 
     def load(
         self,
@@ -286,26 +258,12 @@ class Lake(Versioned):
         other rows are left), which run every time unless they have a key. The table "-" are the keyed tables that the
         lines name.
         """
-        from strandline.operations.load import load
-        from strandline.operations.load_keyed import load_keyed
-        from strandline.operations.load_request import load_request
-
-        for file in files:
-            know(file, self.config.store)
-        request = load_request(
-            self.ledger, table, files, branch=branch, mode=mode, actor=actor or default_actor(), key=key, again=again
-        )
-        if not request.is_keyed:
-            return load(self.context, request)
-        return self._retried(lambda state_of: load_keyed(self.context, self._mutator, state_of, request), branch)
+        return self.rows.load(table, files, actor=actor, branch=branch, key=key, again=again, mode=mode)
 
     @staticmethod
     def load_needs_spark(files: Sequence[str]) -> bool:
         """Whether a load of these files is too large for the ledger alone."""
-        from strandline.engines.files import find_inputs
-        from strandline.operations.load_request import is_large
-
-        return is_large(find_inputs(files))
+        return load_needs_spark(files)
 
     def adopt(
         self,
@@ -319,22 +277,80 @@ class Lake(Versioned):
         branch: str = MAIN,
     ) -> Loaded:
         """Take an existing Iceberg table or a folder of Parquet files in as a new table; the source is only read."""
-        from strandline.operations.adopt import adopt, find_source, refuse_other_rows
-
-        found = find_source(self.context, source)
-        if name.lower() in {table.lower() for table in self.view(branch).tables}:
-            refuse_other_rows(self.context, name, branch, found)
-        else:
-            self.create_table(
-                name, found.schema, row_key=row_key, partition_by=partition_by, dedupe=dedupe, actor=actor
-            )
-        return adopt(self.context, name, branch, found, actor or default_actor())
+        return self.rows.adopt(
+            name, source, actor=actor, row_key=row_key, partition_by=partition_by, dedupe=dedupe, branch=branch
+        )
 
     def foreach_batch(self, table: str, *, actor: str = "", branch: str = MAIN) -> Callable[[DataFrame, int], None]:
         """A function for Structured Streaming's `foreachBatch`: each micro-batch is stored once, also when replayed."""
-        from strandline.operations.stream import foreach_batch
+        return self.rows.foreach_batch(table, actor=actor, branch=branch)
 
-        return foreach_batch(self.context, table, branch, actor or default_actor())
+    # -- branches and history ----------------------------------------------------------------------------------------
+
+    def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
+        """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
+        return self.branches.log(branch, limit=limit, before=before)
+
+    def commit(self, name: str, *, branch: str = MAIN) -> Commit:
+        """One commit: by its id or the beginning of it, by a tag, as a branch's newest one or as that of a time."""
+        return self.branches.commit(name, branch=branch)
+
+    def branch(self, name: str, from_: str = MAIN, *, actor: str = "") -> Branch:
+        """Make a branch at a branch's newest commit, a tag or any commit.
+
+        From a newest commit or a tag of one it costs a few rows of the ledger, whatever the lake's size. From an older
+        one, files that have later rows too are written again without them, by Spark.
+        """
+        return self.branches.create(name, from_, actor=actor)
+
+    def merge(
+        self,
+        source: str,
+        into: str = MAIN,
+        *,
+        actor: str = "",
+        message: str = "",
+        dry_run: bool = False,
+        resolve: Side | Mapping[str, Any] | None = None,
+    ) -> Merged:
+        """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same.
+
+        `resolve` decides those: a side ("ours" is the target's), or the document of a resolution file. A dry run only
+        tells what would come of it.
+        """
+        return self.branches.merge(source, into, actor=actor, message=message, dry_run=dry_run, resolve=resolve)
+
+    def diff(self, before: str, after: str, *, table: str | None = None, branch: str = MAIN) -> Iterator[RowDiff]:
+        """The rows of keyed tables that differ between two points: branches, tags, commits or times of a branch."""
+        return self.branches.diff(before, after, table=table, branch=branch)
+
+    def changes(self, table: str, since: int = 0, *, branch: str = MAIN, limit: int = 1000) -> Changes:
+        """What commits changed in a keyed table behind a seq: each row before and after, in order, page by page."""
+        return self.branches.changes(table, since, branch=branch, limit=limit)
+
+    def delete_branch(self, name: str, *, force: bool = False, actor: str = "") -> None:
+        """Remove a branch; with `force` also one whose commits are on no other, which is audited."""
+        self.branches.delete(name, force=force, actor=actor)
+
+    def protect_branch(self, name: str, *, protected: bool = True) -> None:
+        """Let a branch change by merges alone, and be neither deleted nor renamed; or lift that."""
+        self.branches.protect(name, protected=protected)
+
+    def tag(self, name: str, at: str = MAIN, *, branch: str = MAIN) -> Tag:
+        """Give a commit a name: a branch's newest, or the one that `at` names. What it needs is kept for good."""
+        return self.branches.tag(name, at, branch=branch)
+
+    def tags(self) -> list[Tag]:
+        """Every tag, by name."""
+        return self.branches.tags()
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag."""
+        self.branches.delete_tag(name)
+
+    def rename_branch(self, name: str, to: str) -> None:
+        """Give a branch another name."""
+        self.branches.rename(name, to)
 
     # -- sinks -------------------------------------------------------------------------------------------------------
 
@@ -399,12 +415,6 @@ class Lake(Versioned):
         ).run(chosen)
 
     # -- maintenance -------------------------------------------------------------------------------------------------
-
-    def set_table(self, name: str, **changes: Unpack[SettingChanges]) -> Table:
-        """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
-        from strandline.ledger.table_settings import change_settings
-
-        return change_settings(self.ledger, name, changes)
 
     def compact(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Compacting]) -> list[Maintained]:
         """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
@@ -475,7 +485,7 @@ class Lake(Versioned):
         from dataclasses import replace
 
         other = copy.copy(self)
-        other._whole, other._report = self._whole or self, report
+        other._report = report
         other._context = replace(self.context, report=report, iceberg=other.iceberg)
         return other
 
@@ -504,45 +514,16 @@ class Lake(Versioned):
 
     def iceberg(self) -> Iceberg:
         """The lake's Iceberg tables; starts Spark when it is not running."""
-        if self._whole is not None:
-            if self._report is not None and self._whole._iceberg is None:
-                self._report("starting Spark", 0, None)
-            return self._whole.iceberg()
-        with self._spark_lock:
-            if self._iceberg is None:
-                from strandline.engines.spark.iceberg import Iceberg
-                from strandline.engines.spark.session import catalog_properties, lake_session, start
-
-                if self._report is not None:
-                    self._report("starting Spark", 0, None)
-                self.context.fence.raise_()
-                if self.config.catalog_path is not None:
-                    private.create_file(self.config.catalog_path)
-                root = start(self.config.spark.master, self.config.spark.conf)
-                login = self.ledger.database.login()
-                catalog = catalog_properties(self.config.catalog_uri, self.config.warehouse, login, self.config.store)
-                self._iceberg = Iceberg(lake_session(root, catalog, store=self.config.store), catalog)
-            return self._iceberg
+        return self._spark.iceberg(self.context.fence, self._report)
 
     @property
     def spark_is_up(self) -> bool:
         """Whether this lake has a Spark, and its JVM lives."""
-        from strandline.engines.spark import session
-
-        lake = self._whole or self
-        return lake._iceberg is not None and session.lives()
+        return self._spark.is_up
 
     def drop_dead_spark(self) -> bool:
         """Forget a Spark whose JVM has died, so that the next call starts another; True if there was one."""
-        from strandline.engines.spark import session
-
-        lake = self._whole or self
-        with lake._spark_lock:
-            if lake._iceberg is None or session.lives():
-                return False
-            lake._iceberg = None
-            session.forget_dead()
-            return True
+        return self._spark.drop_dead()
 
     @property
     def spark(self) -> SparkSession:

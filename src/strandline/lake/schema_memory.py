@@ -1,0 +1,113 @@
+"""What an open lake remembers of its tables' schemas, so that a write need not ask for them each time.
+
+A write is validated and encoded by the schema that is remembered, and its transaction compares: where the table's head
+has another one by then, nothing is stored, what is remembered is forgotten, and the write is done again by the schema
+that there is. So memory may be old, and a stored row never is wrong for it. One memory serves all threads of a lake,
+and the copies of it that have a place for progress of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from strandline.errors import BadRequest, Conflict, InvalidRows, StrandError
+from strandline.ledger.group_commit import Appender
+from strandline.ledger.rereading import Kept
+from strandline.ledger.tables import has_schema, read_shown
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Ledger
+    from strandline.model.tables import Head, TableState
+    from strandline.operations.context import Context
+    from strandline.operations.mutate import Mutator
+
+SCHEMA_RETRIES = 5
+
+T = TypeVar("T")
+StateOf: TypeAlias = "Callable[[str], TableState]"
+
+
+class SchemaMemory:
+    """The schemas that a lake's writers go by, and the two queues in which their writes meet."""
+
+    def __init__(self, ledger: Ledger, context: Callable[[], Context]) -> None:
+        self.appender = Appender(ledger)
+        self._ledger = ledger
+        self._context = context
+        self._states: dict[tuple[str, str], TableState] = {}
+
+    @cached_property
+    def mutator(self) -> Mutator:
+        """What changes keyed tables; only lakes that do so import it."""
+        from strandline.operations.mutate import Mutator
+
+        return Mutator(self._ledger, self.appender, self._context)
+
+    def retried(self, work: Callable[[StateOf], T], branch: str, rows: object = ()) -> T:
+        """Do it, and again with what the tables are then if they have changed meanwhile.
+
+        `rows` that can be read once are read by a schema that was looked up for them, and again as far as they are
+        kept: rows that can't be read again must not be refused for a schema that was remembered.
+        """
+        kept = rows if isinstance(rows, Kept) else None
+        for _ in range(SCHEMA_RETRIES):
+            heads: list[Head] = []
+
+            def state_of(table: str, heads: list[Head] = heads) -> TableState:
+                state = self.state(table, branch) if kept is None else self._current_state(table, branch)
+                heads.append(state.head)
+                return state
+
+            try:
+                return work(state_of)
+            except (Conflict, InvalidRows, BadRequest) as error:
+                if not self._forgets(error, heads, branch):
+                    raise
+                if kept is not None and not kept.is_whole:
+                    raise Conflict(
+                        "the schema changed while the rows were read, and they are too many to be kept",
+                        kind="schema_moved",
+                        hint="Nothing was stored. Do it again: the rows are then read by the new schema.",
+                    ) from error
+        raise Conflict("the schemas keep changing", kind="schema_moved")
+
+    def state(self, table: str, branch: str) -> TableState:
+        """A table's schema, remembered: the append's transaction checks that it is still the same."""
+        key = (branch, table.lower())
+        remembered = self._states.get(key)
+        if remembered is None:  # one look: another thread may forget it in between
+            with self._ledger.read() as conn:
+                remembered = self._states[key] = read_shown(conn, branch, [table])[0]
+        return remembered
+
+    def _current_state(self, table: str, branch: str) -> TableState:
+        """The same as `state`, after one look whether it is still so."""
+        state = self.state(table, branch)
+        with self._ledger.read() as conn:
+            current = has_schema(conn, state.head)
+        if not current:
+            self._forget()
+            state = self.state(table, branch)
+        return state
+
+    def _forgets(self, error: StrandError, judged_by: Iterable[Head], branch: str) -> bool:
+        """Whether an error may be due to schemas that we remember and that have moved; then they are forgotten.
+
+        Rows that don't fit the schema that we know may fit the one that there is by now. The heads that the rows were
+        judged by are compared too: another thread may have forgotten them, and looked again, since then.
+        """
+        kind = error.detail["kind"] if isinstance(error, Conflict) else None
+        moved = kind == "schema_moved"
+        if kind in (None, "versions"):
+            remembered = [state.head for (on, _), state in list(self._states.items()) if on == branch]
+            with self._ledger.read() as conn:
+                moved = not all(has_schema(conn, head) for head in [*judged_by, *remembered])
+        if moved:
+            self._forget()
+        return moved
+
+    def _forget(self) -> None:
+        self._states.clear()
+        self.mutator.forget()
