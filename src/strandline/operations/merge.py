@@ -49,7 +49,7 @@ from strandline.operations.merge_schemas import Line, merged_schemas
 from strandline.operations.mutate import give_way, table_change
 from strandline.rules.rows import Judged, RowChange
 from strandline.rules.sets import breaking, newly_broken
-from strandline.views.diff import Written, said
+from strandline.views.diff import Written, plain_rows
 from strandline.views.looking import Looking
 from strandline.views.versions import Versions
 from strandline.views.view import View
@@ -406,7 +406,7 @@ def _lacking(table: TableMerge) -> Iterator[RowConflict]:
     for column in table.state.schema.columns:
         if not column.nullable:
             lacks = pc.and_(pc.is_null(table.written[column.name]), pc.invert(gone))
-            for key in said(table.written.filter(lacks).select(list(table.state.table.key)), table.state):
+            for key in plain_rows(table.written.filter(lacks).select(list(table.state.table.key)), table.state):
                 yield RowConflict("value_violation", table.state.table.name, key, (column.name,), None, None, None)
 
 

@@ -18,7 +18,7 @@ from strandline.model.merge import Resolution, RowConflict, key_text
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
-from strandline.views.diff import Written, changed_rows, said
+from strandline.views.diff import Written, changed_rows, plain_rows
 from strandline.views.view import View
 
 
@@ -153,7 +153,7 @@ class Sides:
         if not resolution.rows:
             return judged
         left: list[bool] = []
-        for key, found in zip(said(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True):
+        for key, found in zip(plain_rows(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))
             merges = found in (TAKEN, BLENDED)
@@ -170,7 +170,7 @@ class Sides:
         side = resolution.side_of(self.state.table.name)
         sides: list[str | None] = [side] * keys.num_rows
         if resolution.rows:
-            for place, key in enumerate(said(keys, self.state)):
+            for place, key in enumerate(plain_rows(keys, self.state)):
                 decision = resolution.rows.get((self.state.table.name, key_text(key)))
                 if decision is not None:
                     sides[place] = decision if isinstance(decision, str) else None
@@ -183,12 +183,18 @@ class Sides:
         names = [name for name in self.shape.names if name != REMOVED]
         known = self.past, self.present, self.changed.filter(pc.invert(self.changed[REMOVED]))
         past, ours, theirs = (
-            {key_text({name: row[name] for name in self.key}): row for row in said(some.select(names), self.state)}
+            {
+                key_text({name: row[name] for name in self.key}): row
+                for row in plain_rows(some.select(names), self.state)
+            }
             for some in known
         )
-        met = {key_text(row) for row in said(self.both.select(self.key), self.state)}
+        met = {key_text(row) for row in plain_rows(self.both.select(self.key), self.state)}
         for key, kind, fields in zip(
-            said(rows.select(self.key), self.state), rows[VERDICT].to_pylist(), rows[FIELDS].to_pylist(), strict=True
+            plain_rows(rows.select(self.key), self.state),
+            rows[VERDICT].to_pylist(),
+            rows[FIELDS].to_pylist(),
+            strict=True,
         ):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))

@@ -84,23 +84,23 @@ class Coming:
 
         These go as if nothing cascaded: what refers to one of them breaks its rule, and nobody has asked to delete it.
         """
-        for table_id, one in self._incoming.items():
-            key = _names(one.state.table.key)
-            relations.define(self._connection, _in("loaded", table_id), self._loaded(one))
+        for table_id, incoming in self._incoming.items():
+            key = _names(incoming.state.table.key)
+            relations.define(self._connection, _in("loaded", table_id), self._loaded(incoming))
             last = f"SELECT {key}, max({SEQ}) AS {SEQ} FROM {_of('loaded', table_id)} GROUP BY {key}"
             self._keep("last", table_id, last)
             self._puts[table_id] = self._count(_of("last", table_id))
-            if one.whole:
+            if incoming.whole:
                 self._losing.add(table_id)
                 others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
                 self._keep("gone", table_id, f"SELECT {key} FROM {others}")
 
     def taken(self, table_id: str) -> tuple[list[Taken], int]:
         """The first rows that come and whose keys are there, before them or by them; and how many there are."""
-        one, now = self._incoming[table_id], self._now(table_id)
-        key = _names(one.state.table.key)
-        known = self._count(f"{_of('last', table_id)} SEMI JOIN {now} USING ({key})")
-        if not known and self._puts[table_id] == one.rows:
+        incoming, now = self._incoming[table_id], self._now(table_id)
+        key = _names(incoming.state.table.key)
+        meeting = self._count(f"{_of('last', table_id)} SEMI JOIN {now} USING ({key})")
+        if not meeting and self._puts[table_id] == incoming.rows:
             return [], 0
         place = f"row_number() OVER (PARTITION BY {key} ORDER BY {SEQ})"
         rows = (
@@ -140,45 +140,45 @@ class Coming:
 
     def place(self, table_id: str, seq: int, columns: Sequence[str]) -> tuple[Any, ...]:
         """What a row that comes has in other columns of its file: who told it to us knows what they mean."""
-        path, first = max((one for one in self._incoming[table_id].files if one[1] <= seq), key=lambda one: one[1])
-        found = relations.numbered(relations.local_path(path), columns, first)
-        return self._rows(f"SELECT {_names(columns)} FROM ({found}) WHERE {SEQ} = {seq}")[0]
+        path, first = max((part for part in self._incoming[table_id].files if part[1] <= seq), key=lambda part: part[1])
+        numbered = relations.numbered(relations.local_path(path), columns, first)
+        return self._rows(f"SELECT {_names(columns)} FROM ({numbered}) WHERE {SEQ} = {seq}")[0]
 
     # -- whether that is allowed ---------------------------------------------------------------------------------------
 
     def broken(self) -> list[Broken]:
         """What the tables will not keep of what they declare, as far as it can be due to what comes and goes."""
-        getting = [one for one in self._incoming if self._puts[one]]
-        losing = [one for one in sorted(self._losing) if self.goes(one)]
-        found: list[Broken] = []
+        getting = [table_id for table_id in self._incoming if self._puts[table_id]]
+        losing = [table_id for table_id in sorted(self._losing) if self.goes(table_id)]
+        broken: list[Broken] = []
         for table_id in getting:
             for rule in self._state(table_id).schema.constraints:
                 if isinstance(rule, (*ROW_RULES, Unique)):
-                    found += self._breaking(table_id, rule)
-        made = [link for one in {*getting, *losing} for link in self._declared.links_from(one)]
-        met = [link for one in {*getting, *losing} for link in self._declared.links_to(one)]
+                    broken += self._breaking(table_id, rule)
+        made = [link for table_id in {*getting, *losing} for link in self._declared.links_from(table_id)]
+        met = [link for table_id in {*getting, *losing} for link in self._declared.links_to(table_id)]
         for link in {(link.source.table.table_id, link.reference): link for link in (*made, *met)}.values():
             rules: tuple[Constraint, ...] = (link.reference, *link.counts)
-            for one in rules:
-                found += self._breaking(link.source.table.table_id, one)
-        return sorted(found, key=lambda one: (one.at is None, one.at))
+            for rule in rules:
+                broken += self._breaking(link.source.table.table_id, rule)
+        return sorted(broken, key=lambda breach: (breach.at is None, breach.at))
 
     def _breaking(self, table_id: str, rule: Constraint) -> Iterator[Broken]:
         state = self._state(table_id)
-        for one in (state, *(link.target for link in self._declared.links_from(table_id))):
-            self._then(one.table.table_id)
-        for found, seq in breaking(self, state, rule):
+        for joined in (state, *(link.target for link in self._declared.links_from(table_id))):
+            self._then(joined.table.table_id)
+        for violation, seq in breaking(self, state, rule):
             at = (table_id, seq) if seq is not None and self._comes(table_id, seq) else None
-            told = found
+            worded = violation
             if at is None and isinstance(rule, Unique):
                 continue  # it was there before: those that come with its value are told
             if at is None and isinstance(rule, Reference):
-                told = replace(found, reason=f"still refers to a deleted row of {rule.table!r}")
-            yield Broken(told, at, isinstance(rule, ROW_RULES))
+                worded = replace(violation, reason=f"still refers to a deleted row of {rule.table!r}")
+            yield Broken(worded, at, isinstance(rule, ROW_RULES))
 
     def _comes(self, table_id: str, seq: int) -> bool:
-        one = self._incoming.get(table_id)
-        return one is not None and bool(one.files) and seq >= min(first for _, first in one.files)
+        incoming = self._incoming.get(table_id)
+        return incoming is not None and bool(incoming.files) and seq >= min(first for _, first in incoming.files)
 
     def ask(self, query: str) -> Result:
         """Run a query of our own over the tables as they will be."""
@@ -198,13 +198,13 @@ class Coming:
     def _state(self, table_id: str) -> TableState:
         return self._declared.states[table_id]
 
-    def _loaded(self, one: Incoming) -> str:
-        names = list(one.state.schema.names)
-        if one.files:
+    def _loaded(self, incoming: Incoming) -> str:
+        names = list(incoming.state.schema.names)
+        if incoming.files:
             return relations.together(
-                [relations.numbered(relations.local_path(path), names, first) for path, first in one.files]
+                [relations.numbered(relations.local_path(path), names, first) for path, first in incoming.files]
             )
-        columns = [column for column in one.state.columns if column.name in (*names, SEQ)]
+        columns = [column for column in incoming.state.columns if column.name in (*names, SEQ)]
         return relations.empty(columns)
 
     def _now(self, table_id: str) -> str:
@@ -226,14 +226,14 @@ class Coming:
     def _future(self, state: TableState) -> str:
         table_id, key = state.table.table_id, _names(state.table.key)
         columns = _names([*state.schema.names, SEQ])
-        one = self._incoming.get(table_id)
-        if one is None:
+        incoming = self._incoming.get(table_id)
+        if incoming is None:
             rows = f"SELECT {columns} FROM {self._now(table_id)}"
         else:
             rows = f"SELECT {columns} FROM {_of('loaded', table_id)}"
-            if self._puts[table_id] < one.rows:
+            if self._puts[table_id] < incoming.rows:
                 rows += f" SEMI JOIN {_of('last', table_id)} USING ({SEQ})"
-            if not one.whole:
+            if not incoming.whole:
                 others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
                 rows = f"SELECT {columns} FROM {others} UNION ALL {rows}"
         return rows
@@ -244,8 +244,8 @@ class Coming:
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with sandbox.interruptible():
-            found: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
-        return found
+            rows: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
+        return rows
 
     def _count(self, rows: str) -> int:
         return int(self._rows(f"SELECT count(*) FROM {rows}")[0][0])

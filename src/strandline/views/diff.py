@@ -40,44 +40,48 @@ def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, ta
     """The rows that are not the same at two points, by table and key. Each point is a branch, tag, commit or time."""
     with ledger.read() as conn:
         graph = Graph(conn)
-        one, _ = find_commit_at(conn, before, branch)
+        earlier, _ = find_commit_at(conn, before, branch)
         other, _ = find_commit_at(conn, after, branch)
-        bases = graph.bases(one.commit_id, other.commit_id)
+        bases = graph.bases(earlier.commit_id, other.commit_id)
         base = bases[0].commit_id if bases else None  # none: their first commits were made apart
-        sides = [(tip.commit_id, graph.only(tip.commit_id, base)) for tip in (one, other)]
+        sides = [(tip.commit_id, graph.only(tip.commit_id, base)) for tip in (earlier, other)]
         homes = [find_homes(conn, graph, tip, commits) for tip, commits in sides]
-    views = take(branch, one.commit_id), take(branch, other.commit_id)
+    views = take(branch, earlier.commit_id), take(branch, other.commit_id)
     written: Written = None
     if None not in homes:
-        written = [(take(branch, tip), commits) for found in homes for tip, commits in found or () if commits]
+        written = [(take(branch, tip), commits) for side in homes for tip, commits in side or () if commits]
     for name in _tables(views, [commit for _, commits in sides for commit in commits], table):
         yield from _differing(views, name, written)
 
 
 def _tables(views: tuple[View, View], commits: Sequence[Commit], table: str | None) -> list[str]:
     """The keyed tables that some commits wrote, or the one that is asked for."""
-    known = {name: view for view in views for name in view.tables if view.state(name).table.key}
+    keyed = {name: view for view in views for name in view.tables if view.state(name).table.key}
     if table is not None:
         named = next((view for view in views if table.lower() in map(str.lower, view.tables)), views[1])
         return [named.state(table).table.name]
-    return [name for name in sorted(known) if any(name in one.tables for one in commits)]
+    return [name for name in sorted(keyed) if any(name in commit.tables for commit in commits)]
 
 
 def _differing(views: tuple[View, View], name: str, written: Written) -> Iterator[RowDiff]:
-    here = [view for view in views if name in view.tables]
-    state = here[-1].state(name)
-    shape = pa.schema([one for one in batch_arrow(state.schema, state.table) if one.name != REMOVED])
+    having = [view for view in views if name in view.tables]
+    state = having[-1].state(name)
+    shape = pa.schema([column for column in batch_arrow(state.schema, state.table) if column.name != REMOVED])
     key = list(state.table.key)
     sides = [_under(view, name, state.schema) if name in view.tables else None for view in views]
-    is_one = len({view.state(name).schema.began for view in here}) == 1
+    is_one = len({view.state(name).schema.began for view in having}) == 1
     keys = _touched(sides, name, key, written if is_one else None)
     rows = [
         (shape.empty_table() if view is None else view.pick(name, keys)).select(shape.names).cast(shape)
         for view in sides
     ]
-    found = compare.differences(rows[0], rows[1], key, [one for one in shape.names if one not in key])
-    images = [{key_text({one: row[one] for one in key}): row for row in said(some, state)} for some in rows]
-    for named, fields in zip(said(found.select(key), state), found[compare.FIELDS].to_pylist(), strict=True):
+    differences = compare.differences(rows[0], rows[1], key, [column for column in shape.names if column not in key])
+    images = [
+        {key_text({column: row[column] for column in key}): row for row in plain_rows(side, state)} for side in rows
+    ]
+    for named, fields in zip(
+        plain_rows(differences.select(key), state), differences[compare.FIELDS].to_pylist(), strict=True
+    ):
         was, is_ = (image.get(key_text(named)) for image in images)
         changed = tuple(fields) if was is not None and is_ is not None else ()
         yield RowDiff(name, kind_of(was, is_), named, changed, was, is_)
@@ -95,18 +99,18 @@ def _touched(sides: Sequence[View | None], name: str, key: list[str], written: W
     All, where their logs are gone, and where the table is on one side alone: it may have been dropped.
     """
     if written is None or None in sides:
-        found = [view.having(name, key, None) for view in sides if view is not None]
+        keys = [view.having(name, key, None) for view in sides if view is not None]
     else:
-        found = [changed_rows(view, name, some).select(key) for view, some in written if name in view.tables]
-    return pa.concat_tables(found).group_by(key).aggregate([])
+        keys = [changed_rows(view, name, commits).select(key) for view, commits in written if name in view.tables]
+    return pa.concat_tables(keys).group_by(key).aggregate([])
 
 
 def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     """What commits left of a table's rows: the newest version of each."""
-    return view.changed(name, [one for one in commits if name in one.tables])
+    return view.changed(name, [commit for commit in commits if name in commit.tables])
 
 
-def said(rows: pa.Table, state: TableState) -> list[dict[str, Any]]:
+def plain_rows(rows: pa.Table, state: TableState) -> list[dict[str, Any]]:
     """Rows as JSON can say them."""
     return [orjson.loads(line) for line in to_json_lines(rows, state.schema)]
 
@@ -127,8 +131,8 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
             hint=f"`strand tail {table}` shows its rows, and `view.read` in Python.",
         )
     _refuse_gap(ledger, state, since)
-    found = tuple(_changes(view, state, since, limit))
-    return Changes(found, found[-1].seq if found else since)
+    page = tuple(_changes(view, state, since, limit))
+    return Changes(page, page[-1].seq if page else since)
 
 
 def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
@@ -149,11 +153,11 @@ def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
 def _changes(view: View, state: TableState, since: int, limit: int) -> Iterator[RowChange]:
     rows = view.page(state.table.name, since, limit)
     key, columns = list(state.table.key), list(state.schema.names)
-    earlier = rows.select([compare.EARLIER + one for one in columns]).rename_columns(columns)
+    earlier = rows.select([compare.EARLIER + column for column in columns]).rename_columns(columns)
     was, is_ = rows[compare.WAS].to_pylist(), rows[compare.IS].to_pylist()
     parts = (rows.select(columns), earlier, rows.select(key), rows.select([SEQ, COMMIT, ACTOR, AT]))
-    told = zip(*(said(part, state) for part in parts), strict=True)
-    for place, (now, then, named, facts) in enumerate(told):
+    lines = zip(*(plain_rows(part, state) for part in parts), strict=True)
+    for place, (now, then, named, facts) in enumerate(lines):
         before, after = then if was[place] else None, now if is_[place] else None
         yield RowChange(
             table=state.table.name,

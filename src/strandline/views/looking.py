@@ -46,11 +46,11 @@ class Looking:
 
     def ask(self, state: TableState, keys: Keys) -> None:
         """Look up the newest versions of these keys; `get` then has them."""
-        asked = self.asked.setdefault(state.table.table_id, {})
-        unknown = {hash_: key for hash_, key in keys.items() if hash_ not in asked}
+        looked_up = self.asked.setdefault(state.table.table_id, {})
+        unknown = {hash_: key for hash_, key in keys.items() if hash_ not in looked_up}
         if unknown or state.table.table_id not in self.heads:
             self._take(read_versions(self._ledger, self._branch, [(state, unknown)]))
-            asked.update(dict.fromkeys(unknown))
+            looked_up.update(dict.fromkeys(unknown))
 
     def having(
         self, state: TableState, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
@@ -63,11 +63,11 @@ class Looking:
             return []
         self.ask(state, {})  # its head first: what changes after that is noticed
         shape = batch_arrow(state.schema, state.table)
-        asked = None
+        rows = None
         if values is not None:
             types = [shape.field(name).type for name in columns]
-            parts = [pa.array(some, type_) for some, type_ in zip(zip(*values, strict=True), types, strict=True)]
-            asked = pa.Table.from_arrays(parts, names=list(columns))
+            parts = [pa.array(column, type_) for column, type_ in zip(zip(*values, strict=True), types, strict=True)]
+            rows = pa.Table.from_arrays(parts, names=list(columns))
         names = list(dict.fromkeys([*state.table.key, *columns]))
         try:
             view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
@@ -76,22 +76,22 @@ class Looking:
         if view.state(state.table.name).head.schema_version != state.head.schema_version:
             raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
         view = view.under({state.table.table_id: state.schema})  # a merge may bring another one
-        wanted = pa.schema([pa.field(name, shape.field(name).type) for name in names])
-        found: list[ValueHolder] = []
-        for batch in view.having(state.table.name, names, asked).cast(wanted).to_batches():
+        key_types = pa.schema([pa.field(name, shape.field(name).type) for name in names])
+        holders: list[ValueHolder] = []
+        for batch in view.having(state.table.name, names, rows).cast(key_types).to_batches():
             keys = zip(*(batch.column(name).to_pylist() for name in state.table.key), strict=True)
             had = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
             for place, (key, value) in enumerate(zip(keys, had, strict=True)):
-                found.append(ValueHolder(value, key_hash(key), row_at(batch, place, state.table.key)))
-        return found
+                holders.append(ValueHolder(value, key_hash(key), row_at(batch, place, state.table.key)))
+        return holders
 
     def _take(self, versions: Versions) -> None:
         if versions.base.branch_id != self.base.branch_id:
             raise Conflict(f"branch {self._branch!r} was made anew", kind="schema_moved")
         for table_id, head in versions.base.heads.items():
             self.heads.setdefault(table_id, head)
-        for table_id, some in versions.found.items():
-            self._found.setdefault(table_id, {}).update(some)
+        for table_id, newest in versions.found.items():
+            self._found.setdefault(table_id, {}).update(newest)
 
 
 def read_declared(ledger: Ledger, branch: str) -> Declared:

@@ -52,7 +52,7 @@ class Shown:
         if self.upto_us is not None:
             parts.append(f"{microseconds}({AT}) <= {self.upto_us}")
         if self.commits:
-            parts.append(f"{COMMIT} NOT IN ({', '.join(repr(one) for one in self.commits)})")
+            parts.append(f"{COMMIT} NOT IN ({', '.join(repr(commit) for commit in self.commits)})")
         parts += [f"NOT ({SEQ} BETWEEN {first} AND {last})" for first, last in self.ranges]
         return " AND ".join(parts)
 
@@ -62,8 +62,8 @@ def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
 
     One that had been dropped by then is among them, under the schema that says so.
     """
-    found: list[tuple[TableState, Shown]] = []
-    older = tuple(one.commit_id for one in point.hidden if one.seq < point.commit.seq)
+    tables: list[tuple[TableState, Shown]] = []
+    older = tuple(commit.commit_id for commit in point.hidden if commit.seq < point.commit.seq)
     graph = Graph(conn)
     for state in read_states_of(conn, point.holder):
         version = _schema_version(graph, state, point)
@@ -78,8 +78,8 @@ def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
             late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
             shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))
         head = replace(state.head, schema_version=version)
-        found.append((replace(state, head=head, schema=state.schemas[version]), shown))
-    return found
+        tables.append((replace(state, head=head, schema=state.schemas[version]), shown))
+    return tables
 
 
 def refuse_pruned(conn: Connection, point: Point) -> None:

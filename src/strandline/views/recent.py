@@ -56,9 +56,9 @@ def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadabl
         return read_batches(ledger, state, state.tail, on_unreadable)
     place = state.head.branch_id, state.table.table_id
     with _lock:
-        known = _recent.setdefault(ledger, OrderedDict()).get(place)
-    if known is None or not known.begins(state) or not _is_there(ledger, state):
-        known = _Read(state.table, state.schema, [], [])
+        remembered = _recent.setdefault(ledger, OrderedDict()).get(place)
+    if remembered is None or not remembered.begins(state) or not _is_there(ledger, state):
+        remembered = _Read(state.table, state.schema, [], [])
     left_out = False
 
     def leave_out(ref: BatchRef, reason: str) -> None:
@@ -66,11 +66,11 @@ def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadabl
         on_unreadable(ref, reason)
         left_out = True
 
-    later = read_batches(ledger, state, state.tail[len(known.ids) :], leave_out)
-    runs = in_runs(chain(known.rows, later), lambda one: one, lambda one: one.nbytes)
+    later = read_batches(ledger, state, state.tail[len(remembered.ids) :], leave_out)
+    runs = in_runs(chain(remembered.rows, later), lambda batch: batch, lambda batch: batch.nbytes)
     rows = [joined(run) for run in runs]
     if not left_out:
-        ids = [*known.ids, *(ref.batch_id for ref in state.tail[len(known.ids) :])]
+        ids = [*remembered.ids, *(ref.batch_id for ref in state.tail[len(remembered.ids) :])]
         _remember(ledger, place, _Read(state.table, state.schema, ids, rows))
     return iter(rows)
 
@@ -86,5 +86,5 @@ def _remember(ledger: Ledger, place: tuple[str, str], read: _Read) -> None:
         tails = _recent.setdefault(ledger, OrderedDict())
         tails.pop(place, None)
         tails[place] = read
-        while sum(one.size_bytes for one in tails.values()) > MOST_BYTES:
+        while sum(tail.size_bytes for tail in tails.values()) > MOST_BYTES:
             tails.popitem(last=False)

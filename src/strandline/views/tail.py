@@ -43,10 +43,10 @@ def read_batches(
     With `columns`, only these of the user's are decoded, and `_seq` is always there. No row is left out for its age:
     it was acked, and only retention takes it away again, behind every sink.
     """
-    found = _readable(ledger, state, refs, on_unreadable, columns)
-    for run in in_runs(found, lambda one: one[1], lambda one: one[0].size_bytes):
-        some, batch = [ref for ref, _ in run], joined([rows for _, rows in run])
-        yield _stamp(batch, some, state) if columns is None else batch.append_column(SEQ, _seqs(some))
+    decoded = _readable(ledger, state, refs, on_unreadable, columns)
+    for run in in_runs(decoded, lambda pair: pair[1], lambda pair: pair[0].size_bytes):
+        run_refs, batch = [ref for ref, _ in run], joined([rows for _, rows in run])
+        yield _stamp(batch, run_refs, state) if columns is None else batch.append_column(SEQ, _seqs(run_refs))
 
 
 def _readable(
@@ -69,12 +69,12 @@ def in_runs(
     """Small neighbours of one shape together: whatever is done with a batch costs as much as hundreds of rows."""
     run: list[T] = []
     size = 0
-    for one in batches:
-        if run and (size + size_of(one) > RUN_BYTES or not rows_of(one).schema.equals(rows_of(run[0]).schema)):
+    for batch in batches:
+        if run and (size + size_of(batch) > RUN_BYTES or not rows_of(batch).schema.equals(rows_of(run[0]).schema)):
             yield run
             run, size = [], 0
-        run.append(one)
-        size += size_of(one)
+        run.append(batch)
+        size += size_of(batch)
     if run:
         yield run
 
@@ -104,7 +104,9 @@ def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] |
     if columns is None:
         rows = _decode(payload, batch_arrow(written, state.table))
     else:
-        names = [name for name in (name_in(written, state.schema.column(one)) for one in columns) if name is not None]
+        names = [
+            name for name in (name_in(written, state.schema.column(column)) for column in columns) if name is not None
+        ]
         shape = stored_schema(written)
         rows = _decode(payload, pa.schema([shape.field(name) for name in names]), names)
     if written == state.schema:
@@ -113,14 +115,14 @@ def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] |
     return reshaped(rows, written, shown, _seqs([payload.ref]))
 
 
-def _decode(payload: Payload, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+def _decode(payload: Payload, shape: pa.Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     if checksum(payload.payload) != payload.checksum:
         raise Unreadable("its bytes have changed since they were written (wrong checksum)")
     try:
         batch = decode(payload.payload) if columns is None else decode_columns(payload.payload, columns)
     except (StrandError, pa.ArrowException, ValueError) as error:
         raise Unreadable(f"it is not an Arrow stream ({error})") from error
-    fits = batch.schema.equals(wanted) or batch.schema.equals(pa.schema([*wanted, *origin_fields()]))
+    fits = batch.schema.equals(shape) or batch.schema.equals(pa.schema([*shape, *origin_fields()]))
     if batch.num_rows != payload.ref.rows or not fits:
         raise Unreadable(
             f"it holds {batch.num_rows} rows of another shape than its table, instead of {payload.ref.rows}"

@@ -48,17 +48,17 @@ class Versions:
         return self.found.get(table_id, {}).get(key)
 
 
-def read_versions(ledger: Ledger, branch: str, wanted: Sequence[tuple[TableState, Keys]]) -> Versions:
+def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[TableState, Keys]]) -> Versions:
     """A branch as it is now, with the newest versions of these keys of these tables.
 
     Conflict where the schema of one is not the one that `wanted` knows: what is there may be of another shape.
     """
     with ledger.read() as conn:
-        base = read_base(conn, branch, [state.table.table_id for state, _ in wanted])
-        for state, _ in wanted:
+        base = read_base(conn, branch, [state.table.table_id for state, _ in tables])
+        for state, _ in tables:
             _refuse_moved(base, state)
-        found = {state.table.table_id: _read(conn, base, state, keys) for state, keys in wanted if keys}
-    return Versions(base, found)
+        newest = {state.table.table_id: _read(conn, base, state, keys) for state, keys in tables if keys}
+    return Versions(base, newest)
 
 
 def _refuse_moved(base: Base, state: TableState) -> None:
@@ -84,17 +84,17 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
     by_batch: dict[str, list[tuple[bytes, int]]] = {}
     for key, touch in newest.items():
         by_batch.setdefault(touch.batch_id, []).append((key, touch.seq))
-    found: dict[bytes, Version] = {}
+    versions: dict[bytes, Version] = {}
     for ref, rows in _decoded(conn, state, list(by_batch)):
         for key, seq in by_batch.pop(ref.batch_id):
-            found[key] = _version(rows, seq - ref.first_seq, seq, state)
+            versions[key] = _version(rows, seq - ref.first_seq, seq, state)
     flushed = {seq: key for versions in by_batch.values() for key, seq in versions}
     if flushed:
-        found.update(_from_log(conn, base, state, flushed))
+        versions.update(_from_log(conn, base, state, flushed))
     folded = {hash_: key for hash_, key in keys.items() if hash_ not in newest}
     if folded and (head.folded_seq or head.swept_seq):
-        found.update(_by_key(conn, base, state, folded))
-    return found
+        versions.update(_by_key(conn, base, state, folded))
+    return versions
 
 
 def _decoded(
@@ -126,21 +126,21 @@ def given_columns(state: TableState) -> list[str]:
     return [name for name in batch_arrow(state.schema, state.table).names if name != REMOVED]
 
 
-def _from_log(conn: Connection, base: Base, state: TableState, wanted: Mapping[int, bytes]) -> dict[bytes, Version]:
+def _from_log(conn: Connection, base: Base, state: TableState, keys: Mapping[int, bytes]) -> dict[bytes, Version]:
     """Versions out of the log's files, by their seqs."""
     version = base.heads[state.table.table_id].version
-    files = read_files(conn, base.branch_id, state.table.table_id, version, since=min(wanted) - 1, until=max(wanted))
-    needed = [file for file in files if any(file.first_seq <= seq <= file.last_seq for seq in wanted)]
-    condition = f"{SEQ} IN ({', '.join(map(str, wanted))})"
-    found = {
-        wanted[version.seq]: version
+    files = read_files(conn, base.branch_id, state.table.table_id, version, since=min(keys) - 1, until=max(keys))
+    needed = [file for file in files if any(file.first_seq <= seq <= file.last_seq for seq in keys)]
+    condition = f"{SEQ} IN ({', '.join(map(str, keys))})"
+    versions = {
+        keys[version.seq]: version
         for _, version in _find(
             state, needed, lambda connection, rows, names: relations.matching(connection, rows, names, condition)
         )
     }
-    if len(found) < len(wanted):
+    if len(versions) < len(keys):
         raise HistoryGone(f"versions of rows of table {state.table.name!r} are no longer kept", table=state.table.name)
-    return found
+    return versions
 
 
 def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
@@ -152,28 +152,30 @@ def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict
     files = read_files(conn, base.branch_id, state_id(table_id), head.state_version)
     if head.swept_seq > head.folded_seq:
         files += read_files(conn, base.branch_id, table_id, head.version, since=head.folded_seq, until=head.swept_seq)
-    asked = pa.table({name: pa.concat_arrays([key[name] for key in keys.values()]) for name in state.table.key})
-    found: dict[bytes, Version] = {}
-    there = _find(state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, asked))
-    for key, version in itertools.chain(there, _in_tail(conn, base, state, asked)):
-        known = found.get(key_hash(key))
-        if version.seq > state.schema.began and (known is None or known.seq < version.seq):
-            found[key_hash(key)] = version
-    return found
+    key_rows = pa.table({name: pa.concat_arrays([key[name] for key in keys.values()]) for name in state.table.key})
+    newest: dict[bytes, Version] = {}
+    flushed = _find(
+        state, files, lambda connection, rows, names: relations.with_keys(connection, rows, names, key_rows)
+    )
+    for key, version in itertools.chain(flushed, _in_tail(conn, base, state, key_rows)):
+        newer = newest.get(key_hash(key))
+        if version.seq > state.schema.began and (newer is None or newer.seq < version.seq):
+            newest[key_hash(key)] = version
+    return newest
 
 
 def _in_tail(
-    conn: Connection, base: Base, state: TableState, asked: pa.Table
+    conn: Connection, base: Base, state: TableState, key_rows: pa.Table
 ) -> Iterator[tuple[tuple[Any, ...], Version]]:
     """Versions of these keys in as much of the tail as no hash may tell of."""
     head = base.heads[state.table.table_id]
     if head.swept_seq <= head.folded_seq:
         return
-    wanted = set(zip(*(asked[name].to_pylist() for name in state.table.key), strict=True))
+    looked_for = set(zip(*(key_rows[name].to_pylist() for name in state.table.key), strict=True))
     for ref, rows in _decoded(conn, state, in_tail(conn, base.branch_id, state.table.table_id, head.swept_seq)):
         keys = zip(*(rows.column(name).to_pylist() for name in state.table.key), strict=True)
         for place, key in enumerate(keys):
-            if key in wanted:
+            if key in looked_for:
                 yield key, _version(rows, place, ref.first_seq + place, state)
 
 

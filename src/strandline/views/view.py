@@ -147,16 +147,16 @@ class View:
 
     def state(self, name: str) -> TableState:
         """A table's head, schema and tail in this view."""
-        found = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
-        if found is not None and name.endswith(STATE):
-            found = found.folded
-        if found is None and (dropped := self._gone.get(name.removesuffix(LOG).lower())) is not None:
+        named = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
+        if named is not None and name.endswith(STATE):
+            named = named.folded
+        if named is None and (dropped := self._gone.get(name.removesuffix(LOG).lower())) is not None:
             raise not_shown(name, dropped)
-        if found is None:
+        if named is None:
             raise NotFound(f"there is no table {name!r}", hint=nearest(name, self.tables), table=name)
-        if (shown := self._shown.get(found.table.table_id)) is not None:
-            shown.require_whole(found.table.name)
-        return found
+        if (shown := self._shown.get(named.table.table_id)) is not None:
+            shown.require_whole(named.table.name)
+        return named
 
     def stable_seq(self, name: str) -> int:
         """Everything up to this seq is in the table's Iceberg log for good."""
@@ -194,15 +194,15 @@ class View:
 
     def _added(self) -> list[str]:
         """The columns that Strandline adds to some table of the view: all of its tables can be asked for them."""
-        found = {column.name for state in self._states.values() for column in state.table.added_columns}
-        return [name for name in OURS if name in found]
+        added = {column.name for state in self._states.values() for column in state.table.added_columns}
+        return [name for name in OURS if name in added]
 
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
         return self.ask(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
 
-    def having(self, name: str, columns: Sequence[str], asked: pa.Table | None) -> pa.Table:
-        """Columns of the current rows that agree with one of those `asked` for in all its columns; of all with None.
+    def having(self, name: str, columns: Sequence[str], values: pa.Table | None) -> pa.Table:
+        """Columns of the current rows that agree with one of these `values` in all its columns; of all with None.
 
         What agrees may have been replaced since. So all versions that do are looked for first, where the filters of a
         state's files tell what need not be read; only of their keys the newest ones are compared.
@@ -211,18 +211,20 @@ class View:
         files = self.files(name)
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
-            rows = self._current_sql(state, files) if asked is None else self._agreeing(connection, state, files, asked)
+            rows = (
+                self._current_sql(state, files) if values is None else self._agreeing(connection, state, files, values)
+            )
             return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
 
     def _agreeing(
-        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile], asked: pa.Table
+        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile], values: pa.Table
     ) -> str:
-        given, near, names = relations.internal("asked"), relations.internal("near"), asked.column_names
-        relations.load_rows(connection, "asked", asked.schema, asked.to_batches())
-        some = [relations.matched(part, given, names) for part in self._parts(state, files) if part is not None]
-        if not relations.keep_keys(connection, "near", some, state.table.key):
+        valued, near, names = relations.internal("asked"), relations.internal("near"), values.column_names
+        relations.load_rows(connection, "asked", values.schema, values.to_batches())
+        agreeing = [relations.matched(part, valued, names) for part in self._parts(state, files) if part is not None]
+        if not relations.keep_keys(connection, "near", agreeing, state.table.key):
             return relations.empty(stored_columns(state))
-        return relations.matched(self._current_sql(state, files, wanted=near), given, names)
+        return relations.matched(self._current_sql(state, files, matching=near), valued, names)
 
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
@@ -236,11 +238,11 @@ class View:
         files = self.files(name)
         with self._ledger.read() as conn:
             cutoff_us = read_clock(conn).now_us - int(window_s * 1_000_000)
-        if not files or column not in {one.name for one in stored_columns(state)}:
+        if not files or column not in {stored.name for stored in stored_columns(state)}:
             return 0
         with sandbox.scratch() as connection, typed():
-            wanted = [one for one in stored_columns(state) if one.name in (SEQ, column)]
-            rows = files_sql(state, files, wanted)
+            shape = [stored for stored in stored_columns(state) if stored.name in (SEQ, column)]
+            rows = files_sql(state, files, shape)
             old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
         return int(old.num_rows)
 
@@ -326,32 +328,34 @@ class View:
         files = self.files(name, since)
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
-            connection.register(WANTED, pa.table({COMMIT: pa.array([one.commit_id for one in commits], pa.string())}))
+            connection.register(
+                WANTED, pa.table({COMMIT: pa.array([commit.commit_id for commit in commits], pa.string())})
+            )
             rows = relations.within(self._versions_sql(state, files), since)
-            found = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
-            return connection.sql(found).to_arrow_table()
+            latest = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
+            return connection.sql(latest).to_arrow_table()
 
     def _before(self, state: TableState, commits: Sequence[Commit]) -> int:
         """A seq that all rows of these commits are above."""
         with self._ledger.read() as conn:
-            late = first_late(conn, state.table.table_id, [one.seq for one in commits])
-        firsts = [one.seq - sum(one.tables.values()) for one in commits]
+            late = first_late(conn, state.table.table_id, [commit.seq for commit in commits])
+        firsts = [commit.seq - sum(commit.tables.values()) for commit in commits]
         return max(min([*firsts, *([late] if late is not None else [])], default=1) - 1, 0)
 
     def page(self, name: str, since: int, rows: int) -> pa.Table:
         """The next versions of a keyed table behind a seq, each with the columns of the one before it of its row."""
         state = self.state(name)
         files = self.files(name)
-        key, names = list(state.table.key), [one.name for one in stored_columns(state)]
+        key, names = list(state.table.key), [column.name for column in stored_columns(state)]
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             later = [file for file in files if file.last_seq > since]
             end = _end(state, None, resumable=True)
-            some = relations.within(self._versions_sql(state, later), since, end)
-            wanted = connection.sql(f"SELECT {_list([*key, SEQ])} FROM ({some}) ORDER BY {SEQ} LIMIT {rows}")
-            found = wanted.to_arrow_table()
-            until = found[SEQ][-1].as_py() if found.num_rows else since
-            connection.register(WANTED, found.select(key).group_by(key).aggregate([]))
+            behind = relations.within(self._versions_sql(state, later), since, end)
+            page = connection.sql(f"SELECT {_list([*key, SEQ])} FROM ({behind}) ORDER BY {SEQ} LIMIT {rows}")
+            page_keys = page.to_arrow_table()
+            until = page_keys[SEQ][-1].as_py() if page_keys.num_rows else since
+            connection.register(WANTED, page_keys.select(key).group_by(key).aggregate([]))
             upto = relations.within(self._versions_sql(state, files), 0, until)
             every = relations.matched(upto, WANTED, key)
             return connection.sql(compare.with_earlier(every, key, names, since, until)).to_arrow_table()
@@ -363,7 +367,7 @@ class View:
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             connection.register(WANTED, keys)
-            return connection.sql(self._current_sql(state, files, wanted=WANTED)).to_arrow_table()
+            return connection.sql(self._current_sql(state, files, matching=WANTED)).to_arrow_table()
 
     def current(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         """The rows of a keyed table, as SQL for a connection that goes on asking about them."""
@@ -373,11 +377,11 @@ class View:
         return self._current_sql(state, files)
 
     def _attach(
-        self, connection: duckdb.DuckDBPyConnection, state: TableState, asked: list[str], named: Set[str]
+        self, connection: duckdb.DuckDBPyConnection, state: TableState, columns: list[str], named: Set[str]
     ) -> list[str]:
         """Make a table known to a connection under those of its names that are `named`; returns the paths it needs.
 
-        It has all columns that may be `asked` for.
+        It has all these `columns`.
         """
         name = state.table.name
         files = self.files(name)
@@ -388,10 +392,12 @@ class View:
         if not state.table.key or f"{name}{LOG}" in named:
             shown[f"{name}{LOG}" if state.table.key else name] = self._versions_sql(state, files)
         names = {column.name for column in stored_columns(state)}
-        lacking = "".join(f", NULL::{relations.duck_type(OURS[one])} AS {one}" for one in asked if one not in names)
+        lacking = "".join(
+            f", NULL::{relations.duck_type(OURS[column])} AS {column}" for column in columns if column not in names
+        )
         with typed():
-            for one, rows in shown.items():
-                connection.execute(f"CREATE VIEW {sandbox.quote_name(one)} AS SELECT *{lacking} FROM ({rows})")
+            for title, rows in shown.items():
+                connection.execute(f"CREATE VIEW {sandbox.quote_name(title)} AS SELECT *{lacking} FROM ({rows})")
         if self._folded(state) is not None:
             files = [*files, *self.files(f"{name}{STATE}")]
         return [relations.local_path(file.path) for file in files]
@@ -403,23 +409,23 @@ class View:
         log = self._log_sql(state, files) if files else relations.empty(columns)
         return f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})" if state.tail else log
 
-    def _current_sql(self, state: TableState, files: list[DataFile], wanted: str | None = None) -> str:
+    def _current_sql(self, state: TableState, files: list[DataFile], matching: str | None = None) -> str:
         """The rows of a keyed table: its state, and what is later than that. Older files of its log are not opened.
 
-        Of the past there is no state: there they are found among all versions. `wanted` is a relation with the keys of
-        those that matter.
+        Of the past there is no state: there they are found among all versions. `matching` is a relation with the keys
+        of those that matter.
         """
 
-        def some(rows: str) -> str:
-            return rows if wanted is None else relations.matched(rows, wanted, state.table.key)
+        def picked(rows: str) -> str:
+            return rows if matching is None else relations.matched(rows, matching, state.table.key)
 
         held, later = self._parts(state, files)
         if held is None:
-            return relations.newest(some(later), state.table.key)
+            return relations.newest(picked(later), state.table.key)
         if not state.tail and not _unfolded(state, files):
-            return some(held)
-        names = [one.name for one in stored_columns(state)]
-        return relations.current(some(held), some(later), state.table.key, names)
+            return picked(held)
+        names = [column.name for column in stored_columns(state)]
+        return relations.current(picked(held), picked(later), state.table.key, names)
 
     def _parts(self, state: TableState, files: list[DataFile]) -> tuple[str | None, str]:
         """Where the rows of a keyed table are: in its state if it has one, and among the versions later than that."""
@@ -457,11 +463,11 @@ class View:
         if scope.row_key:
             with self._ledger.read() as conn:
                 seen = seen_hashes(conn, state.table.table_id)
-            known = [file for file in files if not scope.within or file.partition in touched]
-            log = relations.parquet([relations.local_path(f.path) for f in known], [*scope.within, *scope.row_key])
+            searched = [file for file in files if not scope.within or file.partition in touched]
+            log = relations.parquet([relations.local_path(f.path) for f in searched], [*scope.within, *scope.row_key])
             with typed():
                 relations.find_duplicates(
-                    connection, relations.internal(tail), log if known else None, scope, into=dropped, seen=seen
+                    connection, relations.internal(tail), log if searched else None, scope, into=dropped, seen=seen
                 )
 
     def _tail_sql(self, state: TableState) -> str:
