@@ -41,7 +41,8 @@ from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, M
 from strandline.model.ids import new_id
 from strandline.model.operations import Intent
 from strandline.operations.partial import OWNER, begin
-from strandline.sinks.settings import SECRET_FILE, in_clear
+from strandline.sinks.keys import SECRET_FILE
+from strandline.sinks.settings import in_clear
 
 log = logs.Logger("strandline.backup")
 
@@ -288,7 +289,8 @@ def _config_without_secrets(lake: Lake) -> tuple[str, list[str]]:
     """`strand.toml` without what is secret, and what was left out; secrets that sinks put away are left out too."""
     text = (lake.root / FILE_NAME).read_text(encoding="utf-8-sig")
     with lake.ledger.read() as conn:
-        put_away = [sink.name for sink in list_sinks(conn) if SECRET_FILE in sink.settings or in_clear(sink.settings)]
+        sinks = list_sinks(conn)
+    put_away = [sink.name for sink in sinks if SECRET_FILE in sink.settings or in_clear(sink.type, sink.settings)]
     kept, dropped = without_secrets(text)
     if (lake.root / PASSWORD_FILE).exists():
         dropped.append(PASSWORD_OF_LEDGER)

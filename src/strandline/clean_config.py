@@ -46,7 +46,7 @@ def _sink(settings: Any, left_out: list[str]) -> Iterator[tuple[str, Any]]:
     plain = {key: value for key, value in settings.items() if key != "catalog" or not isinstance(value, Mapping)}
     catalog = settings.get("catalog")
     flat = {**plain, **(_flat(catalog, "catalog") if isinstance(catalog, Mapping) else {})}
-    yield from _kept(flat, is_secret, left_out)
+    yield from _kept(flat, lambda name, value: is_secret(str(plain.get("type")), name, value), left_out)
 
 
 def _settings(section: str, keys: Mapping[str, Any], left_out: list[str]) -> Iterator[tuple[str, Any]]:

@@ -35,17 +35,6 @@ PUBLIC_OPTIONS = frozenset(
 )  # fmt: skip
 """Options of an address that hold no secret."""
 
-PUBLIC_CATALOG = frozenset(
-    {
-        "type", "catalog-impl", "io-impl", "uri", "warehouse", "prefix", "scope", "cache-enabled", "clients",
-        "cache.expiration-interval-ms", "jdbc.schema-version", "jdbc.user", "client.region", "client.factory",
-        "s3.endpoint", "s3.region", "s3.path-style-access", "rest.sigv4-enabled", "rest.signing-name",
-        "rest.signing-region", "rest.auth.type", "oauth2-server-uri", "token-refresh-enabled", "glue.id",
-        "glue.skip-archive", "header.x-iceberg-access-delegation", "view-endpoints-supported", "metrics-reporter-impl",
-    }
-)  # fmt: skip
-"""Properties of an Iceberg catalog that hold no secret."""
-
 _PUBLIC_SPARK = re.compile(
     r"spark\.(master|app\.name|submit\.deployMode|ui\.\w+|local\.dir|jars|jars\.packages|default\.parallelism|cores\.max|"
     r"(driver|executor)\.(memory|memoryOverhead|cores|instances|bindAddress|host|port|maxResultSize|extraClassPath)|"
@@ -69,11 +58,6 @@ def remember(value: str | None) -> str | None:
 def is_public_spark(key: str) -> bool:
     """Whether a setting of Spark holds no secret."""
     return _PUBLIC_SPARK.fullmatch(key) is not None
-
-
-def is_public_catalog(key: str, value: object) -> bool:
-    """Whether a property of an Iceberg catalog holds no secret."""
-    return key.lower() in PUBLIC_CATALOG and secret_of(str(value)) is None
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------

@@ -23,11 +23,18 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True)
 class Key:
-    """One setting: its default in the form that it is kept in, how it is read, and what it means."""
+    """One setting: its default in the form that it is kept in, how it is read, and what it means.
+
+    One that is secret is put away and never shown; a wrong value of one that is sensitive may be a secret, and is not
+    repeated. An address is shown without what may be secret in it.
+    """
 
     default: object
     read: Reader[Any]
     meaning: str
+    is_secret: bool = False
+    is_sensitive: bool = False
+    is_address: bool = False
 
     @property
     def expects(self) -> str:

@@ -39,7 +39,8 @@ from strandline.model.sinks import Replayed, SentChunk
 from strandline.model.tables import Ack, DataFile, TableSettings
 from strandline.model.violations import Violation
 from strandline.reports.findings import Finding
-from strandline.sinks.settings import OF_ALL, OF_TYPE
+from strandline.sinks.keys import OF_ALL
+from strandline.sinks.registry import OURS
 from strandline.sinks.tick import Ticked
 from strandline.worker import asking
 from tests.kit import Ran, call
@@ -188,7 +189,7 @@ def test_settings_of_sinks_keep_their_names() -> None:
 
 def settings_of_sinks() -> dict[str, list[str]]:
     """By type of sink, the names of what can be set."""
-    return {kind: sorted({**OF_ALL, **keys}) for kind, keys in OF_TYPE.items()}
+    return {kind.name: sorted({**OF_ALL, **kind.keys}) for kind in OURS.values()}
 
 
 def test_documents_and_requests_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

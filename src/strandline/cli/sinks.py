@@ -14,6 +14,7 @@ from strandline.cli.params import Actor, Here, listed, who
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
 from strandline.model.wording import counted
+from strandline.sinks.registry import in_words
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -55,7 +56,7 @@ def register(app: typer.Typer) -> None:
 def add(
     context: typer.Context,
     name: Name,
-    type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="forward, blob or iceberg.")],
+    type_: Annotated[str, typer.Option("--type", metavar="TYPE", help=f"{in_words()}.")],
     settings: Settings = None,
     tables: Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Which tables; all if not given.")] = None,
     branch: Annotated[str | None, typer.Option(metavar="NAME", help="Which branch; main if not given.")] = None,

@@ -30,15 +30,22 @@ def copy_ledger(database: Database, to: Path) -> None:
     _copy(database, schema.metadata, to)
 
 
-def clean_copy(path: Path, in_clear: Callable[[Mapping[str, Any]], Collection[str]]) -> None:
-    """Take settings out of a ledger's copy that `in_clear` names: an older version stored secrets of sinks there."""
+def clean_copy(path: Path, in_clear: Callable[[str, Mapping[str, Any]], Collection[str]]) -> None:
+    """Take settings out of a ledger's copy that `in_clear` names, by a sink's type and its settings.
+
+    An older version stored secrets of sinks there.
+    """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         has_changed = False
-        for table, key in (("sinks", "sink_id"), ("deliveries", "delivery_id")):
-            for row_id, stored in connection.execute(f"SELECT {key}, settings FROM {table}").fetchall():
+        for table, key, join in (
+            ("sinks", "sink_id", ""),
+            ("deliveries", "delivery_id", " LEFT JOIN sinks USING (sink_id)"),
+        ):
+            query = f"SELECT {key}, {table}.settings, sinks.type FROM {table}{join}"
+            for row_id, stored, type_ in connection.execute(query).fetchall():
                 settings = orjson.loads(stored)
-                names = in_clear(settings)
+                names = in_clear(type_ or "", settings)
                 if names:
                     kept = orjson.dumps({name: value for name, value in settings.items() if name not in names}).decode()
                     connection.execute(f"UPDATE {table} SET settings = ? WHERE {key} = ?", (kept, row_id))

@@ -13,7 +13,8 @@ from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES
 from strandline.config_text import toml_value
 from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
 from strandline.settings_text import Key
-from strandline.sinks.settings import OF_ALL, OF_TYPE, REQUIRED
+from strandline.sinks.keys import OF_ALL
+from strandline.sinks.registry import OURS
 
 _SETTINGS = """\
 # Settings
@@ -71,9 +72,9 @@ def settings() -> str:
             for key_name, key in section.keys.items()
         ]
         parts.append(f"## `[{name}]`\n\n{about}{_table(('key', 'type', 'default', 'meaning', 'variable'), rows)}")
-    parts.append(_SINKS.format(types=", ".join(f"`{kind}`" for kind in OF_TYPE)))
+    parts.append(_SINKS.format(types=", ".join(f"`{kind}`" for kind in OURS)))
     parts.append(f"### Every type\n\n{_sink_table(OF_ALL, ())}")
-    parts += [f'### `type = "{name}"`\n\n{_sink_table(keys, REQUIRED[name])}' for name, keys in OF_TYPE.items()]
+    parts += [f'### `type = "{kind.name}"`\n\n{_sink_table(kind.keys, kind.required)}' for kind in OURS.values()]
     others = [(f"`{name}`", meaning) for name, meaning in OTHER_VARIABLES.items()]
     parts.append(f"{_VARIABLES}\n{_table(('variable', 'meaning'), others)}")
     return "\n".join(parts)

@@ -43,7 +43,7 @@ def in_the_clear(look: Look) -> Iterator[Finding]:
     with look.lake.ledger.read() as conn:
         sinks = list_sinks(conn)
     for sink in sinks:
-        names = in_clear(sink.settings)
+        names = in_clear(sink.type, sink.settings)
         if names:
             yield Finding(
                 kind="secret_in_clear",

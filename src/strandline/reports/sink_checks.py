@@ -18,9 +18,10 @@ from strandline.model.moments import text_of
 from strandline.model.sinks import Sink, StreamState
 from strandline.model.wording import counted
 from strandline.reports.findings import Finding, Look
-from strandline.sinks.destination import Later, Park
+from strandline.sinks.destination import let_go
 from strandline.sinks.following import GONE, refused_sections
 from strandline.sinks.instances import destination
+from strandline.sinks.registry import known_type
 
 
 def watermarks(look: Look) -> Iterator[Finding]:
@@ -137,15 +138,16 @@ def destinations(look: Look) -> Iterator[Finding]:
     with look.lake.ledger.read() as conn:
         known = list_sinks(conn)
     for sink in known:
-        if sink.type == "iceberg" and not look.deep:
+        kind = known_type(sink.type)
+        if kind is not None and kind.looks_with_spark and not look.deep:
             continue
         try:
             place = destination(look.lake.surroundings, sink)
             try:
                 place.look()
             finally:
-                place.close()
-        except (Later, Park, StrandError) as error:
+                let_go(place)
+        except Exception as error:  # a destination of another package may raise anything
             hint = error.hint if isinstance(error, StrandError) else ""
             yield Finding(
                 kind="destination",

@@ -123,7 +123,7 @@ def _sink(conn: Connection, sink: Sink, letters: Mapping[tuple[str, Stream], int
         type=sink.type,
         branch=living_branch(conn, sink.branch_id),
         tables=None if sink.tables is None else tuple(names.get(table_id, table_id) for table_id in sink.tables),
-        settings=shown(sink.settings),
+        settings=shown(sink.type, sink.settings),
         start_seq=sink.start_seq,
         receiver=sink.receiver,
         hold_until=_moment(sink.hold_until_us),

@@ -24,6 +24,7 @@ from strandline.operations.context import Context
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination
 from strandline.sinks.marks import Whereabouts, count_rows, look_at
+from strandline.sinks.registry import known_type
 from strandline.sinks.repair import find_stream
 from strandline.sinks.resuming import HOLE, RECEIVER, TABLE, Own, Stuck, continued, has_upto
 
@@ -33,7 +34,8 @@ def accept_receiver(ctx: Context, sink: Sink, *, actor: str = "") -> int:
 
     One that it knows nothing of begins at the sink's start. A mark that a restore brought back is asked about anyway.
     """
-    if sink.type != "forward":
+    kind = known_type(sink.type)
+    if kind is None or not kind.has_receiver:
         raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have a receiver.")
     with ctx.ledger.read() as conn:
         states = deliveries.read_streams(conn, sink)

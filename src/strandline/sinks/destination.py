@@ -6,21 +6,25 @@ second shipment of the same unit changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.engines.duck.ranges import Range, read_range
+from strandline import logs
+from strandline.engines.duck.ranges import Piece, Range, read_range
 from strandline.errors import Conflict
 from strandline.ledger.dead_letters import Refused
 from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
-from strandline.model.sinks import Delivery, Mark, Shipped, Standing, Stream
+from strandline.model.sinks import DeadLetter, Delivery, Mark, Shipped, Standing, Stream
 from strandline.model.types import SEQ
+from strandline.model.wire import encode
 from strandline.redaction import redacted
+
+log = logs.Logger("strandline.sinks")
 
 
 class Later(Exception):
@@ -79,10 +83,23 @@ class Unit:
         """The columns of the key that the sink does not leave out."""
         return tuple(name for name in self.key if name in self.rows.schema.names)
 
+    def pieces(self) -> Iterator[Piece]:
+        """The unit's rows in the order of `_seq`, without its dead letters, a few thousand at a time."""
+        for piece in read_range(self.rows):
+            yield replace(piece, rows=without_dead(piece.rows, self.dead))
+
     def digest_in(self, since: int, until: int) -> str:
         """The digest of the unit's rows in a range, without its dead letters: what a chunk of them says of itself."""
         wanted = replace(self.rows, since=max(since, self.rows.since), until=min(until, self.rows.until))
         return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(wanted))
+
+
+def letters_of(rows: pa.RecordBatch, answers: Mapping[int, Mapping[str, Any]]) -> list[Refused]:
+    """Rows that were refused, by their places, each with the answer it got: what `Unit.bury` takes."""
+    return [
+        Refused(rows.column(SEQ)[place].as_py(), encode(pa.concat_batches([rows.slice(place, 1)])), answer)
+        for place, answer in sorted(answers.items())
+    ]
 
 
 def without_dead(rows: pa.RecordBatch, dead: frozenset[int]) -> pa.RecordBatch:
@@ -120,12 +137,28 @@ class Destination(Protocol):
         """Let go of connections."""
 
 
+def let_go(place: Destination) -> None:
+    """Close a destination. One that can't let go has delivered what it has, and keeps no other sink from its turn."""
+    try:
+        place.close()
+    except Exception as error:
+        log.warning("a destination does not close", error=f"{type(error).__name__}: {error}")
+
+
 @runtime_checkable
 class CountsReplayed(Protocol):
     """A destination that keeps which dead letters were replayed to it; its standing counts them."""
 
     def replayed(self, stream: Stream, table: str) -> frozenset[int]:
         """The seqs of those that it has stored."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A destination that takes a dead letter again, when a person has seen to the reason."""
+
+    def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
+        """Store it, once however often this is called; else raise Later or Park."""
 
 
 @runtime_checkable

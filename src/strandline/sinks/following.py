@@ -26,6 +26,7 @@ from strandline.ledger import sinks
 from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.model.sinks import Sink
 from strandline.sinks.instances import Surroundings, Wanted, add, change, is_as_asked, wanted
+from strandline.sinks.registry import in_words, sink_type
 from strandline.sinks.settings import destination_of
 
 log = logs.Logger("strandline.sinks")
@@ -117,7 +118,7 @@ def follow_config(around: Surroundings) -> None:
     if sections is None:
         return
     asked, wrong = _read(sections)
-    refused: dict[str, StrandError] = {**wrong}
+    refused = dict(wrong)
     _pause_and_resume(around, sections, asked.values())
     for name, section in asked.items():
         try:
@@ -131,7 +132,7 @@ def follow_config(around: Surroundings) -> None:
         _told[around.root, name] = now
 
 
-def refused_sections(conn: Connection, sections: Sections) -> dict[str, CallerError]:
+def refused_sections(conn: Connection, sections: Sections) -> dict[str, StrandError]:
     """The sections that would not be followed, by what the ledger says alone; nothing is changed."""
     asked, refused = _read(sections)
     for name, section in asked.items():
@@ -142,17 +143,17 @@ def refused_sections(conn: Connection, sections: Sections) -> dict[str, CallerEr
     return refused
 
 
-def _read(sections: Sections) -> tuple[dict[str, Wanted], dict[str, CallerError]]:
+def _read(sections: Sections) -> tuple[dict[str, Wanted], dict[str, StrandError]]:
     asked: dict[str, Wanted] = {}
-    refused: dict[str, CallerError] = {}
+    refused: dict[str, StrandError] = {}
     for name, section in sections.items():
         where = f"[sinks.{name}]"
         try:
             if "type" not in section:
-                raise BadRequest(f"{where} has no type", hint='Add type = "forward", "blob" or "iceberg".')
+                raise BadRequest(f"{where} has no type", hint=f"Add type = {in_words(quotes=True)}.")
             given = {key: value for key, value in section.items() if key != "type"}
             asked[name] = wanted(name, str(section["type"]), given, where=where)
-        except CallerError as error:
+        except (CallerError, Environment) as error:
             refused[name] = error
     return asked, refused
 
@@ -190,13 +191,6 @@ def goes_where(section: Wanted | Sink, sink: Sink) -> bool:
     )
 
 
-_SHARED = {
-    "forward": "a row that both follow arrives there twice",
-    "blob": "a prefix belongs to the sink that writes there first, and the other one's deliveries park",
-    "iceberg": "a table there belongs to the sink that writes it first, and the other one's deliveries park",
-}
-
-
 def shared_place(conn: Connection, sink: Sink) -> str | None:
     """What to tell a person whose new sink delivers where others do: it may be meant so, and mostly it is not."""
     others = [other for other in sinks.list_sinks(conn) if other.sink_id != sink.sink_id and goes_where(other, sink)]
@@ -204,7 +198,7 @@ def shared_place(conn: Connection, sink: Sink) -> str | None:
         return None
     names = ", ".join(repr(other.name) for other in others)
     subject = f"sink {names} of this lake delivers" if len(others) == 1 else f"sinks {names} of this lake deliver"
-    return f"{subject} there too: {_SHARED[sink.type]}"
+    return f"{subject} there too: {sink_type(sink.type).when_shared}"
 
 
 def _pause_and_resume(around: Surroundings, sections: Sections, asked: Iterable[Wanted]) -> None:

@@ -24,18 +24,17 @@ import pyarrow as pa
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
-from strandline.ledger.dead_letters import Refused
 from strandline.model import inbound
 from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
 from strandline.model.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
 from strandline.model.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
-from strandline.model.wire import decode, encode
+from strandline.model.wire import decode
 from strandline.redaction import remember
 from strandline.sinks import answers
 from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed
 from strandline.sinks.chunks import Chunk, Considered, cut
-from strandline.sinks.destination import Later, Park, Resume, Unit
+from strandline.sinks.destination import Later, Park, Resume, Unit, letters_of
 from strandline.sinks.prefetch import prefetched
 
 MAX_DEAD = 100
@@ -419,13 +418,7 @@ class _Sending:
             self._forward.note_acked(self._unit, chunk)
             self.last = standing.chunk
             return
-        seqs = chunk.seqs()
-        self._unit.bury(
-            [
-                Refused(seqs[place], encode(pa.concat_batches([chunk.rows.slice(place, 1)])), answer)
-                for place, answer in sorted(places.items())
-            ]
-        )
+        self._unit.bury(letters_of(chunk.rows, places))
         self.buried += len(places)
         self.send(self._encoded(chunk.without(list(places))))
 

@@ -15,25 +15,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from strandline import private
-from strandline.errors import BadRequest, Busy, Conflict, Environment, nearest
+from strandline.errors import BadRequest, Busy, Conflict, Environment, StrandError
 from strandline.ledger import deliveries, sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
 from strandline.model.ids import new_id
-from strandline.model.sinks import Sink, Stream
+from strandline.model.sinks import Noted, Sink, Stream
 from strandline.redaction import remember
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination, Later, Park
+from strandline.sinks.keys import SECRET_FILE
+from strandline.sinks.kind import Sender, SinkType
 from strandline.sinks.reading import check_routing
-from strandline.sinks.settings import BRANCH_GONE, SECRET_FILE, in_clear, is_secret, parse, resolved
+from strandline.sinks.registry import OURS, sink_type
+from strandline.sinks.settings import BRANCH_GONE, in_clear, is_secret, parse, resolved
 
 if TYPE_CHECKING:
     from strandline.engines.spark.iceberg import Iceberg
 
 SECRETS = "secrets"
-COPIES = "_copies"
-"""Where rows on their way to another catalog lie, in the warehouse, which Spark's workers can reach."""
 _APART = ("tables", "branch", "hold_until")
 """Settings that have a place of their own in the ledger."""
 
@@ -123,7 +124,7 @@ def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: 
         asked.type,
         branch_id=branch_id(txn.conn, asked.branch),
         tables=_table_ids(txn.conn, asked),
-        settings=put_away(around.root, sink_id, asked.settings),
+        settings=put_away(around.root, sink_id, asked.type, asked.settings),
         start_seq=start,
         hold_until_us=asked.hold_until_us,
         from_config=from_config,
@@ -139,7 +140,7 @@ def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
             txn,
             sink.sink_id,
             tables=_table_ids(txn.conn, asked),
-            settings=put_away(around.root, sink.sink_id, asked.settings),
+            settings=put_away(around.root, sink.sink_id, sink.type, asked.settings),
             hold_until_us=asked.hold_until_us,
         )
 
@@ -223,9 +224,9 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
         place.close()
 
 
-def put_away(root: Path, sink_id: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def put_away(root: Path, sink_id: str, type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without what is secret: that goes into a file of the lake, and the settings say which."""
-    secret = {key: value for key, value in settings.items() if is_secret(key, value)}
+    secret = {key: value for key, value in settings.items() if is_secret(type_, key, value)}
     kept = {key: value for key, value in settings.items() if key not in secret and key != SECRET_FILE}
     if not secret:
         return kept
@@ -253,7 +254,7 @@ def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
 def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
     """A sink's settings with what was put away."""
     file = sink.settings.get(SECRET_FILE)
-    for name in in_clear(sink.settings):
+    for name in in_clear(sink.type, sink.settings):
         remember(str(sink.settings[name]))
     if file is None:
         return dict(sink.settings)
@@ -270,61 +271,48 @@ def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
 
 
 def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) -> Destination:
-    """The place that a sink delivers to."""
-    settings = resolved(sink.type, with_secrets(around.root, sink))
-    match sink.type:
-        case "forward":
-            from strandline.sinks.forward import Forward
+    """The place that a sink delivers to; Environment where the package that brings its type can't be used."""
+    kind = _type_of(sink)
+    sender = Sender(
+        sink=sink,
+        settings=resolved(sink.type, with_secrets(around.root, sink)),
+        lake_id=around.lake_id,
+        root=around.root,
+        warehouse=around.warehouse,
+        generation=around.ledger.generation(),
+        take_over=take_over,
+        spark=lambda: around.iceberg().session,
+        has_delivered=lambda table: _has_delivered(around.ledger, sink, table),
+        noted=lambda stream: _noted(around.ledger, sink, stream),
+        name_of=lambda sink_id: _name_of(around.ledger, sink_id),
+    )
+    try:
+        return kind.make(sender)
+    except (StrandError, Later, Park):
+        raise
+    except Exception as error:
+        if kind.name in OURS:
+            raise
+        raise Environment(
+            f"the sink type {kind.name!r} can't make the destination of sink {sink.name!r}: "
+            f"{type(error).__name__}: {error}",
+            hint="The package that brings the type has to be mended, or another version of it installed.",
+        ) from error
 
-            return Forward(
-                settings,
-                lake_id=around.lake_id,
-                sink_id=sink.sink_id,
-                start_seq=sink.start_seq,
-                root=around.root,
-                receiver=sink.receiver,
-                generation=around.ledger.generation(),
-            )
-        case "blob":
-            from strandline.sinks.blob import Blob, Remembered
 
-            def remember(stream: Stream) -> Remembered:
-                with around.ledger.read() as conn:
-                    noted = deliveries.read_noted(conn, sink.sink_id, stream)
-                if noted is None:
-                    return Remembered()
-                return Remembered(noted.mark.epoch > deliveries.UNKNOWN, noted.acked_epoch > 0)
+def _type_of(sink: Sink) -> SinkType:
+    try:
+        return sink_type(sink.type)
+    except BadRequest as error:  # it was there when the sink was made
+        raise Environment(
+            f"sink {sink.name!r} is of type {sink.type!r}, which no installed package has",
+            hint="Install the package that brings the type, where this command and the worker run.",
+        ) from error
 
-            return Blob(
-                settings,
-                lake_id=around.lake_id,
-                sink_id=sink.sink_id,
-                spark=lambda: around.iceberg().session,
-                start_seq=sink.start_seq,
-                take_over=take_over,
-                name=sink.name,
-                delivered=lambda: _has_delivered(around.ledger, sink),
-                remember=remember,
-                name_of=lambda sink_id: _name_of(around.ledger, sink_id),
-                generation=around.ledger.generation(),
-            )
-        case "iceberg":
-            from strandline.sinks.iceberg import IcebergCopy
 
-            return IcebergCopy(
-                settings,
-                lake_id=around.lake_id,
-                sink_id=sink.sink_id,
-                spark=lambda: around.iceberg().session,
-                staging=f"{around.warehouse}/{COPIES}",
-                start_seq=sink.start_seq,
-                take_over=take_over,
-                name=sink.name,
-                delivered=lambda table: _has_delivered(around.ledger, sink, table),
-                name_of=lambda sink_id: _name_of(around.ledger, sink_id),
-                generation=around.ledger.generation(),
-            )
-    raise BadRequest(f"there is no sink of type {sink.type!r}", hint=nearest(sink.type, ["forward", "blob", "iceberg"]))
+def _noted(ledger: Ledger, sink: Sink, stream: Stream) -> Noted | None:
+    with ledger.read() as conn:
+        return deliveries.read_noted(conn, sink.sink_id, stream)
 
 
 def _name_of(ledger: Ledger, sink_id: str) -> str | None:
@@ -333,6 +321,6 @@ def _name_of(ledger: Ledger, sink_id: str) -> str | None:
     return None if sink is None else sink.name
 
 
-def _has_delivered(ledger: Ledger, sink: Sink, table: str | None = None) -> bool:
+def _has_delivered(ledger: Ledger, sink: Sink, table: str | None) -> bool:
     with ledger.read() as conn:
         return deliveries.has_delivered(conn, sink, table)

@@ -36,6 +36,7 @@ from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
 from strandline.sinks.reading import INBOUND, UNASKED, Plan, check_routing, read_unit
+from strandline.sinks.registry import known_type
 from strandline.sinks.resuming import Begin, Decision, Own, Recompute, Stuck, decide
 from strandline.sinks.settings import resolved
 
@@ -155,7 +156,8 @@ def is_unproven(sink: Sink, noted: Noted | None) -> bool:
     none. There, only a unit that was sent before may be found at the destination: a mark inside one that is new is that
     of other rows, under the same seqs, from before this ledger was put back.
     """
-    if sink.type != "forward":
+    kind = known_type(sink.type)
+    if kind is None or not kind.has_receiver:
         return False
     began = noted is not None and noted.chunk is None and noted.mark.seq > sink.start_seq
     return sink.receiver is None or began

@@ -18,8 +18,7 @@ from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.sinks.decisions import decided
-from strandline.sinks.destination import Destination, Later, Marked, Park
-from strandline.sinks.forward import Forward
+from strandline.sinks.destination import Destination, Later, Marked, Park, Replays
 from strandline.sinks.marks import draft
 from strandline.sinks.reading import INBOUND, plan_unit, read_unit
 from strandline.sinks.settings import resolved
@@ -103,7 +102,7 @@ def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "")
 
 def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -> list[dict[str, Any]]:
     """Send dead letters again, all of them or those named; one that is refused again stays."""
-    if not isinstance(place, Forward):
+    if not isinstance(place, Replays):
         raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have dead letters.")
     settings = resolved(sink.type, sink.settings)
     done = []

@@ -12,6 +12,7 @@ from strandline.ledger.sinks import why_paused
 from strandline.model.sinks import Sink
 from strandline.operations.context import Context
 from strandline.sinks.decisions import decided
+from strandline.sinks.destination import let_go
 from strandline.sinks.instances import Surroundings, destination
 from strandline.sinks.tick import Ticked, Ticker
 
@@ -56,4 +57,4 @@ class Round:
                 self.ctx, sink, place, self.actor, wait_s=self.wait_s, patient=self.patient, stop=self.stop
             ).tick()
         finally:
-            place.close()
+            let_go(place)
