@@ -264,21 +264,35 @@ def read_objects(one: Input) -> tuple[list[int], list[dict[str, Any]]]:
         raise rules.renumbered(error, numbers) from None
 
 
-def read_placed(
-    chunk: Chunk, tables: Mapping[str, Asked], table: str | None, skipped: Skipped
-) -> Iterator[tuple[str, Sequence[int], pa.RecordBatch | InvalidRows]]:
-    """A chunk as validated batches by table, each with the lines of the chunk, or the rows, that it is from.
+@dataclass(frozen=True)
+class Placed:
+    """Validated rows of a chunk, or what is wrong with them: of which table, and from which lines of the chunk."""
 
-    Without a `table` each line names its own: KeyError where there is none of that name.
-    """
+    table: str
+    lines: Sequence[int]
+    rows: pa.RecordBatch | InvalidRows
+
+
+class UnknownTable(KeyError):
+    """A line names a table that there is not: this one."""
+
+
+def read_own(chunk: Chunk, asked: Asked, *, table: str, skipped: Skipped) -> Iterator[Placed]:
+    """A chunk as rows of one table; its lines are counted, and those for other tables left out."""
     start = 0
+    for size, batch in read_chunk(chunk, asked, table=table, skipped=skipped):
+        yield Placed(table, range(start, start + size), batch)
+        start += size
+    skipped.lines += start
+
+
+def read_placed(chunk: Chunk, tables: Mapping[str, Asked], table: str | None, skipped: Skipped) -> Iterator[Placed]:
+    """A chunk as rows by table. Without a `table` each line names its own: UnknownTable where there is none."""
     if chunk.input.format != "jsonl":
-        asked = tables[_required(chunk.input, table)]
-        for size, batch in read_chunk(chunk, asked, table=table or "", skipped=skipped):
-            yield table or "", range(start, start + size), batch
-            start += size
-        skipped.lines += start
+        table = _required(chunk.input, table)
+        yield from read_own(chunk, tables[table], table=table, skipped=skipped)
         return
+    start = 0
     for size, lines in _pieces(chunk, None, None, skipped):
         numbers = [start + place for place, line in enumerate(lines) if line.strip()]
         yield from _placed(numbers, [lines[number - start] for number in numbers], tables, table, skipped)
@@ -294,18 +308,20 @@ def _required(one: Input, table: str | None) -> str:
 
 def _placed(
     numbers: list[int], lines: list[bytes], tables: Mapping[str, Asked], table: str | None, skipped: Skipped
-) -> Iterator[tuple[str, Sequence[int], pa.RecordBatch | InvalidRows]]:
+) -> Iterator[Placed]:
     if table is not None and not any(_TABLE_FIELD in line for line in lines):
-        yield table, numbers, _taken(rules.from_json_lines, lines, numbers, tables[table])
+        yield Placed(table, numbers, _taken(rules.from_json_lines, lines, numbers, tables[table]))
         return
     try:
         found = by_table(numbers, rules.read_objects(lines), table, skipped)
     except InvalidRows as error:
         # What is wrong with a line is told by its place among these; a table's name, by its number.
-        yield table or "", numbers, error if _names_tables(error) else rules.renumbered(error, numbers)
+        yield Placed(table or "", numbers, error if _names_tables(error) else rules.renumbered(error, numbers))
         return
     for name, (own, objects) in found.items():
-        yield name, own, _taken(rules.from_dicts, objects, own, tables[name])
+        if name not in tables:
+            raise UnknownTable(name)
+        yield Placed(name, own, _taken(rules.from_dicts, objects, own, tables[name]))
 
 
 def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], asked: Asked) -> pa.RecordBatch | InvalidRows:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from strandline.errors import Conflict
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.model.ids import lease_of_load
+from strandline.model.ids import lease_of_load, new_id
 
 _ONCE = "once:"
 
@@ -118,11 +118,14 @@ def list_loads(conn: Connection) -> list[dict[str, Any]]:
     ]
 
 
-def begin_load(txn: Txn, load_id: str, name: LoadName, digest: str, actor: str) -> None:
-    """Write a load down, before its folder is made."""
+def begin_load(txn: Txn, name: LoadName, digest: str, actor: str) -> Load:
+    """The load of this name: one that an earlier run left, or a new one, written down before its folder is made."""
+    left = find_load(txn.conn, name)
+    if left is not None:
+        return left
     txn.conn.execute(
         insert(db.loads).values(
-            load_id=load_id,
+            load_id=f"load-{new_id()}",
             branch_id=name.branch_id,
             table_id=name.table_id,
             key=name.key,
@@ -136,6 +139,9 @@ def begin_load(txn: Txn, load_id: str, name: LoadName, digest: str, actor: str) 
             finished=0,
         )
     )
+    begun = find_load(txn.conn, name)
+    assert begun is not None, "a load that was just written down is not there"
+    return begun
 
 
 def set_parts(txn: Txn, load_id: str, parts: Sequence[Part], *, skipped: int) -> None:

@@ -9,11 +9,11 @@ finds its key, and goes on after the last published bite or answers `already_loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk, unchanged, with_lines
+from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk
 from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
@@ -26,9 +26,7 @@ from strandline.ledger.ledger import Txn
 from strandline.ledger.loads import Load, LoadName, Part
 from strandline.ledger.query_marks import last_batch
 from strandline.ledger.tables import has_schema, read_shown
-from strandline.model.ids import new_id
 from strandline.model.operations import Loaded
-from strandline.model.reporting import MEND_ROWS, and_more, entry_text, most_reported
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations import load_request
@@ -38,6 +36,7 @@ from strandline.operations.failures import outages_typed
 from strandline.operations.flush import flush
 from strandline.operations.load_bite import LoadBite, LoadPlan
 from strandline.operations.load_request import LoadRequest
+from strandline.operations.load_steps import first_pass, given_up_on_failure, in_file, loaded
 from strandline.operations.recovery import tidy_loads
 from strandline.operations.steps import run
 
@@ -71,29 +70,22 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
 def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
     pending = _begin(ctx, state, request)
     if pending.parts is None:
-        try:
+        with given_up_on_failure(ctx, pending):
             inputs = request.inputs_in(ctx.staging.uri(pending.load_id, "source"))
             small = _small(ctx, state, request, pending, inputs)
-            pending = pending if small is not None else _convert(ctx, state, request, pending, inputs)
-        except Exception:
-            _give_up(ctx, pending)
-            raise
+            pending = pending if small is not None else _convert(ctx, state, pending, inputs)
         if small is not None:
             tidy_loads(ctx)
             return small
-    loaded = _bites(ctx, state, request, pending)
+    done = _bites(ctx, state, request, pending)
     tidy_loads(ctx)
-    return loaded
+    return done
 
 
 def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
     """The load under this key: the one that an earlier run left, or a new one."""
     with ctx.ledger.write() as txn:
-        name = name_of(state, request)
-        if loads.find_load(txn.conn, name) is None:
-            loads.begin_load(txn, f"load-{new_id()}", name, request.digest, request.actor)
-        pending = loads.find_load(txn.conn, name)
-    assert pending is not None, "a load that was just written down is not there"
+        pending = loads.begin_load(txn, name_of(state, request), request.digest, request.actor)
     if pending.digest != request.digest:
         raise Conflict(
             f"a load of other files under the key {request.key!r} is not finished",
@@ -103,13 +95,6 @@ def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
             actual=request.digest,
         )
     return pending
-
-
-def _give_up(ctx: Context, pending: Load) -> None:
-    """The input is no good: leave no trace of the load."""
-    with ctx.ledger.write() as txn:
-        loads.give_up_load(txn, pending.load_id)
-    tidy_loads(ctx)
 
 
 def name_of(state: TableState, request: LoadRequest) -> LoadName:
@@ -145,21 +130,7 @@ def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | 
             return Loaded(state.table.name, 0, 0, None, None, None, already_loaded=True) if done else None
         name = name_of(state, request)
         answer = recall(txn, name.scope, name.key, request.digest)
-    return None if answer is None else _loaded(state, answer, already_loaded=True)
-
-
-def _loaded(state: TableState, answer: Mapping[str, Any], **more: Any) -> Loaded:
-    return Loaded(
-        table=state.table.name,
-        rows=answer["rows"],
-        duplicates_dropped=answer["duplicates_dropped"],
-        too_old=answer.get("too_old", 0),
-        first_seq=answer["first_seq"],
-        last_seq=answer["last_seq"],
-        commit=answer.get("commit"),
-        skipped=answer["skipped"],
-        **more,
-    )
+    return None if answer is None else loaded(state.table.name, answer, already_loaded=True)
 
 
 # -- a small load is an append -----------------------------------------------------------------------------------------
@@ -189,7 +160,7 @@ def _small(
         loads.finish_load(txn, pending.load_id)
         fail("append.before_commit")
     fail("append.after_commit")
-    return _loaded(state, answer)
+    return loaded(state.table.name, answer)
 
 
 def _append_small(
@@ -226,71 +197,24 @@ def _append_small(
     return answer
 
 
-def in_file(error: InvalidRows, source: Input) -> InvalidRows:
-    """An error about rows that says in which file they are, and in which lines."""
-    rows = [{"file": source.uri, **row} for row in error.detail["rows"]]
-    return bad_rows(rows, error.detail["bad"], [source], hint=error.hint)
-
-
 # -- a large one: first pass -------------------------------------------------------------------------------------------
 
 
-def _convert(ctx: Context, state: TableState, request: LoadRequest, pending: Load, inputs: Sequence[Input]) -> Load:
-    from strandline.engines.spark.convert import convert
+def _convert(ctx: Context, state: TableState, pending: Load, inputs: Sequence[Input]) -> Load:
+    from strandline.engines.spark.convert import Conversion
 
-    work = cut(inputs)
-    ctx.staging.create(pending.load_id)
-    ctx.report(f"reading {counted(len(inputs), 'file')}", 0, None)
-    fail("load.before_convert")
-    done = convert(
-        ctx.iceberg().session,
-        work,
-        Asked.of(state),
-        table=state.table.name,
-        folder=ctx.staging.uri(pending.load_id),
-    )
-    _refuse_bad(done, inputs)
-    unchanged(inputs)
-    fail("load.after_convert")
+    only = state.table.name.lower()
+    conversion = Conversion({only: Asked.of(state)}, only, keeps_places=False)
+    first = first_pass(ctx, pending.load_id, inputs, conversion)
     version = state.head.schema_version
-    parts = [Part(one.path, one.rows, one.size_bytes, version) for one in done if one.rows]
+    parts = [Part(part.path, part.rows, part.size_bytes, version) for part in first.parts]
     with ctx.ledger.write() as txn:
-        loads.set_parts(txn, pending.load_id, parts, skipped=sum(one.skipped for one in done))
+        loads.set_parts(txn, pending.load_id, parts, skipped=first.skipped)
         converted = loads.find_load(txn.conn, pending.name)
     fail("load.after_parts")
     if converted is None:
         raise LeaseLost("another process took this load over and finished it while this one was away")
     return converted
-
-
-def _refuse_bad(done: Sequence[Any], inputs: Sequence[Input]) -> None:
-    """Raise one error over all bad rows, with line numbers that count from the beginning of each file."""
-    before: dict[str, int] = {}
-    rows: list[dict[str, Any]] = []
-    bad = 0
-    for one in done:
-        if one.error is not None:
-            raise one.error
-        bad += one.bad_count
-        for uri, _, row in one.bad:
-            rows.append({"file": uri, **row, "index": row["index"] + before.get(uri, 0)})
-        for uri, lines in one.lines:
-            before[uri] = before.get(uri, 0) + lines
-    if bad:
-        raise bad_rows(rows, bad, inputs)
-
-
-def bad_rows(
-    rows: Sequence[Mapping[str, Any]], bad: int, inputs: Sequence[Input], *, hint: str = MEND_ROWS
-) -> InvalidRows:
-    """The error that lists so many bad rows of files; each has its file beside what is wrong."""
-    listed = with_lines(rows[: most_reported()], inputs)
-    return InvalidRows(
-        entry_text(listed[0]) + and_more(bad),
-        hint=hint,
-        rows=listed,
-        bad=bad,
-    )
 
 
 # -- a large one: second pass ------------------------------------------------------------------------------------------
@@ -331,7 +255,7 @@ def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load)
         fail("load.between_bites")
     with ctx.ledger.read() as conn:
         answer["commit"] = commit_of_operation(conn, operations[-1])
-    return _loaded(state, answer, operations=tuple(operations), warnings=tuple(warnings))
+    return loaded(state.table.name, answer, operations=tuple(operations), warnings=tuple(warnings))
 
 
 def _bite(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.engines.duck import relations, sandbox
-from strandline.engines.spark.stage import NumberedFile, read_numbered, stored_frame
+from strandline.engines.spark.stage import NumberedFile
 from strandline.engines.storage import open_uri
-from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger import leases, reservations
 from strandline.ledger.files import read_files
@@ -26,13 +25,12 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.loads import Part
 from strandline.ledger.purged_keys import seen_hashes
 from strandline.ledger.tables import read_shown
-from strandline.model.foreign import column_ddl
 from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
-from strandline.model.types import EXTRA
 from strandline.model.wording import counted
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.load_parts import numbered, parts_frame, require_stored
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running
 from strandline.views.view import key_scope
@@ -112,33 +110,16 @@ class LoadBite:
         self, ctx: Context, state: TableState, tail: StagedRows, op_id: str, first_seq: int, at_us: int
     ) -> StagedRows:
         ctx.staging.create(op_id)
-        files: list[NumberedFile] = []
-        seq = first_seq
-        for part in self.plan.parts:
-            files.append(NumberedFile(part.path, seq))
-            seq += part.rows
+        files = numbered(self.plan.parts, first_seq)
         without, dropped, too_old = self._dropped(ctx, state, tail, files, op_id)
         rows = self.plan.rows - dropped - too_old
         if rows == 0:
             return StagedRows(None, dropped=dropped, too_old=too_old)
-        written = state.schemas[self.plan.schema_version]
-        columns = [*written.columns, *(one for one in state.table.added_columns if one.name == EXTRA)]
-        frame = read_numbered(
-            ctx.iceberg().session,
-            ", ".join(column_ddl(column) for column in columns),
-            files,
-            at_us=at_us,
-            actor=self.actor,
-            without=without,
-        )
-        frame = stored_frame(frame, written, state.schema, self.plan.schema_version)
+        version = self.plan.schema_version
+        frame = parts_frame(ctx, state, version, files, at_us=at_us, actor=self.actor, without=without)
         snapshot, added = append(ctx, state, frame, op_id)
         stored = sum(file.rows for file in added)
-        if stored != rows:
-            raise Damaged(
-                f"{rows} rows should have been loaded, and {stored} were: a part of the load has changed",
-                hint="Put the file back as it was, and run the load again.",
-            )
+        require_stored(stored, rows, "rows should have been loaded")
         return StagedRows(snapshot, added, rows, dropped, too_old=too_old)
 
     def _dropped(

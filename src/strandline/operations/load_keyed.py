@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,14 +20,12 @@ from strandline.engines.files import (
     Chunk,
     Input,
     Skipped,
+    UnknownTable,
     by_table,
-    cut,
     read_chunk,
     read_objects,
-    unchanged,
 )
 from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError, TooLarge
-from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.appends import IdempotencyKey
 from strandline.ledger.commits import commit_of_operation
@@ -43,16 +41,13 @@ from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.operations.context import Context
 from strandline.operations.failures import outages_typed
-from strandline.operations.load import bad_rows, in_file
 from strandline.operations.load_request import NAMED, LoadRequest, is_large
-from strandline.operations.load_tables import LoadTables, TablesPlan, told_by_line
+from strandline.operations.load_steps import by_line, first_pass, given_up_on_failure, in_file, loaded
+from strandline.operations.load_tables import LoadTables, TablesPlan
 from strandline.operations.mutate import MOST_ROWS, Change, Mutator, Request, changes_of, require_keyed
 from strandline.operations.recovery import tidy_loads
 from strandline.operations.steps import run
 from strandline.views.looking import read_declared
-
-if TYPE_CHECKING:
-    from strandline.engines.spark.convert_keyed import ConvertedKeyed, KeyedPart
 
 
 @dataclass(frozen=True)
@@ -157,21 +152,10 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     return _loaded(load, {**answer, **seqs, "commit": commit.commit_id})
 
 
-def _loaded(load: KeyedLoad, answer: Mapping[str, Any], *, already_loaded: bool = False, **more: Any) -> Loaded:
+def _loaded(load: KeyedLoad, answer: Mapping[str, Any], **more: Any) -> Loaded:
     first, last = answer.get("first_seq"), answer.get("last_seq")
-    return Loaded(
-        table=load.request.table,
-        rows=answer["rows"],
-        duplicates_dropped=answer["duplicates_dropped"],
-        first_seq=first,
-        last_seq=last,
-        commit=answer.get("commit"),
-        already_loaded=already_loaded,
-        skipped=answer["skipped"],
-        deleted=answer.get("deleted", last - first + 1 - answer["rows"] if first is not None else 0),
-        tables=answer["tables"],
-        **more,
-    )
+    gone = last - first + 1 - answer["rows"] if first is not None else 0
+    return loaded(load.request.table, {"deleted": gone, **answer}, **more)
 
 
 def _read(load: KeyedLoad) -> _Rows:
@@ -225,7 +209,7 @@ def _located(error: InvalidRows | Conflict, rows: _Rows, inputs: Sequence[Input]
         for name in ("violations", "rows")
         if name in error.detail
     }
-    return told_by_line(error, listed, inputs)
+    return by_line(error, listed, inputs)
 
 
 def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
@@ -242,14 +226,9 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
     """Write the rows to the load's folder, and then all of them to their tables at once."""
     with nullcontext() if load.is_remembered else holding(ctx, load.name.lease):
         pending = _begin(ctx, load)
-        try:
+        with given_up_on_failure(ctx, pending):
             plan = _convert(ctx, load, pending)
             done = run(ctx, LoadTables(load.request.branch, load.request.actor, plan))
-        except Exception:
-            with ctx.ledger.write() as txn:
-                loads.give_up_load(txn, pending.load_id)
-            tidy_loads(ctx)
-            raise
         tidy_loads(ctx)
     if done is None:  # a run that was thought dead had staged all of it, and it was published for it
         earlier = _earlier(ctx, replace(load, request=replace(load.request, again=False)))
@@ -266,51 +245,31 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
 def _begin(ctx: Context, load: KeyedLoad) -> loads.Load:
     """Write it down before its folder is made; one that an earlier run left is gone on with, from its beginning."""
     with ctx.ledger.write() as txn:
-        if loads.find_load(txn.conn, load.name) is None:
-            loads.begin_load(txn, f"load-{new_id()}", load.name, load.request.digest, load.request.actor)
-        pending = loads.find_load(txn.conn, load.name)
-    assert pending is not None, "a load that was just written down is not there"
-    return pending
+        return loads.begin_load(txn, load.name, load.request.digest, load.request.actor)
 
 
 def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     """The first pass: all rows are validated, and written by table to the load's folder. It holds nothing."""
-    from strandline.engines.spark.convert_keyed import convert_keyed
+    from strandline.engines.spark.convert import Conversion
 
     request, name = load.request, load.name
     states = _states(ctx, load)
-    work = [list(some) for some in cut(request.inputs)]
-    chunks = [chunk for some in work for chunk in some]
-    numbers = iter(enumerate(chunks))
-    ctx.staging.create(pending.load_id)
-    ctx.report(f"reading {counted(len(request.inputs), 'file')}", 0, None)
-    fail("load.before_convert")
-    done = convert_keyed(
-        ctx.iceberg().session,
-        [[next(numbers) for _ in some] for some in work],
-        {name: Asked.of(state) for name, state in states.items()},
-        table=request.only,
-        folder=ctx.staging.uri(pending.load_id),
-    )
-    for one in done:
-        if one.unknown is not None:
-            raise _no_such(load, one.unknown)
-    places = _places(chunks, done)
-    _refuse_bad(done, places, request.inputs)
-    unchanged(request.inputs)
-    fail("load.after_convert")
-    parts: dict[str, list[KeyedPart]] = {} if request.only is None else {states[request.only].table.table_id: []}
-    for part in (part for one in done for part in one.parts):
-        parts.setdefault(states[part.table].table.table_id, []).append(part)
-    known = {state.table.table_id: state for state in states.values()}
+    asked = {table: Asked.of(state) for table, state in states.items()}
+    try:
+        first = first_pass(ctx, pending.load_id, request.inputs, Conversion(asked, request.only, keeps_places=True))
+    except UnknownTable as error:
+        raise _no_such(load, str(error.args[0])) from None
+    # A table that is loaded alone is written also where no row comes: an overwrite may leave it empty.
+    written = dict.fromkeys([part.table for part in first.parts] if request.only is None else [request.only])
+    parts = {table: [part for part in first.parts if part.table == table] for table in written}
     remember = {"scope": name.scope, "key": name.key, "digest": request.digest} if load.is_remembered else None
     return TablesPlan(
         load_id=pending.load_id,
-        parts=parts,
-        versions={table_id: known[table_id].head.schema_version for table_id in parts},
-        chunks=places,
+        parts={states[table].table.table_id: own for table, own in parts.items()},
+        versions={states[table].table.table_id: states[table].head.schema_version for table in parts},
+        chunks=first.chunks,
         inputs=request.inputs,
-        skipped=sum(one.skipped for one in done),
+        skipped=first.skipped,
         strict=request.mode == "append",
         whole=request.mode == "overwrite",
         find_load=lambda conn: loads.find_load(conn, name),
@@ -333,28 +292,3 @@ def _no_such(load: KeyedLoad, name: str) -> StrandError:
     except StrandError as error:
         return error
     return Conflict(f"table {name!r} was made meanwhile", kind="schema_moved", hint="Try again.")
-
-
-def _places(chunks: Sequence[Chunk], done: Sequence[ConvertedKeyed]) -> list[tuple[str, int]]:
-    """Of each chunk its file, and how many lines of it are before the chunk."""
-    before: dict[str, int] = {}
-    found: list[tuple[str, int]] = []
-    lines = dict(pair for one in done for pair in one.lines)
-    for number, chunk in enumerate(chunks):
-        found.append((chunk.input.uri, before.get(chunk.input.uri, 0)))
-        before[chunk.input.uri] = found[-1][1] + lines.get(number, 0)
-    return found
-
-
-def _refuse_bad(done: Sequence[ConvertedKeyed], places: Sequence[tuple[str, int]], inputs: Sequence[Input]) -> None:
-    """One error over all bad rows, told by file and line."""
-    for one in done:
-        if one.error is not None:
-            raise one.error
-    rows = [
-        {"file": places[number][0], **row, "index": row["index"] + places[number][1]}
-        for one in done
-        for number, row in one.bad
-    ]
-    if rows:
-        raise bad_rows(rows, sum(part.bad_count for part in done), inputs)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.engines.files import Input, unchanged, with_lines
+from strandline.engines.files import Input, unchanged
 from strandline.engines.spark import stage as spark_stage
-from strandline.engines.spark.convert_keyed import CHUNK, LINE, KeyedPart
+from strandline.engines.spark.convert import CHUNK, LINE, ConvertedPart
 from strandline.engines.spark.stage import NumberedFile
-from strandline.errors import Conflict, Damaged, StrandError
+from strandline.errors import Conflict
 from strandline.failpoints import fail
 from strandline.ledger import leases, loads, reservations
 from strandline.ledger.bases import read_base
@@ -29,12 +29,13 @@ from strandline.model.foreign import column_ddl
 from strandline.model.ids import new_id
 from strandline.model.keys import shown_key
 from strandline.model.operations import CommitDraft, Effects, TableEffect
-from strandline.model.reporting import MEND_ROWS, and_more, entry_text
 from strandline.model.tables import DataFile, TableState
-from strandline.model.types import EXTRA, SEQ
+from strandline.model.types import SEQ
 from strandline.model.wording import counted
 from strandline.operations.context import Context
 from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.load_parts import numbered, parts_frame, require_stored
+from strandline.operations.load_steps import Place, by_line
 from strandline.operations.stage_tail import MAX_FILE_ROWS, SeqFiles, StagedRows, append, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running
 from strandline.rules.rows import refusal
@@ -57,9 +58,9 @@ class TablesPlan:
     """
 
     load_id: str
-    parts: Mapping[str, Sequence[KeyedPart]]
+    parts: Mapping[str, Sequence[ConvertedPart]]
     versions: Mapping[str, int]
-    chunks: Sequence[tuple[str, int]]
+    chunks: Sequence[Place]
     inputs: Sequence[Input]
     skipped: int
     strict: bool
@@ -177,7 +178,7 @@ class LoadTables:
         return {
             table_id: Incoming(
                 declared.states[table_id],
-                [(file.path, file.first_seq) for file in _numbered(parts, reserved[table_id])],
+                [(file.path, file.first_seq) for file in numbered(parts, reserved[table_id].first_seq)],
                 self.plan.rows(table_id),
                 self.plan.whole,
             )
@@ -210,7 +211,7 @@ class LoadTables:
             rows=rows,
             count=count,
         )
-        raise told_by_line(error, {"rows": rows}, self.plan.inputs)
+        raise by_line(error, {"rows": rows}, self.plan.inputs)
 
     def _refuse_broken(self, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
         found = coming.broken()
@@ -224,7 +225,7 @@ class LoadTables:
             for name in ("violations", "rows")
             if name in error.detail
         }
-        raise told_by_line(error, listed, self.plan.inputs)
+        raise by_line(error, listed, self.plan.inputs)
 
     def _places(
         self, coming: Coming, reserved: Mapping[str, _Reserved], found: Sequence[Broken]
@@ -235,13 +236,12 @@ class LoadTables:
     def _place(self, coming: Coming, reserved: Mapping[str, _Reserved], table_id: str, seq: int) -> dict[str, Any]:
         """The file and the line of a row that comes."""
         parts = self.plan.parts[table_id]
-        for part, file in zip(parts, _numbered(parts, reserved[table_id]), strict=True):
+        for part, file in zip(parts, numbered(parts, reserved[table_id].first_seq), strict=True):
             if file.first_seq <= seq < file.first_seq + part.rows:
                 chunk, line = part.chunk, seq - file.first_seq
                 if chunk is None:
                     chunk, line = coming.place(table_id, seq, [CHUNK, LINE])
-                uri, before = self.plan.chunks[chunk]
-                return {"file": uri, "index": before + line}
+                return self.plan.chunks[chunk].of({"index": line})
         raise AssertionError(f"no part of the load has seq {seq}")
 
     # -- what is written -----------------------------------------------------------------------------------------------
@@ -258,23 +258,18 @@ class LoadTables:
         removed = self._removed(ctx, coming, state, reserved, op_id) if staged.goes else []
         fail("stage.after_files")
         parts = self.plan.parts.get(state.table.table_id, ())
-        numbered = _numbered(parts, reserved)
+        files = numbered(parts, reserved.first_seq)
         for start in range(0, len(parts) if staged.puts else 0, PARTS_AT_ONCE):
             ctx.report(f"loading {state.table.name}", sum(file.rows for file in staged.files), staged.puts)
             some = slice(start, start + PARTS_AT_ONCE)
             offered = sum(part.rows for part in parts[some])
-            left_out, count = self._left_out(ctx, coming, state, numbered[start].first_seq, offered, op_id)
+            left_out, count = self._left_out(ctx, coming, state, files[start].first_seq, offered, op_id)
             if count < offered:
-                staged.add(*append(ctx, state, self._put(ctx, state, numbered[some], left_out, at_us), op_id))
+                staged.add(*append(ctx, state, self._put(ctx, state, files[some], left_out, at_us), op_id))
         if removed:
             staged.add(*append(ctx, state, self._gone(ctx, state, removed, at_us), op_id))
         stored = sum(file.rows for file in staged.files)
-        if stored != staged.puts + staged.goes:
-            raise Damaged(
-                f"{staged.puts + staged.goes} versions should have been written, and {stored} were: a part of the load "
-                "has changed",
-                hint="Put the file back as it was, and run the load again.",
-            )
+        require_stored(stored, staged.puts + staged.goes, "versions should have been written")
         return staged
 
     def _left_out(
@@ -301,12 +296,8 @@ class LoadTables:
     def _put(
         self, ctx: Context, state: TableState, files: Sequence[NumberedFile], left_out: str | None, at_us: int
     ) -> DataFrame:
-        written = state.schema
-        columns = [*written.columns, *(one for one in state.table.added_columns if one.name == EXTRA)]
-        ddl = ", ".join(column_ddl(column) for column in columns)
-        session = ctx.iceberg().session
-        rows = spark_stage.read_numbered(session, ddl, files, at_us=at_us, actor=self.actor, without=left_out)
-        rows = spark_stage.stored_frame(rows, written, written, state.head.schema_version)
+        version = state.head.schema_version
+        rows = parts_frame(ctx, state, version, files, at_us=at_us, actor=self.actor, without=left_out)
         return spark_stage.as_versions(rows, self.commit_id, removed=False)
 
     def _gone(self, ctx: Context, state: TableState, paths: Sequence[str], at_us: int) -> DataFrame:
@@ -361,36 +352,5 @@ def staged_effect(staged: Staged) -> TableEffect:
     )
 
 
-def _numbered(parts: Sequence[KeyedPart], reserved: _Reserved) -> list[NumberedFile]:
-    """Files with the seqs that their rows get."""
-    files: list[NumberedFile] = []
-    seq = reserved.first_seq
-    for part in parts:
-        files.append(NumberedFile(part.path, seq))
-        seq += part.rows
-    return files
-
-
 def _named(state: TableState, key: Sequence[Any]) -> str:
     return f"{state.table.name} {shown_key(key)}"
-
-
-def told_by_line(
-    error: StrandError, listed: Mapping[str, Sequence[Mapping[str, Any]]], inputs: Sequence[Input]
-) -> StrandError:
-    """An error about rows of a load, told by file and line where these are known, in the order of the lines."""
-    if not any(listed.values()):
-        return error
-    detail = {**error.detail, **{name: sorted(with_lines(rows, inputs), key=_in_file) for name, rows in listed.items()}}
-    entries = detail.get("violations") or detail["rows"]
-    total = detail.get("bad") or detail["count"]
-    if detail.get("kind") == "key_exists":
-        text = f"{entry_text(entries[0])} can't be inserted: it is there already"
-        hint = "Nothing was stored. --mode merge replaces rows that are there."
-    else:
-        text, hint = entry_text(entries[0]), MEND_ROWS
-    return type(error)(text + and_more(total), **{**detail, "hint": hint})
-
-
-def _in_file(entry: Mapping[str, Any]) -> tuple[str, int]:
-    return entry.get("file", ""), entry.get("index") or 0

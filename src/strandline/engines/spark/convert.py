@@ -1,15 +1,20 @@
-"""The first pass of a bulk load: input of any kind becomes Parquet in the table's shape, on all of Spark's workers.
+"""The first pass of a large load: input of any kind becomes Parquet in its table's shape, on all of Spark's workers.
 
-Each worker reads its chunks with the code that every row passes, and writes one Parquet file. Only counts, names and
-the bad rows come back to the driver, so its memory does not grow with the input. A file that has the right shape
-already is checked and used as it is.
+Each worker reads its chunks with the code that every row passes, and writes a Parquet file for each table that has rows
+there. Only counts, names and the bad rows come back to the driver, so its memory does not grow with the input. A file
+that has the right shape already is checked and used as it is.
+
+Whether a row of a keyed table breaks a rule is known only when all tables are looked at together. It is then told by
+its file and line, so these are kept beside such rows: the number of the chunk, and the line there. A file that is used
+as it is has neither, and needs none: its rows are its lines.
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.files import Asked, Chunk, Skipped, read_chunk, shape_of
+from strandline.engines.files import Asked, Chunk, Placed, Skipped, UnknownTable, read_own, read_placed, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
 from strandline.model.reporting import MAX_REPORTED
-from strandline.model.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,69 +34,173 @@ if TYPE_CHECKING:
 AS_IT_IS_BYTES = 8 << 20
 """A Parquet file smaller than this is rewritten together with others, rather than becoming a task of its own."""
 
+CHUNK, LINE = "_chunk", "_line"
+_PLACE = [pa.field(CHUNK, pa.int32()), pa.field(LINE, pa.int64())]
+
 
 @dataclass(frozen=True)
-class Converted:
-    """What became of one list of chunks: a Parquet file, or the rows that are wrong."""
+class Conversion:
+    """What a load's rows have to look like, by the folded names of the tables that they may be for.
 
+    `only` is the one table of all of them; without it each line names its own. Where `keeps_places` is set, as for
+    keyed tables, a row has its chunk and its line beside it.
+    """
+
+    tables: Mapping[str, Asked]
+    only: str | None
+    keeps_places: bool
+
+    def read(self, chunk: Chunk, skipped: Skipped) -> Iterator[Placed]:
+        """A chunk as validated rows, by table."""
+        if self.keeps_places or self.only is None:
+            return read_placed(chunk, self.tables, self.only, skipped)
+        return read_own(chunk, self.tables[self.only], table=self.only, skipped=skipped)
+
+    def shape(self, table: str) -> pa.Schema:
+        """What a file of a table's rows has."""
+        asked = self.tables[table]
+        return pa.schema([*stored_schema(asked.schema, asked.extra), *(_PLACE if self.keeps_places else ())])
+
+
+@dataclass(frozen=True)
+class ConvertedPart:
+    """A Parquet file with rows of one table. `chunk` is all of it where the file is the input's own."""
+
+    table: str
     path: str
     rows: int
     size_bytes: int
-    skipped: int
-    lines: tuple[tuple[str, int], ...]
-    bad: tuple[tuple[str, int, dict[str, Any]], ...]
-    bad_count: int
+    chunk: int | None
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """What is wrong with a row, told by its place in a chunk."""
+
+    chunk: int
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What became of one list of chunks: a file for each table, how many lines each chunk has, what is wrong."""
+
+    parts: tuple[ConvertedPart, ...] = ()
+    lines: Mapping[int, int] = field(default_factory=dict)
+    skipped: int = 0
+    bad: tuple[BadRow, ...] = ()
+    bad_count: int = 0
     error: StrandError | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True)
+class NumberedChunk:
+    """A chunk, and which of all the load's chunks it is."""
+
+    number: int
+    chunk: Chunk
 
 
 def convert(
-    session: SparkSession, work: Sequence[Sequence[Chunk]], asked: Asked, *, table: str, folder: str
+    session: SparkSession, work: Sequence[Sequence[Chunk]], conversion: Conversion, *, folder: str
 ) -> list[Converted]:
-    """Convert all of it on Spark's workers, in the order of `work`."""
+    """Convert all of it on Spark's workers, in the order of `work`, whose chunks are numbered in theirs."""
     addresses = {folder, *(chunk.input.uri for chunks in work for chunk in chunks)}
     stores = {bucket_of(uri): store_of(uri) for uri in addresses if uri.startswith(S3)}
-    task = partial(convert_one, asked=asked, table=table, folder=folder, stores=stores)
-    return list(session.sparkContext.parallelize(list(work), len(work)).map(task).collect())
+    task = partial(convert_chunks, conversion=conversion, folder=folder, stores=stores)
+    numbers = itertools.count()
+    numbered = [[NumberedChunk(next(numbers), chunk) for chunk in chunks] for chunks in work]
+    return list(session.sparkContext.parallelize(numbered, max(1, len(numbered))).map(task).collect())
 
 
-def convert_one(
-    chunks: Sequence[Chunk], *, asked: Asked, table: str, folder: str, stores: Mapping[str, Store]
+def convert_chunks(
+    chunks: Sequence[NumberedChunk], *, conversion: Conversion, folder: str, stores: Mapping[str, Store]
 ) -> Converted:
     """One task: read, judge and write these chunks."""
     for bucket, store in stores.items():
         know(f"{S3}{bucket}", store)
-    keep = is_as_it_is(chunks, asked.schema, asked.extra)
-    path = chunks[0].input.uri if keep else f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    output = Output(None if keep else path, stored_schema(asked.schema, asked.extra))
-    skipped = Skipped()
-    lines: list[tuple[str, int]] = []
-    bad: list[tuple[str, int, dict[str, Any]]] = []
-    bad_count = 0
+    writer = _Writer(chunks, conversion, folder)
     try:
-        for chunk in chunks:
-            read = 0
-            for size, batch in read_chunk(chunk, asked, table=table, skipped=skipped):
-                read += size
-                if isinstance(batch, InvalidRows):
-                    bad_count += batch.detail["bad"]
-                    bad.extend((chunk.input.uri, chunk.start, row) for row in batch.detail["rows"])
-                elif not bad:
-                    output.write(batch)
-            lines.append((chunk.input.uri, read))
+        for numbered in chunks:
+            writer.take(numbered.number, numbered.chunk)
     except StrandError as error:
-        return Converted(path, 0, 0, 0, (), (), 0, error)
+        return Converted(error=error)
+    except UnknownTable as error:
+        return Converted(unknown=str(error.args[0]))
     finally:
-        output.close()
-    size_bytes = chunks[0].input.size_bytes if keep else output.size_bytes()
-    return Converted(path, output.rows, size_bytes, skipped.rows, tuple(lines), tuple(bad[:MAX_REPORTED]), bad_count)
+        writer.close()
+    return Converted(
+        parts=tuple(writer.parts()),
+        lines=writer.lines,
+        skipped=writer.skipped.rows,
+        bad=tuple(writer.bad[:MAX_REPORTED]),
+        bad_count=writer.bad_count,
+    )
 
 
-def is_as_it_is(chunks: Sequence[Chunk], schema: Schema, extra: bool) -> bool:
+class _Writer:
+    """The files that one list of chunks becomes, one for each table that has rows there."""
+
+    def __init__(self, chunks: Sequence[NumberedChunk], conversion: Conversion, folder: str) -> None:
+        self._conversion = conversion
+        self._folder = folder
+        self._kept = chunks[0] if _is_as_it_is(chunks, conversion) else None
+        self._outputs: dict[str, tuple[str, Output]] = {}
+        self.skipped = Skipped()
+        self.lines: dict[int, int] = {}
+        self.bad: list[BadRow] = []
+        self.bad_count = 0
+
+    def take(self, number: int, chunk: Chunk) -> None:
+        """Read a chunk, and write its rows unless some are wrong."""
+        before = self.skipped.lines
+        for placed in self._conversion.read(chunk, self.skipped):
+            if isinstance(placed.rows, InvalidRows):
+                self.bad_count += placed.rows.detail["bad"]
+                self.bad.extend(BadRow(number, entry) for entry in placed.rows.detail["rows"])
+            elif not self.bad and placed.rows.num_rows:
+                self._output(placed.table).write(self._written(placed.rows, number, placed.lines))
+        self.lines[number] = self.skipped.lines - before
+
+    def _written(self, rows: pa.RecordBatch, number: int, lines: Sequence[int]) -> pa.RecordBatch:
+        if self._kept is not None or not self._conversion.keeps_places:
+            return rows
+        arrays = [pa.array([number] * rows.num_rows, pa.int32()), pa.array(lines, pa.int64())]
+        return pa.RecordBatch.from_arrays([*rows.columns, *arrays], schema=pa.schema([*rows.schema, *_PLACE]))
+
+    def _output(self, table: str) -> Output:
+        if table not in self._outputs:
+            path = f"{self._folder}/part-{uuid.uuid4().hex}.parquet"
+            if self._kept is not None:
+                path = self._kept.chunk.input.uri
+            output = Output(path if self._kept is None else None, self._conversion.shape(table))
+            self._outputs[table] = path, output
+        return self._outputs[table][1]
+
+    def parts(self) -> Iterator[ConvertedPart]:
+        """What was written."""
+        for table, (path, output) in self._outputs.items():
+            if self._kept is None:
+                yield ConvertedPart(table, path, output.rows, output.size_bytes(), None)
+            else:
+                yield ConvertedPart(table, path, output.rows, self._kept.chunk.input.size_bytes, self._kept.number)
+
+    def close(self) -> None:
+        """Finish the files."""
+        for _, output in self._outputs.values():
+            output.close()
+
+
+def _is_as_it_is(chunks: Sequence[NumberedChunk], conversion: Conversion) -> bool:
     """Whether these chunks are one large Parquet file that has the right shape already."""
-    one = chunks[0].input
-    if len(chunks) > 1 or one.format != "parquet" or one.size_bytes < AS_IT_IS_BYTES:
+    if conversion.only is None or len(chunks) != 1:
         return False
-    return bool(shape_of(one).remove_metadata().equals(stored_schema(schema, extra)))
+    source = chunks[0].chunk.input
+    if source.format != "parquet" or source.size_bytes < AS_IT_IS_BYTES:
+        return False
+    asked = conversion.tables[conversion.only]
+    return bool(shape_of(source).remove_metadata().equals(stored_schema(asked.schema, asked.extra)))
 
 
 class Output:
