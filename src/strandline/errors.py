@@ -9,10 +9,19 @@
     │   ├── Unsupported        unsupported          a format or type we don't take
     │   ├── HistoryGone        history_gone         what a view names is no longer kept
     │   ├── Conflict           conflict             somebody else was first
-    │   │   └── MergeConflict  its kind is merge_conflicts: two branches changed the same rows
+    │   │   ├── MergeConflict  two branches changed the same rows
+    │   │   ├── SchemaMoved    rows were judged by a schema that has changed since
+    │   │   ├── TakesNoVersions a table that can't take versions of rows from another lake
+    │   │   ├── TableMoved     a table, or what hangs on it, is not as it was looked at
+    │   │   ├── TableExists    the name is taken
+    │   │   ├── KeyExists      rows, or an idempotency key, are there already
+    │   │   └── OwnedByAnother a sink's place belongs to another sink
     │   └── PreconditionFailed precondition_failed  an `expect` did not hold
     ├── TransientError         the same call may work later
     │   ├── Busy               busy                 a lock or lease is held
+    │   │   ├── HeldByAnother  another process does the same work, or holds the table
+    │   │   ├── Unreachable    a store, a catalog or Spark does not answer
+    │   │   └── KeysExpired    the keys for a store have expired
     │   ├── TooManyRequests    too_many_requests    one actor has too much in flight
     │   ├── RequestTimeout     request_timeout      a request's body did not arrive in time
     │   ├── LeaseLost          lease_lost           another process took over; nothing was published
@@ -25,11 +34,15 @@
         ├── NewerFormat        newer_format         the lake was written by a newer strandline
         ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
         ├── Displaced          displaced            a copied or moved lake, or a warehouse that is not its own
+        │   ├── NoMarker       the warehouse has no marker of any lake
+        │   └── Fenced         the warehouse or the ledger was put back
         ├── Damaged            damaged              bytes that should be there are not
         └── Internal           internal             a bug
 
 A message says what happened and to what; `hint` says what to do next; `detail` is for programs. The command line, HTTP
-and Python share the codes, so each class has exactly one code, one HTTP status and one exit code.
+and Python share the codes, so each class has exactly one code, one HTTP status and one exit code. A special case has
+those of the class above it, and a `kind` or a `reason` of its own in `detail`. Where code decides by one, it is a class
+here; others stand in `detail` alone.
 """
 
 from __future__ import annotations
@@ -50,6 +63,12 @@ class StrandError(Exception):
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 70
     hint: str = ""
+    marks: ClassVar[Mapping[str, str]] = {}
+    """What `detail` tells a special case from others of its code by: it is a class to code, a mark to programs."""
+
+    def __init_subclass__(cls, **marks: str) -> None:
+        super().__init_subclass__()
+        cls.marks = {**cls.marks, **marks}
 
     def __init__(self, message: str, *, hint: str | None = None, **detail: Any) -> None:
         message = redacted(message)
@@ -57,7 +76,7 @@ class StrandError(Exception):
         self.message = message
         if hint is not None:
             self.hint = redacted(hint)
-        self.detail = redacted_fields(detail)
+        self.detail = redacted_fields({**self.marks, **detail})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it is copied and pickled: as it is, because not every class can be made of its message alone."""
@@ -134,16 +153,44 @@ class Conflict(CallerError):
 
     code, http_status, exit_code = "conflict", 409, 4
 
-    def __init__(self, message: str, *, kind: str, hint: str | None = None, **detail: Any) -> None:
-        super().__init__(message, hint=hint, kind=kind, **detail)
+    def __init__(self, message: str, *, kind: str = "", hint: str | None = None, **detail: Any) -> None:
+        kind = kind or self.marks["kind"]  # only a special case may leave it out
+        super().__init__(message, hint=hint, **{"kind": kind, **detail})
 
 
-class MergeConflict(Conflict):
-    """Two branches changed the same rows, each in its own way; `conflicts` lists them, and nothing was written."""
+class MergeConflict(Conflict, kind="merge_conflicts"):
+    """Two branches changed the same rows, each in its own way; `conflicts` lists them, and nothing was written.
+
+    One that came from another process has them in its `detail` alone, as entries under `actual`.
+    """
 
     def __init__(self, message: str, *, conflicts: Sequence[Any] = (), hint: str | None = None, **detail: Any) -> None:
-        super().__init__(message, hint=hint, **{"kind": "merge_conflicts", **detail})
+        super().__init__(message, hint=hint, **detail)
         self.conflicts = tuple(conflicts)
+
+
+class SchemaMoved(Conflict, kind="schema_moved"):
+    """Rows, or a plan, were judged by what tables declared before: judged again, they may be taken."""
+
+
+class TakesNoVersions(Conflict, kind="versions"):
+    """A table can't take versions of rows from another lake, by its schema as it is known."""
+
+
+class TableMoved(Conflict, kind="table_moved"):
+    """A table, or what hangs on it, is not as it was when the work was chosen: it is to be chosen again."""
+
+
+class TableExists(Conflict, kind="table_exists"):
+    """There is a table of this name already."""
+
+
+class KeyExists(Conflict, kind="key_exists"):
+    """Rows with these keys are there already, or an idempotency key has been used for something else."""
+
+
+class OwnedByAnother(Conflict, kind="owner"):
+    """The place that a sink delivers to belongs to another sink."""
 
 
 class PreconditionFailed(CallerError):
@@ -157,6 +204,18 @@ class Busy(TransientError):
 
     code, http_status, exit_code = "busy", 503, 5
     hint = "Try again in a moment; `strand status` shows what is running."
+
+
+class HeldByAnother(Busy, reason="lease_held"):
+    """Another process that is alive does the same work, or holds the table; it will finish it."""
+
+
+class Unreachable(Busy, reason="unreachable"):
+    """A store, the catalog's database or Spark does not answer: so it will be for every table."""
+
+
+class KeysExpired(Busy, reason="expired"):
+    """The keys for a store have expired: work goes on when there are newer ones."""
 
 
 class TooManyRequests(TransientError):
@@ -241,6 +300,14 @@ class Displaced(PersonError):
     hint = "`strand doctor` says where the lake is at home, and what to do."
 
 
+class NoMarker(Displaced, kind="no_marker"):
+    """The warehouse has no marker of any lake: it is not mounted, was emptied, or is another one."""
+
+
+class Fenced(Displaced, kind="fenced"):
+    """The warehouse is there and belongs to this lake, but one of the two was put back, or there is a newer copy."""
+
+
 class Damaged(PersonError):
     """Bytes that should be there are gone or changed."""
 
@@ -289,24 +356,32 @@ def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any)
                 **{"reason": REFUSED, **detail},
             )
         case Kind.EXPIRED:
-            return Busy(
+            return _busy(
+                KeysExpired,
                 f"{prefix}the keys for the store have expired: {outage.words}{after}",
                 hint="Work goes on when there are newer ones; whoever renews them may be late.",
-                **{"reason": "expired", **detail},
+                **detail,
             )
         case Kind.CATALOG:
-            return Busy(
+            return _busy(
+                Unreachable,
                 f"the database of the Iceberg catalog can't be reached: {outage.words}{after}",
                 hint="A lake's own catalog is on its ledger's server, or in catalog.db beside a SQLite ledger. Work "
                 "goes on when it answers again.",
-                **{"reason": "unreachable", **detail},
+                **detail,
             )
         case Kind.AWAY:
-            return Busy(
+            return _busy(
+                Unreachable,
                 f"{prefix}the store can't be reached: {outage.words}{after}",
                 hint="Check the `endpoint`, the `region` and the network; work goes on when it answers again.",
-                **{"reason": "unreachable", **detail},
+                **detail,
             )
+
+
+def _busy(special: type[Busy], message: str, **detail: Any) -> Busy:
+    """The error of an outage; where another reason is given, that one alone decides what becomes of it."""
+    return (Busy if "reason" in detail else special)(message, **detail)
 
 
 REFUSED = "refused"
@@ -336,7 +411,11 @@ def from_dict(document: Mapping[str, Any]) -> StrandError:
     """The error that `as_dict` described, of the same class: how one comes back from another process."""
     by_code = {kind.code: kind for kind in kinds(StrandError)}
     detail = {key: value for key, value in document["detail"].items() if key not in ("message", "hint")}
-    return by_code.get(document["code"], Internal)(document["message"], hint=document["hint"], **detail)
+    error_class = by_code.get(document["code"], Internal)
+    for special in error_class.__subclasses__():
+        if special.marks and all(detail.get(name) == value for name, value in special.marks.items()):
+            error_class = special
+    return error_class(document["message"], hint=document["hint"], **detail)
 
 
 def kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 import re
@@ -12,6 +13,7 @@ import pytest
 
 from strandline import errors
 from strandline.errors import CallerError, PersonError, StrandError, TransientError
+from strandline.outages import Kind, Outage
 from tests.structure.source import Module, package, parse
 
 CODES: dict[str, tuple[int, int]] = {
@@ -53,6 +55,11 @@ def below(root: type[StrandError]) -> Iterator[type[StrandError]]:
 def raised() -> list[type[StrandError]]:
     """The classes with a code: all but the root, the three kinds, and special cases, which have their parent's."""
     return [one for one in below(StrandError) if one.__bases__[0] in KINDS]
+
+
+def special() -> list[type[StrandError]]:
+    """The classes without a code: what code decides by, and programs by their marks in `detail`."""
+    return [case for case in below(StrandError) if case not in KINDS and case not in raised()]
 
 
 def drawn(text: str) -> list[tuple[str, str, str | None]]:
@@ -159,11 +166,72 @@ def test_the_drawing_is_read(line: str, expected: tuple[str, str, str | None]) -
     assert drawn(line) == [expected]
 
 
+def example(kind: type[StrandError]) -> StrandError:
+    detail = {"kind": "somebody"} if kind is errors.Conflict else {}
+    return kind("a message", hint="a hint", more=1, **detail)
+
+
 def test_every_error_can_be_copied_and_pickled() -> None:
     """Each thread of a group raises a copy of its own, and a worker of Spark sends its error back."""
-    for kind in raised():
-        given = {"kind": "somebody"} if kind is errors.Conflict else {}
-        error = kind("a message", hint="a hint", more=1, **given)
+    for kind in [*raised(), *special()]:
+        error = example(kind)
         for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
             assert type(again) is kind and again.args == error.args
             assert again.as_dict() == error.as_dict()
+
+
+def test_an_error_comes_back_from_its_document_as_the_class_that_it_was() -> None:
+    """Code that asks a worker decides by the class, as it would if it did the work itself."""
+    for kind in [*raised(), *special()]:
+        error = example(kind)
+        again = errors.from_dict(error.as_dict())
+        assert type(again) is kind and again.as_dict() == error.as_dict()
+
+
+def test_special_cases_are_told_apart_by_their_marks_alone() -> None:
+    """A script sees code, status, exit code and `detail`, and no class: these are what they were without it."""
+    marks = [(case.code, tuple(case.marks.items())) for case in special()]
+    assert all(text for _, text in marks) and len(set(marks)) == len(marks)
+    for case in special():
+        parent = case.__bases__[0]
+        assert parent in raised() and not {"code", "http_status", "exit_code", "hint"} & vars(case).keys(), case
+        assert list(example(case).detail.items()) == [*case.marks.items(), ("more", 1)], "programs read the mark first"
+        assert case.__doc__, case
+
+
+def unspecial(modules: Iterable[Module]) -> list[str]:
+    """Errors that are raised as less than they are, or conflicts that don't say in what."""
+    cases = {(case.__bases__[0].__name__, *mark): case.__name__ for case in special() for mark in case.marks.items()}
+    complaints: list[str] = []
+    for module in modules:
+        for node in ast.walk(ast.parse(module.text)):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            given = {key.arg: getattr(key.value, "value", None) for key in node.keywords}
+            if name == "Conflict" and not {"kind", None} & given.keys():
+                complaints.append(module.at(node.lineno, "a Conflict without a kind"))
+            for (parent, key, value), case in cases.items():
+                if name == parent and given.get(key) == value:
+                    complaints.append(module.at(node.lineno, f"{parent}({key}={value!r}) is a {case}"))
+    return complaints
+
+
+def test_a_special_case_is_raised_as_its_class() -> None:
+    """`except SchemaMoved` would let a Conflict of that kind pass, and what is to be done again would fail."""
+    assert unspecial(package()) == []
+    lines = 'raise Conflict("a")\nraise Conflict("b", kind="schema_moved")\nraise Busy("c", reason="lease_held")\n'
+    assert unspecial([parse("strandline.lake", lines + 'raise Conflict("d", kind="constraint")')]) == [
+        "strandline/lake.py:1: a Conflict without a kind",
+        "strandline/lake.py:2: Conflict(kind='schema_moved') is a SchemaMoved",
+        "strandline/lake.py:3: Busy(reason='lease_held') is a HeldByAnother",
+    ]
+
+
+@pytest.mark.parametrize("kind", [Kind.EXPIRED, Kind.AWAY, Kind.CATALOG])
+def test_an_outage_that_the_lake_s_own_files_are_blamed_for_is_no_more_than_busy(kind: Kind) -> None:
+    """Its reason is another one then, and a tick waits for it: it is not taken for a store that is away."""
+    outage = Outage(kind, "s3://bucket", "no answer")
+    blamed = errors.of_outage(outage, reason=errors.WAREHOUSE)
+    assert type(blamed) is errors.Busy and blamed.detail == {"reason": errors.WAREHOUSE}
+    assert type(errors.of_outage(outage)) is (errors.KeysExpired if kind is Kind.EXPIRED else errors.Unreachable)

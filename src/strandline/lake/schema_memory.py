@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from strandline.errors import BadRequest, Conflict, InvalidRows, StrandError
+from strandline.errors import BadRequest, Conflict, InvalidRows, SchemaMoved, StrandError, TakesNoVersions
 from strandline.ledger.group_commit import Appender
 from strandline.ledger.rereading import Kept
 from strandline.ledger.tables import has_schema, read_shown
@@ -66,12 +66,11 @@ class SchemaMemory:
                 if not self._forgets(error, heads, branch):
                     raise
                 if kept is not None and not kept.is_whole:
-                    raise Conflict(
+                    raise SchemaMoved(
                         "the schema changed while the rows were read, and they are too many to be kept",
-                        kind="schema_moved",
                         hint="Nothing was stored. Do it again: the rows are then read by the new schema.",
                     ) from error
-        raise Conflict("the schemas keep changing", kind="schema_moved")
+        raise SchemaMoved("the schemas keep changing")
 
     def state(self, table: str, branch: str) -> TableState:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
@@ -98,9 +97,8 @@ class SchemaMemory:
         Rows that don't fit the schema that we know may fit the one that there is by now. The heads that the rows were
         judged by are compared too: another thread may have forgotten them, and looked again, since then.
         """
-        kind = error.detail["kind"] if isinstance(error, Conflict) else None
-        moved = kind == "schema_moved"
-        if kind in (None, "versions"):
+        moved = isinstance(error, SchemaMoved)
+        if isinstance(error, TakesNoVersions) or not isinstance(error, Conflict):
             remembered = [state.head for (on, _), state in list(self._states.items()) if on == branch]
             with self._ledger.read() as conn:
                 moved = not all(has_schema(conn, head) for head in [*judged_by, *remembered])

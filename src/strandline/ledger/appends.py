@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from sqlalchemy import bindparam, func, insert, literal, select, update
 
-from strandline.errors import Conflict, Damaged, StrandError
+from strandline.errors import Damaged, SchemaMoved, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.idempotency import recall, remember
@@ -287,9 +287,8 @@ def refusal(append: Append, schema_version: int, refuses: str | None) -> StrandE
     if refuses is not None:
         return Damaged(f"table {append.table!r} refuses writes: {refuses}")
     if schema_version != append.schema_version:
-        return Conflict(
+        return SchemaMoved(
             f"the schema of {append.table!r} changed while the rows were validated",
-            kind="schema_moved",
             hint="Append again: the rows are then validated against the new schema.",
             expected=append.schema_version,
             actual=schema_version,
@@ -301,9 +300,8 @@ def _other_settings(append: Append, text: str) -> StrandError | None:
     """Rows were judged too old, or not, by settings that have changed meanwhile."""
     if append.settings is None or settings_of(text) == append.settings:
         return None
-    return Conflict(
+    return SchemaMoved(
         f"the settings of {append.table!r} changed while the rows were judged by them",
-        kind="schema_moved",
         hint="Append again: the rows are then judged by the new settings.",
         expected=asdict(append.settings),
         actual=asdict(settings_of(text)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, insert, literal, select, update
 
-from strandline.errors import BadRequest, Conflict, NotFound, nearest
+from strandline.errors import BadRequest, Conflict, NotFound, TableMoved, nearest
 from strandline.failpoints import fail
 from strandline.ledger import batches
 from strandline.ledger import schema as db
@@ -311,9 +311,8 @@ def refuse_deleted(conn: Connection, of: str) -> None:
     branch = db.branches.c
     gone = select(branch.branch_id).where(branch.branch_id == of, branch.deleted_at_us.is_not(None))
     if conn.execute(gone).scalar() is not None:
-        raise Conflict(
+        raise TableMoved(
             "the branch was deleted meanwhile",
-            kind="table_moved",
             hint="Nothing was changed.",
             expected=of,
             actual=None,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, false, func, insert, or_, select, update
 
-from strandline.errors import Conflict, HistoryGone
+from strandline.errors import HistoryGone, TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.ledger import Txn
@@ -174,9 +174,8 @@ def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int], found_at_us: i
         held = held_us is not None and fresh is not None and fresh >= held_us
         left = fresh is not None and fresh > found_at_us  # by a branch whose views may read for their grace yet
         if needed is not None or current is not None or held or left:
-            raise Conflict(
+            raise TableMoved(
                 f"a snapshot of table {table_id} that was about to expire is needed again",
-                kind="table_moved",
                 hint="Nothing was removed. The next expiry looks again.",
                 expected=list(some),
                 actual=None,

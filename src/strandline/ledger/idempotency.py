@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from sqlalchemy import delete, insert, select
 
-from strandline.errors import Conflict
+from strandline.errors import KeyExists
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.ledger import Txn
@@ -36,9 +36,8 @@ def recall(
         txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.scope == scope, db.idempotency.c.key == key))
         return None
     if row.digest != digest and row.digest not in older():
-        raise Conflict(
+        raise KeyExists(
             f"the idempotency key {key!r} was used before, with other rows",
-            kind="key_exists",
             hint="Use a new key for new rows; the same key is only for sending the same rows again.",
             expected=row.digest,
             actual=digest,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from strandline.errors import Conflict
+from strandline.errors import TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.sinks import list_sinks
 
@@ -57,10 +57,9 @@ def check_limits(conn: Connection, branch_id: str, table_id: str, pruned: Mappin
     """Conflict when rows that are about to go lie behind a watermark: it was moved back, or a sink was added."""
     for partition, limit in lowest(read_limits(conn, branch_id, table_id)).items():
         if pruned.get(partition, 0) > limit.seq:
-            raise Conflict(
+            raise TableMoved(
                 f"sink {limit.sink!r} has come to seq {limit.seq} of stream {partition} of table {table_id}, and rows "
                 f"up to {pruned[partition]} were to be removed",
-                kind="table_moved",
                 hint="Nothing was removed. The sink was moved back or added meanwhile; the next run looks again.",
                 expected=pruned[partition],
                 actual=limit.seq,

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 
-from strandline.errors import Conflict
+from strandline.errors import TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import lease_of_load, new_id
@@ -166,9 +166,8 @@ def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer:
         .values(parts_done=parts_done, answer=orjson.dumps(dict(answer)).decode())
     )
     if moved.rowcount == 0:
-        raise Conflict(
+        raise TableMoved(
             f"load {load_id} was moved on by somebody else",
-            kind="table_moved",
             hint="Run the same load again: it goes on where the other one stopped.",
             expected=since,
             actual=None,

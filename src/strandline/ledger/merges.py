@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from strandline.errors import Conflict
+from strandline.errors import TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.adoption import Adoption
 from strandline.ledger.ledger import Txn
@@ -44,9 +44,8 @@ def check(conn: Connection, branch_id: str, merge: Mapping[str, Any]) -> None:
     shape = conn.execute(select(db.branches.c.shape).where(db.branches.c.branch_id == branch_id)).scalar_one()
     moved = source_moved(conn, branch_id, merge["base"], _source(merge), still=False)
     if shape != merge["shape"] or moved is not None:
-        raise Conflict(
+        raise TableMoved(
             "a branch was changed while it was merged",
-            kind="table_moved",
             hint="Nothing was changed. Try again.",
             expected=merge["shape"],
             actual=shape,

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
-from strandline.errors import Conflict, NotFound, StrandError
+from strandline.errors import Conflict, NotFound, SchemaMoved, StrandError, TableMoved
 from strandline.ledger import commits, touches
 from strandline.ledger import schema as db
 from strandline.ledger.adoption import Adoption, adopt, are_one, can_adopt, is_merged_since, leave_refs, refork
@@ -266,9 +266,8 @@ def _other_shape(mutation: Mutation, branch: Sequence[Any]) -> Conflict | None:
     ((_, _, shape),) = branch
     if mutation.shape is None or mutation.shape == shape:
         return None
-    return Conflict(
+    return SchemaMoved(
         f"tables of branch {mutation.branch!r} were changed meanwhile",
-        kind="schema_moved",
         hint="Try again.",
         expected=mutation.shape,
         actual=shape,
@@ -292,9 +291,8 @@ def other_seq(table: str, expected: int | None, actual: int) -> Conflict | None:
     """The same for the newest version of a table."""
     if expected is None or expected == actual:
         return None
-    return Conflict(
+    return TableMoved(
         f"the newest version in {table!r} has seq {actual}, and not {expected}",
-        kind="table_moved",
         hint="Read the table again, and decide again.",
         expected=expected,
         actual=actual,

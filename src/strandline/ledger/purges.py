@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from strandline.errors import Conflict, StrandError
+from strandline.errors import StrandError, TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.appends import Append, store
 from strandline.ledger.dead_letters import DISCARDED
@@ -95,9 +95,8 @@ def check(conn: Connection, purge: Mapping[str, Any]) -> None:
             found = select(claim.hash).where(*here, claim.hash.in_(list(some))).limit(1)
             moved = moved or conn.execute(found).first() is not None
     if moved:
-        raise Conflict(
+        raise TableMoved(
             "rows were made to refer to some that are being purged, or may have been",
-            kind="table_moved",
             hint="Nothing was removed. It is looked at again.",
         )
 

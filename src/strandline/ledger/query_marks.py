@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from strandline.errors import Conflict
+from strandline.errors import KeyExists
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
 
@@ -25,9 +25,8 @@ def move_mark(txn: Txn, query_id: str, table_id: str, batch: int) -> None:
         txn.conn.execute(insert(db.query_marks).values(query_id=query_id, table_id=table_id, last_batch=batch))
         return
     if found >= batch:
-        raise Conflict(
+        raise KeyExists(
             f"batch {batch} of the streaming query {query_id} is in the table already",
-            kind="key_exists",
             expected=batch,
             actual=found,
         )

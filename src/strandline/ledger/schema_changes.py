@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from strandline.errors import Busy, Conflict
+from strandline.errors import Busy, Conflict, SchemaMoved
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.commits import write_commit
@@ -119,7 +119,7 @@ def _refuse_other_schema(txn: Txn, state: TableState) -> None:
 
 def _moved(said: str, expected: int, actual: int) -> Conflict:
     hint = "Nothing was changed. Plan it again."
-    return Conflict(said, kind="schema_moved", hint=hint, expected=expected, actual=actual)
+    return SchemaMoved(said, hint=hint, expected=expected, actual=actual)
 
 
 def _refuse_loading(txn: Txn, planned: TablePlan) -> None:

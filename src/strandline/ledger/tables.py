@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
 
-from strandline.errors import BadRequest, Conflict, NotFound, nearest
+from strandline.errors import BadRequest, Conflict, NotFound, TableExists, TableMoved, nearest
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.batches import REF_COLUMNS
@@ -94,9 +94,8 @@ def refuse_changed(conn: Connection, seen: Sequence[TableState]) -> None:
     for state in seen:
         now = read_head(conn, state.head.branch_id, state.head.table_id)
         if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
-            raise Conflict(
+            raise TableMoved(
                 f"rows of {state.table.name!r} were changed while they were looked at",
-                kind="table_moved",
                 hint="Nothing was changed. Do it again, at a quieter moment.",
                 expected=state.head.last_seq,
                 actual=now.last_seq,
@@ -162,7 +161,7 @@ def _refuse_existing(conn: Connection, name: str) -> None:
         hint = (
             f"Pick another name. Commit {dropped_by(conn, state)} dropped it; `--at` an earlier commit shows its rows."
         )
-    raise Conflict(what, kind="table_exists", hint=hint, expected=None, actual=existing)
+    raise TableExists(what, hint=hint, expected=None, actual=existing)
 
 
 def insert_table(txn: Txn, table: Table, schema: Schema, on_branch: str, number: int) -> None:

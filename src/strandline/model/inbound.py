@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.errors import BadRequest, Conflict, Forbidden
+from strandline.errors import BadRequest, Conflict, Forbidden, TableMoved, TakesNoVersions
 from strandline.model.schema import Schema
 from strandline.model.sinks import SentChunk, Stream
 from strandline.model.tables import Table
@@ -219,18 +219,16 @@ def check_keeps_versions(chunk: Chunk, table: Table, schema: Schema) -> None:
         return
     required = [one.name for one in schema.columns if not one.nullable and one.name not in chunk.key]
     if required:
-        raise Conflict(
+        raise TakesNoVersions(
             f"table {table.name!r} requires {', '.join(required)}, and a version that says that a row was deleted has "
             f"{', '.join(chunk.key)} alone",
-            kind="versions",
             hint="Make these columns nullable with `strand schema apply`.",
             expected=[],
             actual=required,
         )
     if table.row_key:
-        raise Conflict(
+        raise TakesNoVersions(
             f"table {table.name!r} keeps one row for each {', '.join(table.row_key)}, and would drop later versions",
-            kind="versions",
             hint="Receive them in a table without a row key.",
             expected=[],
             actual=list(table.row_key),
@@ -299,9 +297,8 @@ def check_receiver(chunk: Chunk, lake_id: str) -> None:
 def check_table(mark: InboundMark, table_id: str) -> None:
     """A stream goes to one table for good: one that was dropped and made anew is another."""
     if mark.table_id != table_id:
-        raise Conflict(
+        raise TableMoved(
             "this stream goes to another table here",
-            kind="table_moved",
             hint="Send it to the table that it went to before, or make a new sink.",
             expected=mark.table_id,
             actual=table_id,

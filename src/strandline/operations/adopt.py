@@ -13,7 +13,7 @@ from pathlib import Path
 
 from strandline.engines.files import Input, find_inputs, shape_of
 from strandline.engines.spark import source
-from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
+from strandline.errors import BadRequest, NotFound, TableExists, Unsupported
 from strandline.ledger.idempotency import recall
 from strandline.ledger.loads import LoadName, find_load
 from strandline.ledger.tables import read_shown
@@ -78,9 +78,8 @@ def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> N
         ours = recall(txn, load_name.scope, load_name.key, found.digest) is not None
         begun = find_load(txn.conn, load_name) is not None
     if state.head.books.acked and not ours and not begun:
-        raise Conflict(
+        raise TableExists(
             f"table {state.table.name!r} has rows of its own",
-            kind="table_exists",
             hint="Adopt under another name.",
             expected=None,
             actual=state.table.name,

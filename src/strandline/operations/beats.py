@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from strandline import logs
-from strandline.errors import Busy, StrandError
+from strandline.errors import HeldByAnother, StrandError
 from strandline.ledger import leases
 from strandline.ledger.leases import Hold
 from strandline.model.ids import new_id
@@ -69,7 +69,7 @@ def _take(ctx: Context, name: str, holder: str, wait_s: float) -> dict[str, int]
                     leases.free(txn, held.lease)
                 continue
             if time.monotonic() > deadline_s:
-                raise Busy("another process is doing the same work", reason="lease_held", lease=name) from held
+                raise HeldByAnother("another process is doing the same work", lease=name) from held
             ctx.report("waiting for another process that does the same", 0, None)
             time.sleep(ctx.watch.pause_s(looks))
     raise AssertionError("unreachable")

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strandline.errors import Conflict
+from strandline.errors import TableMoved
 from strandline.ledger import leases
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import read_states
@@ -74,9 +74,7 @@ def run_unmoved(ctx: Context, operation: Operation) -> Done | None:
     """Run an operation; None where what it was chosen for has moved, by its beginning or by its publish."""
     try:
         return run(ctx, operation)
-    except Conflict as error:
-        if error.detail.get("kind") != "table_moved":
-            raise
+    except TableMoved:
         return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.errors import Conflict
+from strandline.errors import TableMoved
 from strandline.ledger.files import count_snapshots
 from strandline.ledger.holds import find_expirable
 from strandline.ledger.intents import read_intents
@@ -82,9 +82,7 @@ def expire(
     while not budget.is_spent:
         try:
             done = run(ctx, Expire(table, branch, actor, grace_s, now_us))
-        except Conflict as error:
-            if error.detail.get("kind") != "table_moved":
-                raise
+        except TableMoved:
             continue  # somebody has pinned one of them meanwhile: name them anew
         if done is None:
             break

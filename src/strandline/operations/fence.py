@@ -11,7 +11,17 @@ from __future__ import annotations
 from strandline.actors import checked_actor
 from strandline.config import LakeConfig
 from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
-from strandline.errors import WAREHOUSE, Busy, Conflict, Displaced, PersonError, StrandError, TransientError
+from strandline.errors import (
+    WAREHOUSE,
+    Busy,
+    Conflict,
+    Displaced,
+    Fenced,
+    NoMarker,
+    PersonError,
+    StrandError,
+    TransientError,
+)
 from strandline.failpoints import fail
 from strandline.ledger import places
 from strandline.ledger.audit import DOCTOR, audit_decision
@@ -102,8 +112,10 @@ class Fence:
         """What is wrong when the warehouse is not the lake's, or not mounted; None when it is there."""
         try:
             self.compare()
+        except Fenced:
+            return None
         except (Conflict, Displaced) as error:
-            return None if error.detail.get("kind") == "fenced" else error
+            return error
         return None
 
     def why_away(self) -> Busy | None:
@@ -140,33 +152,30 @@ def agrees(home: Home, marker: Marker | None) -> bool:
 def refusal(home: Home, marker: Marker | None, warehouse: Place) -> Displaced:
     """Why a marker keeps this lake from writing, and what a person can do."""
     if marker is None:
-        return Displaced(
+        return NoMarker(
             f"the warehouse {warehouse.uri} has no marker, though this lake has claimed it: it is not mounted, was "
             "emptied, or is another one. Nothing was written there",
             hint=f"Mount or correct it, and go on. If it was emptied for good, `{CLAIM}` puts the marker back.",
-            kind="no_marker",
             reason=WAREHOUSE,
             warehouse=warehouse.uri,
         )
     refuse_other(warehouse, marker.lake, home.lake_id)
     if marker.generation == home.generation and marker.fence < home.fence:
-        return Displaced(
+        return Fenced(
             f"the warehouse {warehouse.uri} is older than this ledger: its marker has fence {marker.fence}, and this "
             f"ledger has fence {home.fence}. The warehouse was put back, or another folder is mounted",
             hint=f"Mount or correct it, and go on. If this one is to be used, `{CLAIM}` says so, and `strand doctor` "
             "says which files are gone.",
-            kind="fenced",
             warehouse=warehouse.uri,
             expected=home.fence,
             actual=marker.fence,
         )
-    return Displaced(
+    return Fenced(
         f"another copy of this lake, or a newer ledger, wrote to the warehouse {warehouse.uri}: its marker has fence "
         f"{marker.fence} of generation {marker.generation or '(none)'}, and this ledger has fence {home.fence} of "
         f"generation {home.generation}",
         hint="Stop this copy, and use the other. If this ledger is the one to go on with, stop the other for good: "
         f"`{CLAIM}` takes the warehouse back, and `strand doctor` says which files are gone.",
-        kind="fenced",
         warehouse=warehouse.uri,
         expected=home.fence,
         actual=marker.fence,

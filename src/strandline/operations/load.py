@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk
-from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError
+from strandline.errors import Conflict, InvalidRows, KeyExists, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.appends import Append, NewBatch, store
@@ -87,9 +87,8 @@ def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
     with ctx.ledger.write() as txn:
         pending = loads.begin_load(txn, name_of(state, request), request.digest, request.actor)
     if pending.digest != request.digest:
-        raise Conflict(
+        raise KeyExists(
             f"a load of other files under the key {request.key!r} is not finished",
-            kind="key_exists",
             hint="Run that one again to finish it, or use another key.",
             expected=pending.digest,
             actual=request.digest,
@@ -109,9 +108,8 @@ def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
         forget(txn, name.scope, name.key)
         pending = loads.find_load(txn.conn, name)
         if pending is not None and pending.parts_done > 0:
-            raise Conflict(
+            raise KeyExists(
                 "an earlier run of this load stopped in the middle",
-                kind="key_exists",
                 hint="Run it without --again: it goes on where it stopped. Then --again loads all of it once more.",
                 expected=0,
                 actual=pending.parts_done,

@@ -25,7 +25,7 @@ from strandline.engines.files import (
     read_chunk,
     read_objects,
 )
-from strandline.errors import Conflict, InvalidRows, LeaseLost, StrandError, TooLarge
+from strandline.errors import Conflict, InvalidRows, LeaseLost, SchemaMoved, StrandError, TooLarge
 from strandline.ledger import loads
 from strandline.ledger.appends import IdempotencyKey
 from strandline.ledger.commits import commit_of_operation
@@ -291,4 +291,4 @@ def _no_such(load: KeyedLoad, name: str) -> StrandError:
         require_keyed(load.state_of(name))
     except StrandError as error:
         return error
-    return Conflict(f"table {name!r} was made meanwhile", kind="schema_moved", hint="Try again.")
+    return SchemaMoved(f"table {name!r} was made meanwhile", hint="Try again.")

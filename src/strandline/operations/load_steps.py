@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.engines.files import Chunk, Input, UnknownTable, cut, unchanged, with_lines
-from strandline.errors import InvalidRows, StrandError
+from strandline.errors import InvalidRows, KeyExists, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
 from strandline.ledger.loads import Load
@@ -149,7 +149,7 @@ def by_line(
     detail = {**error.detail, **{name: sorted(with_lines(rows, inputs), key=_in_file) for name, rows in listed.items()}}
     entries = detail.get("violations") or detail["rows"]
     total = detail.get("bad") or detail["count"]
-    if detail.get("kind") == "key_exists":
+    if isinstance(error, KeyExists):
         text = f"{entry_text(entries[0])} can't be inserted: it is there already"
         hint = "Nothing was stored. --mode merge replaces rows that are there."
     else:

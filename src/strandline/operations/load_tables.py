@@ -18,7 +18,7 @@ from strandline.engines.files import Input, unchanged
 from strandline.engines.spark import stage as spark_stage
 from strandline.engines.spark.convert import CHUNK, LINE, ConvertedPart
 from strandline.engines.spark.stage import NumberedFile
-from strandline.errors import Conflict
+from strandline.errors import Conflict, KeyExists, SchemaMoved
 from strandline.failpoints import fail
 from strandline.ledger import leases, loads, reservations
 from strandline.ledger.bases import read_base
@@ -203,9 +203,8 @@ class LoadTables:
             {**self._place(coming, reserved, table_id, one.seq), "row": _named(declared.states[table_id], one.key)}
             for table_id, one in found
         ]
-        error = Conflict(
+        error = KeyExists(
             "keys are there already",
-            kind="key_exists",
             expected=None,
             actual=found[0][1].known,
             rows=rows,
@@ -332,7 +331,7 @@ class LoadTables:
 
 
 def _moved() -> Conflict:
-    return Conflict("a table was changed while its rows were read", kind="schema_moved", hint="Try again.")
+    return SchemaMoved("a table was changed while its rows were read", hint="Try again.")
 
 
 def staged_effect(staged: Staged) -> TableEffect:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.errors import BadRequest, Busy, Conflict, MergeConflict
+from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, SchemaMoved, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger.adoption import Adoption, can_adopt
 from strandline.ledger.appends import Append
@@ -101,9 +101,7 @@ class Merger:
         for attempt in itertools.count():
             try:
                 return self._merge(request, adopting=attempt < ADOPTING)
-            except (Moved, Conflict) as moved:
-                if isinstance(moved, Conflict) and moved.detail["kind"] != "schema_moved":
-                    raise
+            except (Moved, SchemaMoved) as moved:
                 if time.monotonic() > deadline_s and attempt > ADOPTING:
                     raise Busy(
                         f"{moved} keeps being changed while the merge is planned", reason="branch_moves"
@@ -153,10 +151,8 @@ class Merger:
 
         try:
             done = run(self._context(), MergeTables(request.into, request.actor, first, plan_again))
-        except Conflict as error:
-            if error.detail["kind"] == "table_moved":
-                raise Moved(request.into) from error
-            raise
+        except TableMoved as error:
+            raise Moved(request.into) from error
         assert done is not None, "a merge has something to do"
         fail("merge.after_commit")
         source, target, plan, mutation = found[-1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from strandline.engines.spark import stage as spark_stage
-from strandline.errors import Conflict, Damaged
+from strandline.errors import Conflict, Damaged, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger import leases, merges, reservations
 from strandline.ledger.ledger import Connection
@@ -146,7 +146,7 @@ class MergeTables:
 
 
 def _moved() -> Conflict:
-    return Conflict("a branch was changed while it was merged", kind="table_moved", hint="Try again.")
+    return TableMoved("a branch was changed while it was merged", hint="Try again.")
 
 
 def _numbered(change: TableChange, state: TableState, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:

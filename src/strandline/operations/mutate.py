@@ -29,7 +29,9 @@ from strandline.errors import (
     Busy,
     Conflict,
     InvalidRows,
+    KeyExists,
     NotFound,
+    SchemaMoved,
     StrandError,
     TooLarge,
     TransientError,
@@ -437,7 +439,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     base = look.base
     for state, _ in request.tables(declared):
         if state.head.branch_id != base.branch_id or state.table.table_id not in declared.states:
-            raise Conflict(f"branch {request.branch!r} was made anew", kind="schema_moved")
+            raise SchemaMoved(f"branch {request.branch!r} was made anew")
     _check_expectations(request, look, declared)
     relied = Judged()
     changes = _applied_all(request, look, declared, relied)
@@ -500,9 +502,8 @@ def _applied_all(request: Request, look: Looking, declared: Declared, relied: Ju
 def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
     """The error of inserts whose keys are there, before them or by them."""
     first, known = taken[0]
-    return Conflict(
+    return KeyExists(
         f"{first.name} can't be inserted: it is there already{and_more(len(taken))}",
-        kind="key_exists",
         hint="Use put to replace a row, or patch to change some of its fields.",
         expected=None,
         actual=known.seq if known is not None else None,

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from strandline.errors import Conflict, Damaged
+from strandline.errors import Damaged, SchemaMoved, TableMoved
 from strandline.ledger import (
     audit,
     batches,
@@ -95,25 +95,22 @@ def _check(conn: Connection, effect: TableEffect) -> None:
     if head.refuses is not None:
         raise Damaged(f"table {effect.table_id} refuses writes: {head.refuses}")
     if effect.rows_stale:
-        raise Conflict(
+        raise TableMoved(
             f"{effect.rows_stale} acked rows of table {effect.table_id} were left out for their age",
-            kind="table_moved",
             hint="An older strandline staged this. The rows are still in the tail, and the next flush stores them.",
             expected=0,
             actual=effect.rows_stale,
         )
     if (head.version, head.log_snapshot) != (effect.from_version, effect.from_snapshot):
-        raise Conflict(
+        raise TableMoved(
             f"the log of table {effect.table_id} moved from version {effect.from_version} to {head.version}",
-            kind="table_moved",
             expected=effect.from_version,
             actual=head.version,
         )
     found = batches.count_in_tail(conn, effect.branch_id, effect.table_id, effect.batches)
     if found != len(effect.batches):
-        raise Conflict(
+        raise TableMoved(
             f"the tail of table {effect.table_id} has {found} of the {len(effect.batches)} batches that were staged",
-            kind="table_moved",
             expected=len(effect.batches),
             actual=found,
         )
@@ -124,9 +121,8 @@ def _check_judged(conn: Connection, branch_id: str, judged: Mapping[str, Any]) -
     refuse_protected(branch_name(conn, branch_id), protected=is_protected(conn, branch_id))
     now = Declared.of(branch_id, 0, read_states_of(conn, branch_id, tails=False)).joined(judged["written"])
     if now != judged["schemas"]:
-        raise Conflict(
+        raise SchemaMoved(
             "the schemas of tables were changed while rows were judged by them",
-            kind="schema_moved",
             hint="Nothing was changed. Try again.",
             expected=judged["schemas"],
             actual=now,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.engines.duck.predicates import without_matches
-from strandline.errors import Conflict, StrandError
+from strandline.errors import StrandError, TableExists
 from strandline.ledger import batches, purges
 from strandline.ledger.files import count_snapshots
 from strandline.ledger.ledger import MAIN
@@ -89,9 +89,8 @@ def ensure_tombstones(ctx: Context, actor: str) -> None:
                 dedupe="table",
                 extra=False,
             )
-        except Conflict as error:
-            if error.detail["kind"] != "table_exists":
-                raise
+        except TableExists:
+            continue  # another process, or a user, was faster with the name
 
 
 def purge_history(ctx: Context, table: Table, branches: Sequence[str], actor: str) -> list[str]:

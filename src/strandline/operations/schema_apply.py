@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.errors import BadRequest, Conflict
+from strandline.errors import BadRequest, SchemaMoved, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.schema_changes import SchemaChange, change_schemas
@@ -94,8 +94,8 @@ def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applie
         fail("schema.before_store")
         try:
             return Applied(planned.steps, change_schemas(ledger, change))
-        except Conflict as error:
-            if error.detail["kind"] not in ("schema_moved", "table_moved") or attempts_left == 0:
+        except (SchemaMoved, TableMoved):
+            if attempts_left == 0:
                 raise
     raise AssertionError("unreachable")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strandline import logs
-from strandline.errors import Busy, Damaged, LeaseLost, RecoveryRequired, StrandError
+from strandline.errors import Busy, Damaged, HeldByAnother, LeaseLost, RecoveryRequired, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import intents, leases
 from strandline.ledger.ledger import Connection, Txn
@@ -165,9 +165,8 @@ def _refuse_blocked(conn: Connection, scope: TableScope) -> None:
 
 
 def _busy(lease: leases.Lease) -> Busy:
-    return Busy(
+    return HeldByAnother(
         f"another operation ({lease.op_id}) holds the table, and its process is alive",
-        reason="lease_held",
         operation=lease.op_id,
         holder=lease.owner,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
-from strandline.errors import Busy
+from strandline.errors import Busy, KeysExpired, Unreachable
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.holds import count_expirable
 from strandline.ledger.ledger import MAIN, Connection
@@ -162,7 +162,7 @@ def _each(names: Sequence[str], work: Work) -> list[Maintained]:
         try:
             done.append(work(name))
         except Busy as error:
-            if len(names) == 1 or error.detail.get("reason") in ("unreachable", "expired"):
+            if len(names) == 1 or isinstance(error, Unreachable | KeysExpired):
                 raise
             done.append(Maintained(name, {}, {}, complete=False, warnings=(str(error),)))
     return done

@@ -13,7 +13,7 @@ import pyarrow as pa
 from strandline.engines.duck.relations import local_path
 from strandline.engines.metadata import size_of
 from strandline.engines.storage import S3, entries, open_uri
-from strandline.errors import Conflict, Displaced
+from strandline.errors import Conflict, Displaced, NoMarker
 from strandline.ledger.checks import known_paths
 from strandline.ledger.intents import read_intents
 from strandline.ledger.loads import list_loads
@@ -39,11 +39,10 @@ def warehouse(look: Look) -> Iterator[Finding]:
         look.lake.context.fence.compare()
     except Conflict as error:
         yield Finding(kind="warehouse_taken", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
+    except NoMarker as error:
+        yield Finding(kind="no_marker", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
     except Displaced as error:
-        if error.detail["kind"] == "no_marker":
-            yield Finding(kind="no_marker", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
-        else:
-            yield Finding(kind="fenced", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
+        yield Finding(kind="fenced", about=_about(look), what=str(error), meaning=REFUSES, fix=error.hint)
 
 
 REFUSES = "Whatever writes to the warehouse refuses to begin. What was appended is safe in the ledger."

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from strandline import logs
 from strandline.engines.duck.ranges import Piece, Range, read_range
-from strandline.errors import Conflict
+from strandline.errors import Conflict, OwnedByAnother
 from strandline.ledger.dead_letters import Refused
 from strandline.model.row_digest import digest_of
 from strandline.model.schema import Schema
@@ -205,9 +205,8 @@ class Owned:
 
 def refusal(where: str, owner: Owned, ours: Owned, name_of: Callable[[str], str | None]) -> Conflict:
     """The error for a place that belongs to another sink; `name_of` knows the sinks of this lake by their ids."""
-    return Conflict(
+    return OwnedByAnother(
         f"{where} belongs to {_owner_text(owner, ours, name_of)}",
-        kind="owner",
         hint="Give this sink a place of its own. If the other one is gone for good, "
         f"`strand sink retry {ours.name} --take-over` takes its place over.",
         expected={"lake": ours.lake_id, "sink": ours.sink_id},
@@ -228,9 +227,8 @@ def _owner_text(owner: Owned, ours: Owned, name_of: Callable[[str], str | None])
 
 def unmarked(where: str, ours: Owned) -> Conflict:
     """The error for a table that has rows, and no marker that says whose it is."""
-    return Conflict(
+    return OwnedByAnother(
         f"{where} has rows already, and no sink has marked it as its own",
-        kind="owner",
         hint="Give this sink a namespace of its own. If the rows there may stay and get others beside them, "
         f"`strand sink retry {ours.name} && strand sink tick {ours.name} --take-over` takes the table over.",
         expected={"lake": ours.lake_id, "sink": ours.sink_id},

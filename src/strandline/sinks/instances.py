@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from strandline import private
-from strandline.errors import BadRequest, Busy, Conflict, Environment, StrandError
+from strandline.errors import BadRequest, Busy, Environment, OwnedByAnother, StrandError
 from strandline.ledger import deliveries, sinks
 from strandline.ledger.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
@@ -207,12 +207,11 @@ def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -
     place = destination(around, sink, take_over=take_over)
     try:
         place.probe()
-    except Conflict as error:
-        if error.detail["kind"] == "owner":  # there is no sink yet that could be retried
-            error.hint = (
-                "Give this sink a place of its own. If the other one is gone for good, run the same command with "
-                "--take-over."
-            )
+    except OwnedByAnother as error:
+        error.hint = (  # there is no sink yet that could be retried
+            "Give this sink a place of its own. If the other one is gone for good, run the same command with "
+            "--take-over."
+        )
         raise
     except (Later, Park) as error:
         raise Busy(

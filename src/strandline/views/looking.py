@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.errors import Conflict, NotFound
+from strandline.errors import NotFound, SchemaMoved
 from strandline.ledger.bases import Base, HeadNow, read_base
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables import read_shown
@@ -72,9 +72,9 @@ class Looking:
         try:
             view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
         except NotFound as error:  # it was dropped meanwhile
-            raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved") from error
+            raise SchemaMoved(f"the schema of {state.table.name!r} has changed") from error
         if view.state(state.table.name).head.schema_version != state.head.schema_version:
-            raise Conflict(f"the schema of {state.table.name!r} has changed", kind="schema_moved")
+            raise SchemaMoved(f"the schema of {state.table.name!r} has changed")
         view = view.under({state.table.table_id: state.schema})  # a merge may bring another one
         key_types = pa.schema([pa.field(name, shape.field(name).type) for name in names])
         holders: list[ValueHolder] = []
@@ -87,7 +87,7 @@ class Looking:
 
     def _take(self, versions: Versions) -> None:
         if versions.base.branch_id != self.base.branch_id:
-            raise Conflict(f"branch {self._branch!r} was made anew", kind="schema_moved")
+            raise SchemaMoved(f"branch {self._branch!r} was made anew")
         for table_id, head in versions.base.heads.items():
             self.heads.setdefault(table_id, head)
         for table_id, newest in versions.found.items():

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from strandline.errors import Conflict, StrandError
+from strandline.errors import SchemaMoved, StrandError
 from strandline.ledger.batches import read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
@@ -100,7 +100,7 @@ def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] |
     """
     written = state.schemas.get(payload.ref.schema_version)
     if written is None:
-        raise Conflict(f"table {state.table.name!r} has rows of a schema that is not known here", kind="schema_moved")
+        raise SchemaMoved(f"table {state.table.name!r} has rows of a schema that is not known here")
     if columns is None:
         rows = _decode(payload, batch_arrow(written, state.table))
     else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from strandline.engines.duck import relations, sandbox
-from strandline.errors import Conflict, HistoryGone
+from strandline.errors import HistoryGone, SchemaMoved
 from strandline.ledger import touches
 from strandline.ledger.bases import Base, read_base
 from strandline.ledger.batches import find_payloads, in_tail
@@ -64,9 +64,8 @@ def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[TableState
 def _refuse_moved(base: Base, state: TableState) -> None:
     head = base.heads.get(state.table.table_id)
     if head is not None and head.schema_version != state.head.schema_version:
-        raise Conflict(
+        raise SchemaMoved(
             f"the schema of {state.table.name!r} has changed",
-            kind="schema_moved",
             hint="Try again: the change is then validated against the new schema.",
             expected=state.head.schema_version,
             actual=head.schema_version,

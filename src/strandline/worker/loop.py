@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from strandline import logs
-from strandline.errors import Busy, Environment, LeaseLost, StrandError, known, may_pass
+from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, StrandError, known, may_pass
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
 from strandline.ledger.clock import forgetting_us
@@ -317,7 +317,7 @@ class Worker:
         self.metrics.ended(job.kind, outcome, took_s)
 
     def _failed(self, job: Job, error: Exception, past: Any, began_s: float) -> None:
-        if isinstance(error, LeaseLost) or (isinstance(error, Busy) and error.detail.get("reason") == "lease_held"):
+        if isinstance(error, LeaseLost | HeldByAnother):
             self._ended(job, began_s, jobs.BUSY, BUSY_S)  # somebody else is at it, and will finish it
             return
         if self.lake.drop_dead_spark():

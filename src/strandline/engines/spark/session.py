@@ -23,7 +23,7 @@ from strandline import private
 from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
-from strandline.errors import Busy, Environment, of_outage
+from strandline.errors import Environment, Unreachable, of_outage
 from strandline.outages import Kind, judge_text
 from strandline.redaction import is_public_spark
 
@@ -206,10 +206,9 @@ def _reach(master: str) -> None:
         host, _, port = address.rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=MASTER_ANSWERS_S):
             return
-    raise Busy(
+    raise Unreachable(
         f"no Spark master answers at {master}",
         hint="Check [spark] master in strand.toml, and whether the cluster runs. Rows are taken in meanwhile.",
-        reason="unreachable",
     )
 
 
