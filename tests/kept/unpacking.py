@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def unpacked(name: str, server: Server | None = None, *, ledgers_alone: bool = F
             with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
                 every = archive.getmembers()
                 members = [one for one in every if not ledgers_alone or one.name.endswith(LEDGERS)]
-                archive.extractall(KEPT, members, filter="data")
+                archive.extractall(KEPT, map(_as_if_new, members), filter="data")
             kept = Kept(name, folder, noted(name))
             for root in kept.lakes:
                 if server is not None:
@@ -88,6 +89,11 @@ def unpacked(name: str, server: Server | None = None, *, ledgers_alone: bool = F
             yield kept
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_if_new(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file of a warehouse as young as on the day that it was kept: doctor names what is left after a day."""
+    return member.replace(mtime=time.time()) if "/warehouse/" in member.name else member
 
 
 def _move_to_postgres(server: Server, root: Path) -> None:
