@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def intents_of(lake: Lake) -> list[Any]:
 def audits(lake: Lake) -> list[dict[str, Any]]:
     """The audit, newest first."""
     with lake.ledger.read() as conn:
-        return read_audit(conn)
+        return [asdict(row) for row in read_audit(conn)]
 
 
 def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None = None, table: str = "messages") -> None:
@@ -164,10 +164,11 @@ def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None =
         newest = next(row for row in found if op_id is None or row["op_id"] == op_id)
         assert newest["outcome"] == outcome, newest
         assert newest["actor"] == "strandline:recovery"
-        moved = [entry for entry in newest["tables"] if entry.get("table") == state.table.iceberg_name]
-        assert moved and all(entry["to"] in (state.head.log_snapshot, entry["from"]) for entry in moved)
+        moved = [entry for entry in newest["tables"] if entry["iceberg_name"] == state.table.iceberg_name]
+        pinned = state.head.log_snapshot
+        assert moved and all(entry["to_snapshot"] in (pinned, entry["from_snapshot"]) for entry in moved)
         if outcome == "rolled_back":
-            assert all(entry["to"] == entry["from"] for entry in moved)
+            assert all(entry["to_snapshot"] == entry["from_snapshot"] for entry in moved)
     before = lake.view().state(table), len(found)
     with Lake(lake.root) as second:
         assert second.recover() == []

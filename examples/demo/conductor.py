@@ -50,7 +50,7 @@ from examples.demo.places import Places, fresh_lake
 from examples.demo.plan import BACKFILL, LIVE, WRITERS, plan
 from examples.demo.processes import Processes
 from examples.demo.run import COUNTER, WORKER, Run, Settings
-from strandline.ledger.audit import read_audit
+from strandline.reports.audit import AuditEntry
 
 # For a JVM that lives for half a minute the quick compiler and the simple collector are the better ones.
 SPARK_CONF = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -63,7 +63,7 @@ class Outcome:
     figures: Figures
     wrong: list[str]
     seconds: float
-    recoveries: list[dict[str, Any]]
+    recoveries: list[AuditEntry]
     killed: list[dict[str, Any]]
     merging: Merging
 
@@ -140,8 +140,7 @@ def _outcome(run: Run, seconds: float) -> Outcome:
         if victim["process"] == VICTIM:
             victim["stored_but_not_answered"] = repeated
     flushes = {one["operation"] for one in run.killed if "operation" in one}
-    with run.lake.ledger.read() as conn:
-        recoveries = [row for row in read_audit(conn) if row["op_id"] in flushes]
+    recoveries = [entry for entry in run.lake.reports.audit() if entry.op in flushes]
     figures = _figures(run, recoveries, flushes)
     run.processes.ask_to_end(RECEIVER)
     run.wait("waiting for the receiver to stop", lambda: run.processes.all_ended((RECEIVER,)))
@@ -154,7 +153,7 @@ def _outcome(run: Run, seconds: float) -> Outcome:
     return Outcome(figures, found, seconds, recoveries, run.killed, merging)
 
 
-def _figures(run: Run, recoveries: list[dict[str, Any]], flushes: set[str]) -> Figures:
+def _figures(run: Run, recoveries: list[AuditEntry], flushes: set[str]) -> Figures:
     """Read everything back, while Spark counts in a process of its own."""
     expected, acked = expected_rows(run.places, run.shares.values())
     view, seqs = run.lake.view(), dict[str, int]()
@@ -175,7 +174,7 @@ def _figures(run: Run, recoveries: list[dict[str, Any]], flushes: set[str]) -> F
         seen_by_sql=view.sql(f"SELECT count(*) FROM {TABLE}").rows()[0][0],
         seen_by_spark=orjson.loads(run.places.counted.read_bytes())["rows"],
         killed_flushes=len(flushes),
-        recovered_flushes=len({row["op_id"] for row in recoveries}),
+        recovered_flushes=len({entry.op for entry in recoveries}),
         killed_deliveries=len(deliveries),
         finished_deliveries=sum(finished(run.lake, one) for one in deliveries),
         dead_letters=dead_letters(run.lake),

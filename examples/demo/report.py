@@ -45,8 +45,15 @@ def as_document(outcome: Outcome) -> dict[str, Any]:
         "killed": outcome.killed,
         "merging": asdict(outcome.merging),
         "recoveries": [
-            {key: row[key] for key in ("op_id", "kind", "outcome", "actor", "original_actor", "reason")}
-            for row in outcome.recoveries
+            {
+                "op_id": entry.op,
+                "kind": entry.kind,
+                "outcome": entry.outcome,
+                "actor": entry.actor,
+                "original_actor": entry.original_actor,
+                "reason": entry.reason,
+            }
+            for entry in outcome.recoveries
         ],
     }
 
@@ -113,8 +120,7 @@ def _killed(outcome: Outcome) -> list[str]:
         if "acked_batches" in victim
     ]
     flushes = [
-        f"killed flush {row['op_id']}: {row['outcome']} by {row['actor']}, {row['reason']}"
-        for row in outcome.recoveries
+        f"killed flush {entry.op}: {entry.outcome} by {entry.actor}, {entry.reason}" for entry in outcome.recoveries
     ]
     deliveries = [
         f"killed delivery {victim['delivery']}: the next worker asked the receiver where it was, and sent the rest of "

@@ -203,7 +203,7 @@ def test_f09_a_corrupt_batch_is_set_aside_and_everything_else_flows(lake: Lake) 
         with again.ledger.read() as conn:
             (entry,) = batches.list_quarantined(conn)
             assert batches.quarantined_payload(conn, bad)
-        assert (entry["batch_id"], entry["rows"], entry["table"]) == (bad, 1, "messages")
+        assert (entry.batch_id, entry.rows, entry.table) == (bad, 1, "messages")
         again.append("messages", [message(9)])
         assert part_ids(again) == ["p0", "p1", "p3", "p4", "p9"]
         assert_recovered(again)

@@ -16,7 +16,6 @@ from strandline.ledger import owner as owners
 from strandline.ledger.leases import Lease
 from strandline.ledger.owner import Owner, certainly_dead
 from strandline.operations.beats import holding
-from strandline.reports.status import status
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_f82_a_lease_of_such_a_process_is_waited_for(lake: Lake, gone: Owner) ->
             with pytest.raises(Busy), holding(lake.context, "stream:s:x", wait_s=0.2):
                 raise AssertionError("a live holder lost its lease")
             hold.__exit__(None, None, None)
-    assert status(lake)["operations"] == []
+    assert lake.reports.status().operations == ()
 
 
 @pytest.mark.parametrize("one_host", [True, False])

@@ -86,7 +86,7 @@ def test_the_token_moves_with_a_batch_that_is_set_aside_and_with_its_end(lake: L
 
     def discard() -> None:
         with lake.ledger.write() as txn:
-            discard_quarantined(txn, batch["batch_id"])
+            discard_quarantined(txn, batch.batch_id)
 
     assert moved(lake, discard) == {("main", "messages")}
 

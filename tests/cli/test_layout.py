@@ -10,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from strandline.cli import layout, output, upkeep
+from strandline.cli import layout, output
 from strandline.cli.main import run
+from strandline.cli.status import print_status
+from strandline.reports.quarantine import QuarantineEntry
 from strandline.reports.sinks import SinkLag, SinkStatus
-from strandline.reports.verdict import verdict
+from strandline.reports.status import (
+    BranchStatus,
+    BranchTail,
+    DamagedBatch,
+    OperationStatus,
+    Status,
+    UnreadableOperation,
+)
+from strandline.reports.work import JobReport
 from tests.cli.conftest import Strand, call, lines
 from tests.cli.terminal import on_terminal, plain
 
@@ -84,7 +94,7 @@ TABLES = list(headings())
 def test_the_tables_of_the_commands_are_found() -> None:
     """Were they written another way, the tests below would look at nothing."""
     assert len(TABLES) >= 25, TABLES
-    assert {"upkeep.py", "sinks.py", "versions.py", "tables.py", "schemas.py"} <= {
+    assert {"status.py", "sinks.py", "versions.py", "tables.py", "schemas.py"} <= {
         where.partition(":")[0] for where, _ in TABLES
     }
 
@@ -194,24 +204,30 @@ def test_every_command_that_reads_fits_the_terminal(busy_lake: Strand, columns: 
             assert layout.text_width(line) <= columns or len(line.split()) <= 3, (arguments, line)
 
 
-def page(**changes: Any) -> dict[str, Any]:
-    """A page of status on which all is well."""
-    lists = (
-        "tables",
-        "branches",
-        "tags",
-        "sinks",
-        "operations",
-        "unreadable_intents",
-        "loads",
-        "damaged",
-        "quarantined",
-    )
-    more = ("workers", "requests", "failing_jobs", "last_recoveries")
-    empty: dict[str, Any] = {name: [] for name in (*lists, *more)}
-    facts = {"lake": "/lake", "ledger": "sqlite:////lake/ledger.db", "warehouse": "file:///lake/w", "format": 2}
-    page = {**facts, "displaced": None, "not_there": None, "clock_behind_s": None, **empty, **changes}
-    return {"verdict": verdict(page), **page}
+WELL = Status(
+    lake="/lake",
+    lake_id="l1",
+    ledger="sqlite:////lake/ledger.db",
+    warehouse="file:///lake/w",
+    displaced=None,
+    not_there=None,
+    clock_behind_s=None,
+    format=2,
+    tables=(),
+    branches=(),
+    tags=(),
+    sinks=(),
+    operations=(),
+    unreadable_intents=(),
+    loads=(),
+    damaged=(),
+    quarantined=(),
+    workers=(),
+    requests=(),
+    failing_jobs=(),
+    last_recoveries=(),
+)
+"""A page of status on which all is well."""
 
 
 SINK = SinkStatus(
@@ -233,31 +249,46 @@ SINK = SinkStatus(
     dead_letters=0,
     streams=(),
 )
-JOB = {"job": "flush:messages", "parked": True, "failures": 8, "at": "2026-11-18T09:00:00Z", "error": "no Java"}
+AT = "2026-11-18T09:00:00Z"
+JOB = JobReport(
+    job="flush:messages",
+    why="its tail is old",
+    at=AT,
+    worker="w1",
+    outcome="parked",
+    took_s=0.1,
+    runs=8,
+    failures=8,
+    parked=True,
+    error="no Java",
+)
+BRANCH = BranchStatus("x", None, "main", False, BranchTail(0, 0, None, ()), {"t": "a batch is damaged"})
+OPERATION = OperationStatus("o", "flush", "staged", "main", ("t",), "ann", AT, 1.0, "gone")
+QUARANTINED = QuarantineEntry("b", "t", 3, 1, 3, 100, "ann", AT, AT, "a checksum")
 TROUBLES: list[tuple[dict[str, Any], str, str]] = [
     ({"displaced": "it was copied"}, "person", "strand doctor"),
     ({"not_there": "the warehouse is gone"}, "person", "strand doctor"),
     ({"clock_behind_s": 7200.0}, "look", "strand doctor"),
-    ({"sinks": [replace(SINK, parked=1)]}, "person", "strand sink show archive"),
-    ({"sinks": [replace(SINK, branch=None)]}, "person", "strand sink show archive"),
-    ({"sinks": [replace(SINK, dead_letters=2)]}, "person", "strand sink dead archive"),
-    ({"sinks": [replace(SINK, paused="by hand")]}, "look", "strand sink resume archive"),
-    ({"failing_jobs": [JOB]}, "person", "strand worker retry flush:messages"),
-    ({"failing_jobs": [{**JOB, "parked": False}]}, "look", "strand status --why"),
-    ({"branches": [{"branch": "x", "refuses": {"t": "a batch is damaged"}}]}, "person", "strand doctor"),
-    ({"unreadable_intents": [{"op": "o", "reason": "newer"}]}, "person", "strand doctor"),
-    ({"damaged": [{"batch": "b", "table": "t", "rows": 3}]}, "person", "strand doctor"),
-    ({"quarantined": [{"batch": "b"}]}, "person", "strand quarantine list"),
-    ({"operations": [{"op": "o", "process": "gone"}]}, "look", "strand recover"),
+    ({"sinks": (replace(SINK, parked=1),)}, "person", "strand sink show archive"),
+    ({"sinks": (replace(SINK, branch=None),)}, "person", "strand sink show archive"),
+    ({"sinks": (replace(SINK, dead_letters=2),)}, "person", "strand sink dead archive"),
+    ({"sinks": (replace(SINK, paused="by hand"),)}, "look", "strand sink resume archive"),
+    ({"failing_jobs": (JOB,)}, "person", "strand worker retry flush:messages"),
+    ({"failing_jobs": (replace(JOB, parked=False),)}, "look", "strand status --why"),
+    ({"branches": (BRANCH,)}, "person", "strand doctor"),
+    ({"unreadable_intents": (UnreadableOperation("o", "flush", (), AT, "newer"),)}, "person", "strand doctor"),
+    ({"damaged": (DamagedBatch("b", "t", 3, 1, 3),)}, "person", "strand doctor"),
+    ({"quarantined": (QUARANTINED,)}, "person", "strand quarantine list"),
+    ({"operations": (OPERATION,)}, "look", "strand recover"),
 ]
 
 
 @pytest.mark.parametrize(("trouble", "level", "command"), TROUBLES)
 def test_status_says_what_needs_a_person(trouble: dict[str, Any], level: str, command: str) -> None:
     """Each trouble of the page is named in the verdict, with a command that there is."""
-    judged = page(**trouble)["verdict"]
-    assert judged["level"] == level
-    assert [need["command"] for need in judged["needs"]] == [command]
+    judged = replace(WELL, **trouble).verdict
+    assert judged.level == level
+    assert [concern.command for concern in judged.needs] == [command]
     words = [word for word in command.split()[1:] if word.islower() and ":" not in word and word != "archive"]
     assert call(*words, "--help").code == 0
 
@@ -268,7 +299,7 @@ def test_status_begins_with_its_verdict_in_colour(strand: Strand, monkeypatch: p
     assert strand("status").out.splitlines()[0] == text
     assert strand("status", "--json").json["verdict"] == {"level": "well", "text": text, "needs": []}
     assert on_terminal(80, lambda: run(["status"])).startswith(f"\x1b[32m{text}\x1b[0m\n")
-    bad = on_terminal(80, lambda: upkeep._status(page(displaced="it was copied")))
+    bad = on_terminal(80, lambda: print_status(replace(WELL, displaced="it was copied")))
     assert bad.startswith("\x1b[1;31m1 thing needs a person.\x1b[0m\n")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in on_terminal(80, lambda: run(["status"]))

@@ -40,7 +40,7 @@ def known(lake: Lake) -> list[int]:
     """The snapshots that the ledger keeps, newest first."""
     head = lake.view().state("messages").head
     with lake.ledger.read() as conn:
-        return [row["snapshot_id"] for row in list_snapshots(conn, head.branch_id, head.table_id, limit=100)]
+        return [snapshot.snapshot_id for snapshot in list_snapshots(conn, head.branch_id, head.table_id, limit=100)]
 
 
 def in_iceberg(lake: Lake) -> set[int]:

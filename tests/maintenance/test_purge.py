@@ -165,7 +165,7 @@ def test_quarantine_is_purged_as_far_as_it_can_be_read(lake: Lake) -> None:
     assert done.detail["quarantined_rows"] == 2
     assert f"strand quarantine discard {state.tail[1].batch_id}" in done.warnings[0]
     with lake.ledger.read() as conn:
-        assert [row["rows"] for row in list_quarantined(conn)] == [2, 2]
+        assert [batch.rows for batch in list_quarantined(conn)] == [2, 2]
     books = lake.view().state("messages").head.books
     assert (books.quarantined, books.pruned, books.acked) == (4, 2, 6)
     assert [row[2] for row in tombstones(lake)] == [2]

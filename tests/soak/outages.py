@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.reports.status import status
 from tests.soak.children import Child
 from tests.soak.gate import Outage
 from tests.soak.stage import Stage
@@ -53,10 +52,10 @@ def needs_of_a_person(root: Path) -> list[str] | None:
     """What `strand status` wants a person to see to; None when the lake can't be read now."""
     try:
         with Lake(root, read_only=True) as lake:
-            needs = status(lake)["verdict"]["needs"]
+            needs = lake.reports.status().verdict.needs
     except (StrandError, OSError, SQLAlchemyError):
         return None
-    return [need["what"] for need in needs if need["level"] == "person"]
+    return [concern.what for concern in needs if concern.level == "person"]
 
 
 class Judge:

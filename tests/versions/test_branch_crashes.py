@@ -65,7 +65,8 @@ def told(lake: Lake, since: int) -> list[tuple[str, str]]:
     found = audits(lake)[: len(audits(lake)) - since]
     for one in found:
         assert (one["actor"], one["original_actor"]) == ("strandline:recovery", "ann")
-        assert one["outcome"] != "rolled_back" or all(moved["to"] == moved["from"] for moved in one["tables"])
+        unmoved = [table["to_snapshot"] == table["from_snapshot"] for table in one["tables"]]
+        assert one["outcome"] != "rolled_back" or all(unmoved)
     return [(one["kind"], one["outcome"]) for one in found]
 
 

@@ -19,7 +19,6 @@ from strandline.errors import Busy, Conflict, InvalidRows
 from strandline.lake import Lake
 from strandline.operations import mutate
 from strandline.reports.doctor import examine
-from strandline.reports.status import audit
 from strandline.views.spark_sql import spark_sql
 from tests.kit import crash, in_ledger, intents_of, reopened, swept, wait_until
 from tests.versions.kit import make_people, people, versions
@@ -308,7 +307,7 @@ def test_f66_mutations_don_t_wait_for_a_load_that_is_dead(lake: Lake, tmp_path: 
         other.load("person", [written(tmp_path, [{"id": "b"}])])
     lake.mutate([sl.patch("person", "a", {"age": 2})])
     assert people(lake) == [("a", None, 2)]
-    assert [one["outcome"] for one in audit(lake, 1)] == ["rolled_back"]
+    assert [entry.outcome for entry in lake.reports.audit(1)] == ["rolled_back"]
 
 
 @pytest.mark.parametrize("on_delete", ["restrict", "cascade"])

@@ -18,7 +18,7 @@ from strandline.ledger.jobs import JobRecord, begin_job, read_jobs, retry_jobs
 from strandline.reports.doctor import examine
 from strandline.worker import loop
 from strandline.worker.due import due
-from strandline.worker.facts import Sightings, read_facts, verdicts
+from strandline.worker.facts import Sightings, decisions, read_facts
 from strandline.worker.loop import Worker
 from strandline.worker.presence import living
 from tests.kit import crash, intents_of, log_part_ids, make_table, messages, strand_json, wait_until
@@ -113,8 +113,8 @@ def test_a_failing_job_waits_longer_each_time_and_is_parked_with_its_reason(
         assert job(lake, "flush:other").outcome == "done"
         parked = job(lake, "flush:messages")
         assert (parked.outcome, parked.failures, parked.error) == ("parked", 3, "no Java here")
-        (said,) = [one for one in verdicts(again) if one["job"] == "flush:messages"]
-        assert not said["due"] and "strand worker retry flush:messages" in said["why"]
+        (decision,) = [decision for decision in decisions(again) if decision.job == "flush:messages"]
+        assert not decision.due and "strand worker retry flush:messages" in decision.why
         (finding,) = [one for one in examine(again) if one.kind == "job_parked"]
         assert (finding.about, finding.severity) == ("flush:messages", "error")
         runs = parked.runs

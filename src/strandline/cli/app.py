@@ -10,19 +10,23 @@ from typer.core import TyperGroup
 
 from strandline import __version__
 from strandline.cli import (
+    audit,
     backups,
+    doctor,
     lakes,
     maintenance,
     output,
+    quarantine,
     reading,
+    recovery,
     schemas,
     service,
     serving,
     setup,
     sinks,
+    status,
     tables,
     up,
-    upkeep,
     versions,
     working,
     writing,
@@ -130,7 +134,11 @@ tables.register(app)
 writing.register(app)
 reading.register(app)
 sinks.register(app)
-upkeep.register(app)
+status.register(app)
+doctor.register(app)
+recovery.register(app)
+audit.register(app)
+quarantine.register(app)
 versions.register(app)
 schemas.register(app)
 maintenance.register(app)

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from strandline.cli.params import input_path
 from strandline.errors import BadRequest, Environment, InvalidRows, TooLarge, Unsupported
 from strandline.model.reporting import and_more, entry_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from strandline.lake import Lake
     from strandline.model.tables import Ack
+
+T = TypeVar("T")
 
 MAX_LINE_BYTES = 64 << 20
 MAX_STDIN_BYTES = 1 << 30
@@ -53,11 +57,23 @@ class Source:
 
 def append_file(lake: Lake, table: str, file: str, **options: Any) -> Ack:
     """Append the rows of a file, or of stdin for `-`."""
+    return read_rows(
+        file,
+        lambda rows: lake.append(table, rows, **options),
+        lambda lines: lake.append_json_lines(table, lines, **options),
+    )
+
+
+def read_rows(
+    file: str, take_rows: Callable[[pa.RecordBatchReader], T], take_lines: Callable[[Iterator[bytes]], T]
+) -> T:
+    """Give the rows of a file, or of stdin for `-`, to a service that takes them, and its answer back.
+
+    An error about a row names the line that it was read from.
+    """
     with _opened(file) as source, _readable(source.name):
         try:
-            if source.kind == "lines":
-                return lake.append_json_lines(table, json_lines(source), **options)
-            return lake.append(table, _arrow(source), **options)
+            return take_lines(json_lines(source)) if source.kind == "lines" else take_rows(_arrow(source))
         except InvalidRows as error:
             raise _told_by_line(error, source) from None
 
@@ -208,7 +224,7 @@ def json_lines(source: Source) -> Iterator[bytes]:
         yield line.removeprefix(_BOM) if number == 1 else line
 
 
-def _arrow(source: Source) -> Any:
+def _arrow(source: Source) -> pa.RecordBatchReader:
     """A reader of record batches."""
     import pyarrow as pa
     from pyarrow import ipc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -18,6 +18,8 @@ from strandline.model.wording import counted
 if TYPE_CHECKING:
     from strandline.model.maintenance import SettingChanges
     from strandline.model.schema import Schema
+    from strandline.model.tables import TableSettings
+    from strandline.reports.tables import TableHistory
 
 
 class UnknownFields(StrEnum):
@@ -208,28 +210,28 @@ def list_(context: typer.Context, branch: Branch = "main") -> None:
     session = session_of(context)
     with session.open(read_only=True) as lake:
         view = lake.view(branch)
-        document = [describe(view, name) for name in view.tables]
+        tables = [describe(view, name) for name in view.tables]
 
     def human() -> None:
-        if not document:
+        if not tables:
             output.say("There are no tables yet. `strand table create` makes one.")
             return
         output.table(
             ["table", "rows in log", "rows in tail", "last seq", "key", "partitioned by"],
             [
                 [
-                    t["table"],
-                    t["rows"]["log"],
-                    t["rows"]["tail"],
-                    t["last_seq"],
-                    _names(t["key"]) or (f"row key {_names(t['row_key'])}" if t["row_key"] else ""),
-                    _names(t["partition_by"]),
+                    table.table,
+                    table.rows.log,
+                    table.rows.tail,
+                    table.last_seq,
+                    _names(table.key) or (f"row key {_names(table.row_key)}" if table.row_key else ""),
+                    _names(table.partition_by),
                 ]
-                for t in document
+                for table in tables
             ],
         )
 
-    session.emit(document, human)
+    session.emit(tables, human)
 
 
 def show(context: typer.Context, name: TableName, branch: Branch = "main") -> None:
@@ -242,54 +244,61 @@ def show(context: typer.Context, name: TableName, branch: Branch = "main") -> No
 
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        document = describe_fully(lake, branch, name)
-    session.emit(document, lambda: _show(document))
+        table = describe_fully(lake, branch, name)
+    session.emit(table, lambda: _show(table))
 
 
-def _show(table: dict[str, Any]) -> None:
-    rows, sizes = table["rows"], table["size_bytes"]
-    files = counted(table["files"], "file")
-    unknown = "kept as JSON in _extra" if table["unknown_fields"] == "json" else "refused"
-    facts = {
-        "rows": f"{rows['log']:,} in the log, {rows['tail']:,} in the tail",
-        "acked": f"{counted(rows['acked'], 'row')}: {rows['dropped']:,} dropped as duplicates, "
-        f"{rows['quarantined']:,} quarantined, {rows['pruned']:,} pruned",
-        "size": f"{output.size(sizes['log'])} in {files}, {output.size(sizes['tail'])} in the tail",
-        "seqs": f"last {table['last_seq']:,}; up to {table['stable_seq']:,} in the log for good",
-        "key": _names(table["key"]) or "none: a log table",
-        "row key": f"{_names(table['row_key'])} (dedupe: {table['dedupe']})" if table["row_key"] else "none",
-        "partitioned": f"by {_names(table['partition_by'])}" if table["partition_by"] else "no",
-        "unknown": f"fields are {unknown}",
-        "retention": _retention(table["settings"], keyed=bool(table["key"])),
-        "iceberg": f"{table['iceberg_table']}, snapshot {table['snapshot_id'] or 'none yet'}",
-    }
-    output.say(f"table {table['table']}")
-    for name, text in facts.items():
-        output.say(f"  {name:<12} {text}")
-    if table["refuses"]:
-        output.say(f"  REFUSES WRITES: {table['refuses']}")
+def _show(table: TableHistory) -> None:
+    _show_facts(table)
     output.table(
         ["column", "type", "nullable", "default"],
         [
-            [column["name"], column["type"], "yes" if column["nullable"] else "no", column.get("default") or ""]
-            for column in table["columns"]
+            [column.name, column.type, "yes" if column.nullable else "no", column.default or ""]
+            for column in table.columns
         ],
     )
-    if table["constraints"]:
-        output.table(["constraint"], [[text] for text in table["constraints"]])
-    if table["snapshots"]:
+    if table.constraints:
+        output.table(["constraint"], [[text] for text in table.constraints])
+    if table.snapshots:
         output.table(
             ["version", "snapshot", "kind", "rows", "at"],
-            [[s["version"], str(s["snapshot_id"]), s["kind"], s["rows"], s["at"]] for s in table["snapshots"]],
+            [
+                [snapshot.version, str(snapshot.snapshot_id), snapshot.kind, snapshot.rows, snapshot.at]
+                for snapshot in table.snapshots
+            ],
             title="Last snapshots",
         )
 
 
-def _retention(settings: dict[str, Any], *, keyed: bool) -> str:
-    if settings["retention_s"] is None:
+def _show_facts(table: TableHistory) -> None:
+    rows, sizes = table.rows, table.size_bytes
+    files = counted(table.files, "file")
+    unknown = "kept as JSON in _extra" if table.unknown_fields == "json" else "refused"
+    facts = {
+        "rows": f"{rows.log:,} in the log, {rows.tail:,} in the tail",
+        "acked": f"{counted(rows.acked, 'row')}: {rows.dropped:,} dropped as duplicates, "
+        f"{rows.quarantined:,} quarantined, {rows.pruned:,} pruned",
+        "size": f"{output.size(sizes.log)} in {files}, {output.size(sizes.tail)} in the tail",
+        "seqs": f"last {table.last_seq:,}; up to {table.stable_seq:,} in the log for good",
+        "key": _names(table.key) or "none: a log table",
+        "row key": f"{_names(table.row_key)} (dedupe: {table.dedupe})" if table.row_key else "none",
+        "partitioned": f"by {_names(table.partition_by)}" if table.partition_by else "no",
+        "unknown": f"fields are {unknown}",
+        "retention": _retention(table.settings, keyed=bool(table.key)),
+        "iceberg": f"{table.iceberg_table}, snapshot {table.snapshot_id or 'none yet'}",
+    }
+    output.say(f"table {table.table}")
+    for name, text in facts.items():
+        output.say(f"  {name:<12} {text}")
+    if table.refuses:
+        output.say(f"  REFUSES WRITES: {table.refuses}")
+
+
+def _retention(settings: TableSettings, *, keyed: bool) -> str:
+    if settings.retention_s is None:
         return "none: rows stay"
-    return f"{output.span(settings['retention_s'])}, by {'the time of commits' if keyed else settings['time_column']}"
+    return f"{output.span(settings.retention_s)}, by {'the time of commits' if keyed else settings.time_column}"
 
 
-def _names(names: list[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     return ", ".join(names)

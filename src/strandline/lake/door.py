@@ -15,6 +15,9 @@ from strandline.actors import default_actor
 from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
+from strandline.lake.quarantine import Quarantine
+from strandline.lake.recovery import Recovery
+from strandline.lake.reports import Reports
 from strandline.lake.rows import LakeRows, load_needs_spark
 from strandline.lake.schema_memory import SchemaMemory
 from strandline.lake.schemas import Schemas
@@ -120,6 +123,21 @@ class Lake:
     def jobs(self) -> Jobs:
         """The worker's jobs."""
         return Jobs(self)
+
+    @property
+    def reports(self) -> Reports:
+        """How this lake is."""
+        return Reports(self)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Batches whose bytes were damaged."""
+        return Quarantine(self)
+
+    @property
+    def recovery(self) -> Recovery:
+        """What dead processes left."""
+        return Recovery(self)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 

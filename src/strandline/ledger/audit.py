@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -91,15 +92,52 @@ def tables_of(intent: Intent, *, moved: bool) -> list[dict[str, Any]]:
     ]
 
 
-def read_audit(
-    conn: Connection, *, limit: int | None = None, outcomes: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class AuditedTable:
+    """A table that an audit row is about; where an operation was recovered, its name in Iceberg and its snapshots."""
+
+    table_id: str
+    iceberg_name: str | None
+    from_snapshot: int | None
+    to_snapshot: int | None
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """What recovery did with an operation, or what a person decided of a sink, branch, table or batch."""
+
+    at_us: int
+    op_id: str
+    kind: str
+    outcome: str
+    actor: str
+    original_actor: str
+    tables: tuple[AuditedTable, ...]
+    reason: str
+
+
+def read_audit(conn: Connection, *, limit: int | None = None, outcomes: Sequence[str] | None = None) -> list[AuditRow]:
     """Audit rows, newest first; of these outcomes alone, where some are named."""
     query = select(db.audit).order_by(db.audit.c.audit_id.desc())
     if outcomes is not None:
         query = query.where(db.audit.c.outcome.in_(outcomes))
     rows = conn.execute(query.limit(limit) if limit is not None else query)
-    return [{**row._mapping, "tables": orjson.loads(row.tables)} for row in rows]
+    return [
+        AuditRow(
+            at_us=row.at_us,
+            op_id=row.op_id,
+            kind=row.kind,
+            outcome=row.outcome,
+            actor=row.actor,
+            original_actor=row.original_actor,
+            tables=tuple(
+                AuditedTable(table["table_id"], table.get("table"), table.get("from"), table.get("to"))
+                for table in orjson.loads(row.tables)
+            ),
+            reason=row.reason,
+        )
+        for row in rows
+    ]
 
 
 def count_audit(conn: Connection) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ a sweep deletes it, and a reader that still names it gets `history_gone` instead
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, update
 
@@ -253,20 +253,38 @@ def quarantine(
     return True
 
 
-def list_quarantined(conn: Connection) -> list[dict[str, Any]]:
-    """Every batch that was set aside, without its bytes."""
-    columns = [column for column in db.quarantine.columns if column.name not in ("payload", "checksum")]
+@dataclass(frozen=True)
+class QuarantinedBatch:
+    """A batch that was set aside, without its bytes."""
+
+    batch_id: str
+    table_id: str
+    table: str
+    first_seq: int
+    last_seq: int
+    rows: int
+    size_bytes: int
+    actor: str
+    appended_at_us: int
+    at_us: int
+    reason: str
+
+
+def list_quarantined(conn: Connection) -> list[QuarantinedBatch]:
+    """Every batch that was set aside, in the order in which they were appended."""
+    batch, names = db.quarantine.c, [field.name for field in fields(QuarantinedBatch)]
+    columns = {**batch, "table": db.tables.c.name, "size_bytes": func.length(batch.payload)}
     rows = conn.execute(
-        select(*columns, db.tables.c.name.label("table"), func.length(db.quarantine.c.payload).label("size_bytes"))
-        .join(db.tables, db.tables.c.table_id == db.quarantine.c.table_id)
-        .order_by(db.quarantine.c.first_seq)
+        select(*(columns[name] for name in names))
+        .join_from(db.quarantine, db.tables, db.tables.c.table_id == batch.table_id)
+        .order_by(batch.first_seq)
     )
-    return [dict(row._mapping) for row in rows]
+    return [QuarantinedBatch(*row) for row in rows]
 
 
-def quarantined_batch(conn: Connection, batch_id: str) -> dict[str, Any]:
+def quarantined_batch(conn: Connection, batch_id: str) -> QuarantinedBatch:
     """One batch that was set aside, without its bytes."""
-    batch = next((batch for batch in list_quarantined(conn) if batch["batch_id"] == batch_id), None)
+    batch = next((batch for batch in list_quarantined(conn) if batch.batch_id == batch_id), None)
     if batch is None:
         raise _no_such(batch_id)
     return batch

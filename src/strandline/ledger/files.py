@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select, update
 
@@ -198,7 +197,19 @@ def count_snapshots(conn: Connection, branch_id: str, table_id: str) -> tuple[in
     return int(conn.execute(kept).scalar_one()), int(conn.execute(known).scalar_one())
 
 
-def list_snapshots(conn: Connection, branch_id: str, table_id: str, *, limit: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class ListedSnapshot:
+    """A snapshot of a table, as the ledger wrote it down."""
+
+    version: int
+    snapshot_id: int
+    op_id: str
+    kind: str
+    rows: int
+    at_us: int
+
+
+def list_snapshots(conn: Connection, branch_id: str, table_id: str, *, limit: int) -> list[ListedSnapshot]:
     """The last snapshots of a (branch, table), newest first."""
     snapshot = db.snapshots.c
     rows = conn.execute(
@@ -207,4 +218,4 @@ def list_snapshots(conn: Connection, branch_id: str, table_id: str, *, limit: in
         .order_by(snapshot.version.desc())
         .limit(limit)
     )
-    return [dict(row._mapping) for row in rows]
+    return [ListedSnapshot(*row) for row in rows]

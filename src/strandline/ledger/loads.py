@@ -99,21 +99,32 @@ def find_load(conn: Connection, name: LoadName) -> Load | None:
     )
 
 
-def list_loads(conn: Connection) -> list[dict[str, Any]]:
-    """Every unfinished load, for `strand status`."""
+@dataclass(frozen=True)
+class UnfinishedLoad:
+    """A load that runs, or was given up in the middle; how many parts it has is None until its input was read."""
+
+    load_id: str
+    table: str
+    parts: int | None
+    parts_done: int
+    since_us: int
+
+
+def list_loads(conn: Connection) -> list[UnfinishedLoad]:
+    """Every unfinished load."""
     rows = conn.execute(
         select(db.loads.c.load_id, db.tables.c.name, db.loads.c.parts, db.loads.c.parts_done, db.loads.c.at_us)
         .join(db.tables, db.tables.c.table_id == db.loads.c.table_id)
         .where(db.loads.c.finished == 0)
     )
     return [
-        {
-            "load": row.load_id,
-            "table": row.name,
-            "parts": len(orjson.loads(row.parts)) if row.parts is not None else None,
-            "parts_done": row.parts_done,
-            "since_us": row.at_us,
-        }
+        UnfinishedLoad(
+            load_id=row.load_id,
+            table=row.name,
+            parts=len(orjson.loads(row.parts)) if row.parts is not None else None,
+            parts_done=row.parts_done,
+            since_us=row.at_us,
+        )
         for row in rows
     ]
 

@@ -12,6 +12,11 @@ def text_of(at_us: int) -> str:
     return f"{_EPOCH + dt.timedelta(microseconds=at_us):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
+def age_s(at_us: int, now_us: int) -> float:
+    """How many seconds ago something was; 0 for what a clock that is ahead wrote down."""
+    return round(max(0, now_us - at_us) / 1_000_000, 1)
+
+
 def span_of(seconds: float) -> str:
     """A length of time in the largest unit that it fills."""
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):

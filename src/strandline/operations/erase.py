@@ -88,7 +88,7 @@ def with_erasing(ledger: Ledger, planned: Plan, states: Sequence[TableState]) ->
 
 def _refuse_loading(conn: Connection, state: TableState) -> None:
     """What a load has read already may have values of the column, and comes in later."""
-    if any(one["table"] == state.table.name for one in list_loads(conn)):
+    if any(load.table == state.table.name for load in list_loads(conn)):
         raise Busy(
             f"a load into {state.table.name!r} is not finished",
             hint="Nothing was changed. Run that load again to finish it; `strand status` shows it.",

@@ -161,7 +161,7 @@ def _dead_folders(ctx: Context, now_s: float | None) -> list[str]:
     """Working folders of operations and loads that are not written down any more."""
     there = ctx.staging.listing()
     with ctx.ledger.read() as conn:
-        owners = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
+        owners = {intent.op_id for intent in read_intents(conn)} | {load.load_id for load in list_loads(conn)}
     dead = [name for name in there if _OWNED_FOLDER.fullmatch(name) and name not in owners]
     return dead + [name for name in there if name.startswith(CLOCK) and _is_day_old(name, now_s)]
 

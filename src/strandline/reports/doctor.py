@@ -7,7 +7,8 @@ changed here; `repairs.py` does what is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.reports import file_checks, iceberg_checks, ledger_checks, machine_checks, secret_checks, sink_checks
@@ -49,9 +50,26 @@ CHECKS: dict[str, Check] = {
 }
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was checked, what was found, and what was mended before that; `ok` when no finding needs a person."""
+
+    ok: bool
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+
 NOT_THERE = {"displaced", "no_marker"}
 """What is said of a warehouse in which the lake's files can't be: that they are gone says nothing more."""
 NEED_FILES = {"data files", "orphans", "Iceberg catalog"}
+
+
+def diagnose(lake: OpenLake, *, deep: bool = False, fixed: Sequence[str] = ()) -> Diagnosis:
+    """Examine the lake, and say whether a person is needed."""
+    findings = tuple(examine(lake, deep=deep))
+    ok = all(finding.severity != "error" for finding in findings)
+    return Diagnosis(ok, findings, tuple(CHECKS), tuple(fixed))
 
 
 def examine(lake: OpenLake, *, deep: bool = False) -> list[Finding]:

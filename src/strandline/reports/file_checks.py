@@ -179,7 +179,7 @@ def _left_folders(look: Look, oldest_s: float) -> Iterator[Finding]:
             name = path.removeprefix(local_path(base)).lstrip("/").partition("/")[0]
             newest_s[name] = max(newest_s.get(name, 0.0), info.mtime_ns / 1e9)
     with look.lake.ledger.read() as conn:
-        live = {intent.op_id for intent in read_intents(conn)} | {load["load"] for load in list_loads(conn)}
+        live = {intent.op_id for intent in read_intents(conn)} | {load.load_id for load in list_loads(conn)}
     left = [name for name, at_s in newest_s.items() if name not in live and at_s < oldest_s]
     if left:
         where = local_path(base)

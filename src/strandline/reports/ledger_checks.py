@@ -237,12 +237,12 @@ def under_way(look: Look) -> Iterator[Finding]:
     for load in loads:
         yield Finding(
             kind="load_unfinished",
-            about=load["load"],
-            what=f"a load into {load['table']} stopped after {load['parts_done']} of {load['parts']} parts",
+            about=load.load_id,
+            what=f"a load into {load.table} stopped after {load.parts_done} of {load.parts} parts",
             meaning="It may still be running; if not, its published rows are there and the others are not.",
             fix="run the same `strand load` again: it goes on where it stopped",
             severity="warning",
-            since=text_of(load["since_us"]),
+            since=text_of(load.since_us),
         )
 
 
@@ -267,11 +267,11 @@ def set_aside(look: Look) -> Iterator[Finding]:
     for batch in quarantined:
         yield Finding(
             kind="quarantined",
-            about=batch["batch_id"],
-            what=f"batch {batch['batch_id']} of {batch['table']} ({counted(batch['rows'], 'row')}) is in quarantine: "
-            f"{batch['reason']}",
+            about=batch.batch_id,
+            what=f"batch {batch.batch_id} of {batch.table} ({counted(batch.rows, 'row')}) is in quarantine: "
+            f"{batch.reason}",
             meaning="These rows were acked and are in no table until somebody repairs them or gives them up.",
-            fix=f"`strand quarantine save {batch['batch_id']} FILE`, repair FILE, "
-            f"`strand quarantine restore {batch['batch_id']} FILE`; or `strand quarantine discard {batch['batch_id']}`",
-            since=text_of(batch["at_us"]),
+            fix=f"`strand quarantine save {batch.batch_id} FILE`, repair FILE, "
+            f"`strand quarantine restore {batch.batch_id} FILE`; or `strand quarantine discard {batch.batch_id}`",
+            since=text_of(batch.at_us),
         )

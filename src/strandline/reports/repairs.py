@@ -30,6 +30,7 @@ from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
 from strandline.reports import ledger_checks
+from strandline.reports.doctor import Diagnosis, diagnose
 from strandline.reports.findings import Look
 from strandline.reports.iceberg_checks import (
     CATALOG,
@@ -39,6 +40,22 @@ from strandline.reports.iceberg_checks import (
     orphan_branches,
 )
 from strandline.reports.open_lake import OpenLake
+
+
+def mend(
+    lake: OpenLake,
+    *,
+    take_back: Collection[str] = (),
+    claim_warehouse: bool = False,
+    deep: bool = False,
+    actor: str = "",
+) -> Diagnosis:
+    """Do what is safe, then check everything; `claim_warehouse` says that this ledger is the warehouse's own."""
+    for name in take_back:
+        lake.view().state(name)  # a table that is not there is an error before anything is mended
+    fixed = [lake.context.fence.claim(actor)] if claim_warehouse else []
+    fixed += fix(lake, take_back=take_back, actor=actor)
+    return diagnose(lake, deep=deep, fixed=fixed)
 
 
 def fix(lake: OpenLake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:

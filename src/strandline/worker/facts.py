@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from strandline.config import MaintenanceConfig
 from strandline.lake import Lake
@@ -21,7 +20,7 @@ from strandline.model.maintenance import Need as TableNeed
 from strandline.model.sinks import Sink
 from strandline.model.wording import counted
 from strandline.operations.recovery import left_behind
-from strandline.reports.status import job_entry
+from strandline.reports.work import Decision, job_report
 from strandline.sinks.settings import resolved
 from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge, on_branch
 
@@ -106,24 +105,14 @@ def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts
     )
 
 
-def verdicts(lake: Lake) -> list[dict[str, Any]]:
-    """What a worker would decide now about every job, and what was decided last, for `strand status --why`."""
+def decisions(lake: Lake) -> list[Decision]:
+    """What a worker would decide now about every job, and what was decided last."""
     with lake.ledger.read() as conn:
-        records = read_jobs(conn)
-    now = judge(read_facts(lake, Sightings(), read_needs(lake)))
-    decided = {verdict.job.key for verdict in now}
-    said = [
-        {"job": one.job.key, "due": one.due, "why": one.job.why, "last": _last(records.get(one.job.key))} for one in now
-    ]
-    return said + [
-        {"job": key, "due": False, "why": "there is nothing to do", "last": _last(record)}
-        for key, record in records.items()
-        if key not in decided
-    ]
-
-
-def _last(record: JobRecord | None) -> dict[str, Any] | None:
-    return None if record is None else job_entry(record)
+        last = {key: job_report(record) for key, record in read_jobs(conn).items()}
+    verdicts = judge(read_facts(lake, Sightings(), read_needs(lake)))
+    decided = [Decision(to_do.job.key, to_do.due, to_do.job.why, last.get(to_do.job.key)) for to_do in verdicts]
+    keys = {decision.job for decision in decided}
+    return decided + [Decision(key, False, "there is nothing to do", last[key]) for key in last if key not in keys]
 
 
 def _schedule(sink: Sink) -> Schedule:
