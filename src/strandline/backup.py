@@ -27,7 +27,6 @@ from strandline.engines.storage import open_uri
 from strandline.engines.warehouse import canonical
 from strandline.errors import BadRequest, Conflict, Damaged, Environment, StrandError
 from strandline.failpoints import fail
-from strandline.lake import Lake
 from strandline.ledger import holds
 from strandline.ledger.catalog import metadata_locations
 from strandline.ledger.checks import counter_at_us
@@ -41,6 +40,7 @@ from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, M
 from strandline.model.ids import new_id
 from strandline.model.operations import Intent
 from strandline.operations.partial import OWNER, begin
+from strandline.reports.open_lake import OpenLake
 from strandline.sinks.keys import SECRET_FILE
 from strandline.sinks.settings import in_clear
 
@@ -54,7 +54,9 @@ COPYING_S = 600.0
 CHUNK_BYTES = 4 << 20
 
 
-def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False, keep_s: float = KEEP_S) -> Manifest:
+def backup(
+    lake: OpenLake, to: Path, *, with_data: bool = False, link: bool = False, keep_s: float = KEEP_S
+) -> Manifest:
     """Make a backup in a new folder. `link` makes hard links of data files where the disk is the same.
 
     Without data, the lake keeps the files that the backup names for `keep_s`.
@@ -91,7 +93,7 @@ def backup(lake: Lake, to: Path, *, with_data: bool = False, link: bool = False,
 
 
 @contextmanager
-def _held(lake: Lake, backup_id: str, keep_s: float | None) -> Iterator[int | None]:
+def _held(lake: OpenLake, backup_id: str, keep_s: float | None) -> Iterator[int | None]:
     """Keep whatever is current from now on: for `keep_s`, or while the block copies it when that is None."""
     name = f"backup:{backup_id}"
     since_us = _hold(lake, name, None, keep_s or COPYING_S)
@@ -106,20 +108,20 @@ def _held(lake: Lake, backup_id: str, keep_s: float | None) -> Iterator[int | No
         _release(lake, name)
 
 
-def _hold(lake: Lake, name: str, since_us: int | None, keep_s: float) -> int:
+def _hold(lake: OpenLake, name: str, since_us: int | None, keep_s: float) -> int:
     with lake.ledger.write() as txn:
         since_us = since_us or txn.at_us
         holds.hold(txn, name, since_us=since_us, keep_s=keep_s, purpose="backup")
     return since_us
 
 
-def _release(lake: Lake, name: str) -> None:
+def _release(lake: OpenLake, name: str) -> None:
     with lake.ledger.write() as txn:
         holds.release(txn, name)
 
 
 @contextmanager
-def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
+def _renewing(lake: OpenLake, name: str, since_us: int) -> Iterator[None]:
     stop = threading.Event()
 
     def renew() -> None:
@@ -138,7 +140,7 @@ def _renewing(lake: Lake, name: str, since_us: int) -> Iterator[None]:
         thread.join()
 
 
-def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:
+def _fill(lake: OpenLake, folder: Path, backup_id: str, held_until_us: int | None, *, link: bool) -> Manifest:
     with_data = held_until_us is None
     text, left_out = _config_without_secrets(lake)
     private.write_text(folder / CONFIG, text)
@@ -164,7 +166,7 @@ def _fill(lake: Lake, folder: Path, backup_id: str, held_until_us: int | None, *
     return manifest
 
 
-def _copy_all(lake: Lake, folder: Path, *, with_data: bool, link: bool) -> tuple[Copied, list[StoredFile]]:
+def _copy_all(lake: OpenLake, folder: Path, *, with_data: bool, link: bool) -> tuple[Copied, list[StoredFile]]:
     """The two databases and the files that they lead to.
 
     Held is what was current when the backup began. Tables name older snapshots too, which an expiry may remove
@@ -184,7 +186,7 @@ def _copy_all(lake: Lake, folder: Path, *, with_data: bool, link: bool) -> tuple
     raise AssertionError("the last attempt returns or raises")
 
 
-def _copy_files(lake: Lake, folder: Path, copied: Copied, *, with_data: bool, link: bool) -> list[StoredFile]:
+def _copy_files(lake: OpenLake, folder: Path, copied: Copied, *, with_data: bool, link: bool) -> list[StoredFile]:
     wanted = dict.fromkeys(copied.metadata.values())
     if with_data:
         wanted |= dict.fromkeys(path for place in copied.metadata.values() for path in reachable(read_metadata(place)))
@@ -207,7 +209,7 @@ class Copied:
     metadata: Mapping[str, str]
 
 
-def _copies(lake: Lake, folder: Path) -> Copied:
+def _copies(lake: OpenLake, folder: Path) -> Copied:
     """Copy the ledger, then the catalog. A table that was published in between would seem to be changed from outside
     after a restore, so both are taken again a few times; then a restore has to move that table's ref back.
     """
@@ -285,7 +287,7 @@ def _stored(folder: Path, name: str, location: str | None = None) -> StoredFile:
 # -- the config --------------------------------------------------------------------------------------------------------
 
 
-def _config_without_secrets(lake: Lake) -> tuple[str, list[str]]:
+def _config_without_secrets(lake: OpenLake) -> tuple[str, list[str]]:
     """`strand.toml` without what is secret, and what was left out; secrets that sinks put away are left out too."""
     text = (lake.root / FILE_NAME).read_text(encoding="utf-8-sig")
     with lake.ledger.read() as conn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +13,7 @@ from strandline.cli.session import session_of
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
-    from strandline.model.backups import Manifest
-    from strandline.reports.findings import Finding
-    from strandline.restore import Restoration
-    from strandline.sinks.marks import Asked
+    from strandline.copies import AskedStream, RestoredLake
 
 NEEDS_A_PERSON = 6
 
@@ -46,26 +42,22 @@ def backup(
     \b
     Example: strand backup /backups/monday --with-data
     """
-    from strandline.backup import backup as make
-
     session = session_of(context)
     if link and not with_data:
         raise typer.BadParameter("--link goes with --with-data", ctx=context)
     with session.open() as lake:
-        manifest = make(lake, Path(folder), with_data=with_data, link=link, keep_s=_duration(keep))
-    document = {"backup": str(Path(folder).expanduser().resolve()), **_told(manifest)}
-    extent = f"{counted(len(manifest.files), 'file')}, {output.size(manifest.size_bytes)}"
+        made = lake.backups.make(folder, with_data=with_data, link=link, keep_s=_duration(keep))
 
     def human() -> None:
-        output.say(f"Backed up to {document['backup']}: {extent}.")
-        output.say(f"  everything up to seq {manifest.seq:,}, as of {output.when(document['at'])}")
+        output.say(f"Backed up to {made.backup}: {counted(made.files, 'file')}, {output.size(made.size_bytes)}.")
+        output.say(f"  everything up to seq {made.seq:,}, as of {output.when(made.at)}")
         if not with_data:
-            until = output.when(document["until"])
-            output.say(f"  without data files: these stay in {manifest.warehouse}, at least until {until}")
-        for what in manifest.left_out:
-            output.say(f"  left out, because it is secret: {what}")
+            until = output.when(made.until)
+            output.say(f"  without data files: these stay in {made.warehouse}, at least until {until}")
+        for secret in made.left_out:
+            output.say(f"  left out, because it is secret: {secret}")
 
-    session.emit(document, human)
+    session.emit(made, human)
 
 
 def _duration(text: str) -> float:
@@ -76,23 +68,6 @@ def _duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise BadRequest(f"--keep is {text!r}", hint=f"It is {error}.") from error
-
-
-def _told(manifest: Manifest) -> dict[str, Any]:
-    from strandline.model.moments import text_of
-
-    return {
-        "backup_id": manifest.backup_id,
-        "lake_id": manifest.lake_id,
-        "at": text_of(manifest.at_us),
-        "seq": manifest.seq,
-        "files": len(manifest.files),
-        "size_bytes": manifest.size_bytes,
-        "with_data": manifest.with_data,
-        "until": None if manifest.held_until_us is None else text_of(manifest.held_until_us),
-        "warehouse": manifest.warehouse,
-        "left_out": list(manifest.left_out),
-    }
 
 
 def restore(
@@ -119,40 +94,21 @@ def restore(
     Example: strand restore /backups/monday lake --replace
     """
     from strandline.cli.progress import Progress
-    from strandline.lake import Lake
-    from strandline.reports.doctor import examine
-    from strandline.reports.repairs import follow
-    from strandline.restore import restore as put_back
+    from strandline.copies import restore_lake
 
     session = session_of(context)
-    root = Path(folder).expanduser().resolve()
     with Progress(shown=not session.quiet) as progress:
-        done = put_back(Path(backup), root, replace=replace, ledger=ledger, warehouse=warehouse, report=progress.report)
-        with Lake(root, report=progress.report) as lake:
-            followed = follow(lake)
-            findings = examine(lake)
-            contents = _contents(lake)
-    ok = all(finding.severity != "error" for finding in findings)
-    document = {
-        "lake": str(root),
-        **contents,
-        **_told(done.manifest),
-        "raised_to": done.restored.seq,
-        "replaced": None if done.aside is None else str(done.aside),
-        "asked": [_asked(one) for one in done.asked],
-        "followed": followed,
-        "ok": ok,
-        "findings": [finding.__dict__ for finding in findings],
-    }
-
-    session.emit(document, lambda: _print_restored(root, done, followed, findings))
-    if not ok:
+        restored = restore_lake(
+            Path(backup),
+            Path(folder),
+            replace=replace,
+            ledger=ledger,
+            warehouse=warehouse,
+            report=progress.report,
+        )
+    session.emit(restored.report, lambda: _print_restored(restored))
+    if not restored.report.ok:
         raise typer.Exit(NEEDS_A_PERSON)
-
-
-def _contents(lake: Lake) -> dict[str, list[str]]:
-    """What a lake has, by name."""
-    return {"tables": lake.view().tables, "sinks": sorted(sink.name for sink in lake.sinks())}
 
 
 def clone(
@@ -175,25 +131,23 @@ def clone(
     Example: strand clone lake try-out
     """
     from strandline.cli.progress import Progress
-    from strandline.clone import clone as make
+    from strandline.copies import clone_lake
 
     session = session_of(context)
-    root = Path(folder).expanduser().resolve()
     with Progress(shown=not session.quiet) as progress:
-        done = make(Path(source), root, ledger=ledger, warehouse=warehouse, report=progress.report)
-    rows = sum(done.rows.values())
-    document = {"lake": str(root), "tables": sorted(done.rows), "rows": rows, "sinks": list(done.sinks)}
+        cloned = clone_lake(Path(source), Path(folder), ledger=ledger, warehouse=warehouse, report=progress.report)
+    made = cloned.report
 
     def human() -> None:
-        output.say(f"Cloned to {root}: {counted(len(done.rows), 'table')}, {counted(rows, 'row')}.")
-        for sink in done.sinks:
+        output.say(f"Cloned to {made.lake}: {counted(len(made.tables), 'table')}, {counted(made.rows, 'row')}.")
+        for sink in made.sinks:
             output.say(
                 f"  sink {sink} is paused; to let it send: `strand --lake {shlex.quote(folder)} sink resume {sink}`"
             )
-        for what in done.manifest.left_out:
-            output.say(f"  left out, because it is secret: {what}")
+        for secret in cloned.left_out:
+            output.say(f"  left out, because it is secret: {secret}")
 
-    session.emit(document, human)
+    session.emit(made, human)
 
 
 def relocate(context: typer.Context) -> None:
@@ -206,51 +160,35 @@ def relocate(context: typer.Context) -> None:
     """
     from strandline.cli.progress import Progress
     from strandline.config import find_root
-    from strandline.lake import Lake
-    from strandline.relocate import relocate as settle_in
+    from strandline.copies import relocate_lake
 
     session = session_of(context)
     root = find_root(Path(session.lake) if session.lake is not None else None)
     with Progress(shown=not session.quiet) as progress:
-        settle_in(root, report=progress.report)
-    with Lake(root) as lake:
-        document = {"lake": str(root), **_contents(lake)}
-    session.emit(document, lambda: output.say(f"The lake is at home in {root}."))
+        relocated = relocate_lake(root, report=progress.report)
+    session.emit(relocated, lambda: output.say(f"The lake is at home in {relocated.lake}."))
 
 
-def _print_restored(root: Path, done: Restoration, followed: list[str], findings: list[Finding]) -> None:
-    from strandline.config import FILE_NAME
-
-    at = output.when(_told(done.manifest)["at"])
-    output.say(f"Restored {root} as of {at}; new seqs begin above {done.restored.seq:,}.")
-    if done.aside is not None:
-        output.say(f"  what was there is in {done.aside}")
-    if Path(done.manifest.root) != root and (Path(done.manifest.root) / FILE_NAME).exists():
-        output.say(f"  this is the lake of {done.manifest.root}: see that nobody uses that one any more")
-    for what in done.manifest.left_out:
-        output.say(f"  not in the backup, because it is secret: {what}")
-    for line in [*map(_said, done.asked), *followed]:
+def _print_restored(restored: RestoredLake) -> None:
+    report = restored.report
+    output.say(f"Restored {report.lake} as of {output.when(report.at)}; new seqs begin above {report.raised_to:,}.")
+    if report.replaced is not None:
+        output.say(f"  what was there is in {report.replaced}")
+    if restored.twin is not None:
+        output.say(f"  this is the lake of {restored.twin}: see that nobody uses that one any more")
+    for secret in report.left_out:
+        output.say(f"  not in the backup, because it is secret: {secret}")
+    for line in [*map(_asked_text, report.asked), *report.followed]:
         output.say(f"  {output.cell(line)}")
-    for finding in findings:
+    for finding in report.findings:
         output.say(f"{finding.severity}: {output.cell(finding.what)}")
         output.say(f"  what to do: {output.cell(finding.fix)}")
-    output.say("Doctor says that all is well." if not findings else f"Doctor has {counted(len(findings), 'finding')}.")
+    count = len(report.findings)
+    output.say(f"Doctor has {counted(count, 'finding')}." if count else "Doctor says that all is well.")
 
 
-def _asked(one: Asked) -> dict[str, Any]:
-    mark = one.mark
-    return {
-        "sink": one.sink,
-        "table": one.table,
-        "partition": one.partition,
-        "watermark": None if mark is None else mark.seq,
-        "epoch": None if mark is None else mark.epoch,
-        "error": one.error,
-    }
-
-
-def _said(one: Asked) -> str:
-    where = f"{one.sink}: {one.table}/{one.partition}" if one.table else one.sink
-    if one.mark is None:
-        return f"{where} can't be asked now, and gets nothing until a tick has asked it: {one.error}"
-    return f"{where} goes on behind seq {one.mark.seq:,}, in epoch {one.mark.epoch}"
+def _asked_text(asked: AskedStream) -> str:
+    where = f"{asked.sink}: {asked.table}/{asked.partition}" if asked.table else asked.sink
+    if asked.watermark is None:
+        return f"{where} can't be asked now, and gets nothing until a tick has asked it: {asked.error}"
+    return f"{where} goes on behind seq {asked.watermark:,}, in epoch {asked.epoch}"

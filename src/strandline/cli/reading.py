@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline import private
 from strandline.cli import output
 from strandline.cli.params import At, Branch, TableName, complete_table, input_path, listed
 from strandline.cli.session import Session, session_of
@@ -191,6 +188,8 @@ def tail(
     \b
     Example: strand tail messages --follow
     """
+    from strandline.lake.following import refuse_future
+
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
         view = lake.view(branch)
@@ -204,14 +203,6 @@ def tail(
                 seq = _print_since(lake.view(branch), table, seq)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-
-
-def refuse_future(lake: Lake, since: int) -> None:
-    """A seq that was never given is another lake's, or a slip: following from there would silently skip rows."""
-    with lake.ledger.read() as conn:
-        last = lake.ledger.last_seq(conn)
-    if since > last:
-        raise BadRequest(f"this lake has no seq {since} yet", hint=f"Its last one is {last}.")
 
 
 def _print_since(view: View, table: str, since: int) -> int:
@@ -248,102 +239,12 @@ def export(
     """
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
-        view = lake.view(branch, at)
-        names = [view.state(name).table.name for name in listed(tables) or view.tables]
-        if format_ is ExportFormat.arrow and len(names) != 1:
-            raise BadRequest(
-                f"an Arrow export is of one table, and this is {len(names)}", hint="Name it with --tables."
-            )
-        chunks = _arrow_chunks(view, names[0]) if format_ is ExportFormat.arrow else _line_chunks(view, names)
+        export = lake.export(listed(tables), format=format_.value, branch=branch, at=at)
         if to is None or to == "-":
-            for _, data in chunks:
-                output.write(data)
+            for piece in export.pieces():
+                output.write(piece.data)
             return
-        counts = dict.fromkeys(names, 0) | _write_file(Path(to), chunks)
-    document = {"file": to, "tables": [{"table": name, "rows": rows} for name, rows in counts.items()]}
-    total = sum(counts.values())
-    session.emit(
-        document,
-        lambda: output.say(f"Exported {counted(total, 'row')} of {counted(len(names), 'table')} to {to}."),
-    )
-
-
-Chunks = Iterator[tuple[tuple[str, int], bytes]]
-"""Pieces of an export, each with the table and the number of rows it holds."""
-
-
-def _write_file(path: Path, chunks: Chunks) -> dict[str, int]:
-    """Write all of it, or nothing under that name: half an export looks like a whole one."""
-    if path.is_dir():
-        raise BadRequest(f"{path} is a folder", hint="Name a file.")
-    partial = path.with_name(f".{path.name}.partial")
-    counts: dict[str, int] = {}
-    try:
-        with open(partial, "wb", opener=private.opener) as file:
-            for (name, rows), data in chunks:
-                file.write(data)
-                counts[name] = counts.get(name, 0) + rows
-        partial.replace(path)
-    except FileNotFoundError as error:
-        raise BadRequest(f"there is no folder {path.parent}", hint="Make it first.") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return counts
-
-
-def _line_chunks(view: View, names: list[str]) -> Chunks:
-    from strandline.model.wire import to_json_lines
-
-    for name in names:
-        state = view.state(name)
-        head = b'{"_table":' + output.json_bytes(name) + b"," if len(names) > 1 else b"{"
-        for batch in view.rows(name):
-            extras = batch.column("_extra").to_pylist() if state.table.extra else [None] * batch.num_rows
-            lines = to_json_lines(batch.select(list(state.schema.names)), state.schema)
-            data = b"".join(_line(line, head, extra) for line, extra in zip(lines, extras, strict=True))
-            yield (name, batch.num_rows), data
-
-
-def _line(line: bytes, head: bytes, extra: str | None) -> bytes:
-    """A row with its table's name in front, and with its unknown fields where they were when they came."""
-    inside = line[1 : line.rindex(b"}")]
-    more = b"," + extra.strip()[1:-1].encode() if extra else b""
-    return head + inside + more + b"}\n"
-
-
-def _arrow_chunks(view: View, name: str) -> Chunks:
-    import pyarrow as pa
-    from pyarrow import ipc
-
-    from strandline.model.arrow import stored_schema
-
-    state = view.state(name)
-    schema = stored_schema(state.schema, state.table.extra)
-    buffered = _Drain()
-    with ipc.new_stream(pa.PythonFile(buffered, mode="w"), schema) as writer:
-        for batch in view.rows(name):
-            writer.write_batch(batch.select(schema.names).cast(schema))
-            yield (name, batch.num_rows), buffered.taken()
-    yield (name, 0), buffered.taken()
-
-
-class _Drain:
-    """A file that hands on what was written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        """Keep it until it is taken."""
-        self._pieces.append(bytes(data))
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def taken(self) -> bytes:
-        """What was written since the last time."""
-        data, self._pieces = b"".join(self._pieces), []
-        return data
+        exported = export.write(to)
+    rows = counted(sum(table.rows for table in exported.tables), "row")
+    text = f"Exported {rows} of {counted(len(exported.tables), 'table')} to {to}."
+    session.emit(exported, lambda: output.say(text))

@@ -14,7 +14,6 @@ from strandline import private
 from strandline.cli import output
 from strandline.cli.maintenance import ask_first
 from strandline.cli.params import Actor, All, Branch
-from strandline.cli.reading import refuse_future
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest, HistoryGone, NotFound, PreconditionFailed
 from strandline.model.wording import counted
@@ -426,6 +425,8 @@ def changes(
     \b
     Example: strand changes person --since 1200 --branch try-out
     """
+    from strandline.lake.following import refuse_future
+
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
         refuse_future(lake, since)

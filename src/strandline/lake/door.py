@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline.actors import default_actor
+from strandline.lake.backups import Backups
 from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.engines.spark.iceberg import Iceberg
+    from strandline.lake.export import Export, ExportFormat
     from strandline.ledger.branches import Branch, Tag
     from strandline.ledger.encode import Rows
     from strandline.model.changes import Changes, RowDiff
@@ -133,6 +135,11 @@ class Lake:
     def quarantine(self) -> Quarantine:
         """Batches whose bytes were damaged."""
         return Quarantine(self)
+
+    @property
+    def backups(self) -> Backups:
+        """Copies of this lake that can be put in its place."""
+        return Backups(self)
 
     @property
     def recovery(self) -> Recovery:
@@ -480,6 +487,19 @@ class Lake:
     def view(self, branch: str = MAIN, at: str | None = None) -> View:
         """Everything as it is now, or as it was at a commit, tag or time; pinned: reads of one view never disagree."""
         return View(self.ledger, branch, self.iceberg, at=at, grace_s=self.context.grace_s, limits=self.config.query)
+
+    def export(
+        self,
+        tables: Sequence[str] = (),
+        *,
+        format: ExportFormat = "jsonl",
+        branch: str = MAIN,
+        at: str | None = None,
+    ) -> Export:
+        """The rows of these tables, or of all, as JSON lines or Arrow: piece by piece, or written to a file."""
+        from strandline.lake.export import Export
+
+        return Export(self.view(branch, at), tables, format)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from strandline import private
 from strandline.errors import BadRequest
 
 if TYPE_CHECKING:
-    from strandline.lake.door import Lake
     from strandline.views.view import View
 
 ExportFormat = Literal["jsonl", "arrow"]
@@ -77,11 +76,6 @@ class Export:
         finally:
             partial.unlink(missing_ok=True)
         return Exported(to, tuple(ExportedTable(name, rows) for name, rows in rows_of.items()))
-
-
-def export(lake: Lake, tables: Sequence[str], format: ExportFormat, branch: str, at: str | None) -> Export:
-    """An export of these tables, or of all, as they are or as they were."""
-    return Export(lake.view(branch, at), tables, format)
 
 
 def _lines(view: View, names: Sequence[str]) -> Iterator[ExportPiece]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.errors import Damaged, NewerFormat
+from strandline.model.moments import text_of
 
 FORMAT = 1
 MANIFEST = "backup.json"
@@ -103,3 +104,35 @@ class Manifest:
     def size_bytes(self) -> int:
         """All of it."""
         return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupContents:
+    """What is in a backup, for people: `files` counts them, and `until` is when the lake may remove what it lacks."""
+
+    backup_id: str
+    lake_id: str
+    at: str
+    seq: int
+    files: int
+    size_bytes: int
+    with_data: bool
+    until: str | None
+    warehouse: str
+    left_out: tuple[str, ...]
+
+
+def contents_of(manifest: Manifest) -> BackupContents:
+    """What a manifest says."""
+    return BackupContents(
+        backup_id=manifest.backup_id,
+        lake_id=manifest.lake_id,
+        at=text_of(manifest.at_us),
+        seq=manifest.seq,
+        files=len(manifest.files),
+        size_bytes=manifest.size_bytes,
+        with_data=manifest.with_data,
+        until=None if manifest.held_until_us is None else text_of(manifest.held_until_us),
+        warehouse=manifest.warehouse,
+        left_out=manifest.left_out,
+    )
