@@ -67,7 +67,7 @@ ONLY_IN = {
     "starlette": ("server",),
     "uvicorn": ("server",),
     "pydantic": ("server",),
-    "prometheus_client": ("server", "worker", "reports.figures"),
+    "prometheus_client": ("server", "worker", "reports.metrics"),
     "opentelemetry": ("spans",),
 }
 """Where a library is used. Names that only a type checker reads don't count."""

@@ -15,7 +15,7 @@ from strandline.lake import Lake
 from strandline.ledger import schema
 from strandline.ledger.tables import refuse_writes
 from strandline.reports.doctor import examine
-from strandline.reports.figures import figures
+from strandline.reports.metrics import ledger_metrics
 from tests.kit import crash, make_table, message, reopened, strand, strand_json
 from tests.versions.test_merge import changed, forked
 
@@ -143,8 +143,8 @@ def test_metrics_tell_branches_apart(lake: Lake) -> None:
     make_table(lake)
     lake.append("messages", [message(1)])
     found = {
-        (labels["table"], labels["branch"]): value
-        for name, _, labels, value in figures(lake.ledger)
-        if name == "strand_tail_rows"
+        (metric.labels["table"], metric.labels["branch"]): metric.value
+        for metric in ledger_metrics(lake.ledger)
+        if metric.name == "strand_tail_rows"
     }
     assert found == {("messages", "main"): 1, ("person", "main"): 2, ("person", "x"): 4}

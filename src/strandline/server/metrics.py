@@ -1,6 +1,6 @@
 """What the server counts, for Prometheus.
 
-Counters are moved as requests pass; what is in the ledger is read when somebody asks (`reports/figures.py`).
+Counters are moved as requests pass; what is in the ledger is read when somebody asks (`reports/metrics.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from strandline.ledger.ledger import Ledger
-from strandline.reports.figures import FromLedger
+from strandline.reports.metrics import LedgerCollector
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """A method is whatever a client makes up, and every label is kept for good."""
@@ -36,7 +36,7 @@ class Metrics:
             registry=registry,
         )
         self.in_flight = Gauge("strand_http_in_flight", "Requests admitted and not answered.", registry=registry)
-        registry.register(FromLedger(ledger))
+        registry.register(LedgerCollector(ledger))
 
     def text(self) -> bytes:
         """Everything, as Prometheus reads it."""

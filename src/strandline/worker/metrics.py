@@ -1,6 +1,6 @@
 """What a worker counts, and where Prometheus and a probe can ask for it.
 
-The state of the lake is the same here as at the server (`reports/figures.py`); a worker adds what only it can know: how
+The state of the lake is the same here as at the server (`reports/metrics.py`); a worker adds what only it can know: how
 long operations, deliveries and jobs took, and whether its Spark is up. `/healthz` is for whoever restarts a worker
 whose loop is stuck; it answers 503 when the loop has not turned for a minute.
 """
@@ -20,7 +20,7 @@ from strandline.errors import Environment
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tokens import is_valid
 from strandline.reports.access import is_local
-from strandline.reports.figures import FromLedger
+from strandline.reports.metrics import LedgerCollector
 
 DURATIONS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 1800, 3600)
 STUCK_S = 60.0
@@ -38,7 +38,7 @@ class WorkerMetrics:
         self.failures = Counter("strand_job_failures", "Jobs that failed.", ["kind"], registry=registry)
         self.spark_up = Gauge("strand_spark_up", "Whether this worker's Spark is up.", registry=registry)
         self.running = Gauge("strand_jobs_running", "Jobs that this worker does now.", registry=registry)
-        registry.register(FromLedger(ledger))
+        registry.register(LedgerCollector(ledger))
 
     def ended(self, kind: str, outcome: str, seconds: float) -> None:
         """A job has ended."""
