@@ -44,6 +44,13 @@ line `error[code]: …` and `hint: …`, with `--json` and over HTTP as `{"error
 in Python as an exception of the class. This page is made of the classes themselves (`make pages`).
 """
 
+_CASES = """\
+## Cases with a class of their own
+
+Their code, status and exit code are those of the class above them. Programs tell them by `detail`, and in Python they
+can be caught apart. Other kinds and reasons stand in `detail` alone.
+"""
+
 _COMMAND_LINE = (
     ("`usage`", "", "2", "", "The command line itself is wrong."),
     (
@@ -86,6 +93,8 @@ def errors() -> str:
     for family in (CallerError, TransientError, PersonError):
         rows = [_error_row(kind) for kind in kinds(family)]
         parts.append(f"## {_first_sentence(family)}\n\n{_table(_ERROR_HEADS, rows)}")
+    cases = [_case_row(case) for kind in kinds(StrandError) for case in kind.__subclasses__() if case.marks]
+    parts.append(f"{_CASES}\n{_table(('code', 'in `detail`', 'Python', 'meaning'), cases)}")
     return "\n".join([*parts, f"## On the command line alone\n\n{_table(_ERROR_HEADS, _COMMAND_LINE)}"])
 
 
@@ -95,6 +104,11 @@ _ERROR_HEADS = ("code", "HTTP", "exit code", "Python", "meaning")
 def _error_row(kind: type[StrandError]) -> tuple[str, ...]:
     cells = (f"`{kind.code}`", str(kind.http_status), str(kind.exit_code), f"`{kind.__name__}`")
     return (*cells, " ".join((kind.__doc__ or "").split()))
+
+
+def _case_row(case: type[StrandError]) -> tuple[str, ...]:
+    marks = ", ".join(f"`{name}`: `{value}`" for name, value in case.marks.items())
+    return (f"`{case.code}`", marks, f"`{case.__name__}`", " ".join((case.__doc__ or "").split()))
 
 
 def _first_sentence(kind: type[StrandError]) -> str:
