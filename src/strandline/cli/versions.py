@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,13 +14,12 @@ from strandline.cli import output
 from strandline.cli.maintenance import ask_first
 from strandline.cli.params import Actor, All, Branch
 from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest, HistoryGone, NotFound, PreconditionFailed
+from strandline.errors import BadRequest, PreconditionFailed
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
+    from strandline.lake.branches import BranchEntry, CommitEntry, ShownCommit
     from strandline.model.changes import RowChange, RowDiff
-    from strandline.model.commits import Commit
     from strandline.model.merge import Merged
 
 VALUE_CHARS = 40
@@ -60,11 +58,13 @@ def create(
     \b
     Example: strand branch create try-out --from main
     """
+    from strandline.lake.branches import NewBranch
+
     session = session_of(context)
     with session.open() as lake:
         made = lake.branch(name, from_)
-    document = {"branch": made.name, "from": from_, "tip": made.tip}
-    session.emit(document, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
+    result = NewBranch(made.name, from_, made.tip)
+    session.emit(result, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
 
 
 def list_(context: typer.Context) -> None:
@@ -73,28 +73,18 @@ def list_(context: typer.Context) -> None:
     \b
     Example: strand branch list
     """
-    from strandline.model.moments import text_of
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        found = lake.branches()
-    document: list[dict[str, Any]] = [
-        {
-            "branch": one.name,
-            "tip": one.tip,
-            "from": one.parent,
-            "created_at": text_of(one.created_at_us),
-            "protected": one.protected,
-        }
-        for one in found
-    ]
+        branches = lake.branches.entries()
     heads = ["branch", "tip", "from", "made"]
-    rows = [[_named(one), one["tip"] or "", one["from"] or "", output.when(one["created_at"])] for one in document]
-    session.emit(document, lambda: output.table(heads, rows))
+    rows = [
+        [_named(branch), branch.tip or "", branch.from_ or "", output.when(branch.created_at)] for branch in branches
+    ]
+    session.emit(branches, lambda: output.table(heads, rows))
 
 
-def _named(branch: dict[str, Any]) -> str:
-    return f"{branch['branch']} (protected)" if branch["protected"] else str(branch["branch"])
+def _named(branch: BranchEntry) -> str:
+    return f"{branch.branch} (protected)" if branch.protected else branch.branch
 
 
 def rename(
@@ -105,10 +95,12 @@ def rename(
     \b
     Example: strand branch rename try-out experiment
     """
+    from strandline.lake.branches import Renamed
+
     session = session_of(context)
     with session.open() as lake:
         lake.rename_branch(name, to)
-    session.emit({"branch": to}, lambda: output.say(f"Branch {name} is called {to} now."))
+    session.emit(Renamed(to), lambda: output.say(f"Branch {name} is called {to} now."))
 
 
 def delete(
@@ -123,12 +115,14 @@ def delete(
     \b
     Example: strand branch delete try-out
     """
+    from strandline.lake.branches import Deleted
+
     session = session_of(context)
     with session.open() as lake:
         if force:
             ask_first(session, f"Branch {name} would be deleted, with the commits that only it has", yes=yes)
         lake.delete_branch(name, force=force, actor=actor)
-    session.emit({"deleted": name}, lambda: output.say(f"Deleted branch {name}."))
+    session.emit(Deleted(name), lambda: output.say(f"Deleted branch {name}."))
 
 
 def protect(
@@ -141,11 +135,13 @@ def protect(
     \b
     Example: strand branch protect main
     """
+    from strandline.lake.branches import Protection
+
     session = session_of(context)
     with session.open() as lake:
         lake.protect_branch(name, protected=not off)
-    said = f"Branch {name} is not protected any more." if off else f"Branch {name} is protected: it changes by merges."
-    session.emit({"branch": name, "protected": not off}, lambda: output.say(said))
+    text = f"Branch {name} is not protected any more." if off else f"Branch {name} is protected: it changes by merges."
+    session.emit(Protection(name, not off), lambda: output.say(text))
 
 
 def tag(
@@ -159,6 +155,8 @@ def tag(
     \b
     Example: strand tag v1 main
     """
+    from strandline.lake.branches import Deleted, NewTag
+
     session = session_of(context)
     if name is None and delete:
         raise typer.BadParameter("name the tag that is to be deleted", ctx=context)
@@ -168,20 +166,16 @@ def tag(
     with session.open() as lake:
         if delete:
             lake.delete_tag(name)
-            session.emit({"deleted": name}, lambda: output.say(f"Deleted tag {name}."))
+            session.emit(Deleted(name), lambda: output.say(f"Deleted tag {name}."))
             return
         made = lake.tag(name, commit)
-    document = {"tag": made.name, "commit": made.commit}
-    session.emit(document, lambda: output.say(f"Tag {name} is commit {made.commit}."))
+    session.emit(NewTag(made.name, made.commit), lambda: output.say(f"Tag {name} is commit {made.commit}."))
 
 
 def _list_tags(session: Session) -> None:
-    from strandline.model.moments import text_of
-
     with session.open(read_only=True) as lake:
-        found = lake.tags()
-    document = [{"tag": one.name, "commit": one.commit, "created_at": text_of(one.created_at_us)} for one in found]
-    rows = [[one["tag"], one["commit"], output.when(one["created_at"])] for one in document]
+        tags = lake.branches.tag_entries()
+    rows = [[tag.tag, tag.commit, output.when(tag.created_at)] for tag in tags]
 
     def human() -> None:
         if rows:
@@ -189,7 +183,7 @@ def _list_tags(session: Session) -> None:
         else:
             output.say("There are no tags yet. `strand tag NAME` makes one.")
 
-    session.emit(document, human)
+    session.emit(tags, human)
 
 
 def log(
@@ -205,24 +199,23 @@ def log(
     """
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        commits = lake.log(branch, limit=limit, before=before)
-    document = [_document(commit) for commit in commits]
+        commits = lake.branches.commits(branch, limit=limit, before=before)
 
     def human() -> None:
-        if not document:
+        if not commits:
             output.say("There are no commits.")
             return
         output.table(
             ["commit", "time", "kind", "actor", "tables", "message"],
             [
-                [one["commit"], output.when(one["at"]), one["kind"], one["actor"], _tables(one), one["message"]]
-                for one in document
+                [commit.commit, output.when(commit.at), commit.kind, commit.actor, _tables(commit), commit.message]
+                for commit in commits
             ],
         )
-        if len(document) == limit:
-            output.say(f"Older ones: `strand log --before {document[-1]['commit']}`")
+        if len(commits) == limit:
+            output.say(f"Older ones: `strand log --before {commits[-1].commit}`")
 
-    session.emit(document, human)
+    session.emit(commits, human)
 
 
 def show(
@@ -240,74 +233,35 @@ def show(
     """
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
-        shown = _commit_named(lake, commit)
-        document = {**_document(shown), **_changed_by(lake, shown, limit)}
-    session.emit(document, lambda: _show_commit(document, limit))
+        shown = lake.branches.show(commit, limit=limit)
+    session.emit(shown, lambda: _show_commit(shown, limit))
 
 
-def _commit_named(lake: Lake, name: str) -> Commit:
-    """The commit that a name stands for; a table has none, and what shows it is said."""
-    try:
-        return lake.commit(name)
-    except NotFound as error:
-        if name.lower() in map(str.lower, lake.view().tables):
-            hint = f"`strand table show {name}` shows the table, `strand log` the commits."
-            raise NotFound(f"{name!r} is a table, and no commit, branch or tag", hint=hint, commit=name) from error
-        raise
-
-
-def _changed_by(lake: Lake, commit: Commit, limit: int) -> dict[str, Any]:
-    """The rows of keyed tables that a commit changed on its first parent; None where these are not kept any more."""
-    from itertools import islice
-
-    if not commit.parents:
-        return {"changes": None, "more": False}
-    try:
-        between = lake.diff(commit.parents[0], commit.commit_id, branch=commit.branch)
-        changes = list(islice(between, limit + 1))
-    except (HistoryGone, NotFound):
-        return {"changes": None, "more": False}
-    return {"changes": [asdict(change) for change in changes[:limit]], "more": len(changes) > limit}
-
-
-def _show_commit(document: dict[str, Any], limit: int) -> None:
-
-    output.say(f"commit {document['commit']}")
+def _show_commit(commit: ShownCommit, limit: int) -> None:
+    output.say(f"commit {commit.commit}")
     facts = {
-        "parents": ", ".join(document["parents"]) or "none",
-        "branch": document["branch"],
-        "kind": document["kind"],
-        "actor": document["actor"],
-        "time": output.when(document["at"]),
-        "seq": f"{document['seq']:,}",
-        "tables": _tables(document) or "none",
-        "message": document["message"],
+        "parents": ", ".join(commit.parents) or "none",
+        "branch": commit.branch,
+        "kind": commit.kind,
+        "actor": commit.actor,
+        "time": output.when(commit.at),
+        "seq": f"{commit.seq:,}",
+        "tables": _tables(commit) or "none",
+        "message": commit.message,
     }
     for name, text in facts.items():
         output.say(f"  {name:<8} {text}")
-    changes = document["changes"]
-    if changes:
+    if commit.changes:
         output.say()
-        rows = [
-            [c["table"], c["kind"], _key(c["key"]), _said_change(c["key"], c["before"], c["after"])] for c in changes
-        ]
-        output.table(["table", "what", "key", "change"], rows)
-        if document["more"]:
+        _show_differences(commit.changes)
+        if commit.more:
             output.say(f"More: --limit {limit * 10}")
-    elif changes is None and document["parents"]:
+    elif commit.changes is None and commit.parents:
         output.say("What it changed is not kept any more.")
 
 
-def _document(commit: Commit) -> dict[str, Any]:
-    from strandline.model.moments import text_of
-
-    told = asdict(commit)
-    told["commit"], told["at"] = told.pop("commit_id"), text_of(told.pop("at_us"))
-    return told
-
-
-def _tables(commit: dict[str, Any]) -> str:
-    return ", ".join(f"{table} {rows:,}" for table, rows in commit["tables"].items())
+def _tables(commit: CommitEntry) -> str:
+    return ", ".join(f"{table} {rows:,}" for table, rows in commit.tables.items())
 
 
 def merge(
@@ -347,7 +301,7 @@ def merge(
         from strandline.model.merge import resolution_file
 
         private.write_text(Path(write), json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
-    session.emit(done.document(), lambda: _say_merged(done, write, dry_run=dry_run))
+    session.emit(done, lambda: _say_merged(done, write, dry_run=dry_run))
     if done.outcome == "conflicts":
         raise typer.Exit(CONFLICT)
 
@@ -387,23 +341,20 @@ def diff(
     Example: strand diff main try-out
              strand diff try-out          (what it has that main has not)
     """
-    from itertools import islice
-
     session = session_of(context)
     before, after = (before, after) if after is not None else ("main", before)
     with session.without_pandas(), session.open(read_only=True) as lake:
-        found = list(islice(lake.diff(before, after, table=table, branch=branch), skip, skip + limit + 1))
-    more, found = len(found) > limit, found[:limit]
+        page = lake.branches.differences(before, after, table=table, branch=branch, skip=skip, limit=limit)
 
     def human() -> None:
-        if not found:
+        if not page.rows:
             output.say("There is no difference.")
             return
-        _show_differences(found)
-        if more:
+        _show_differences(page.rows)
+        if page.more:
             output.say(f"More: --skip {skip + limit}")
 
-    session.emit({"rows": [asdict(one) for one in found], "more": more}, human)
+    session.emit(page, human)
 
 
 def _show_differences(rows: Sequence[RowDiff]) -> None:
@@ -429,27 +380,23 @@ def changes(
 
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:
-        refuse_future(lake, since)
-        found = lake.changes(table, since, branch=branch, limit=limit + 1).rows
-    more, found = len(found) > limit, found[:limit]
-    continuation = found[-1].seq if found else since
+        page = lake.branches.changes_page(table, since, branch=branch, limit=limit)
 
     def human() -> None:
-        if not found:
+        if not page.rows:
             output.say(f"Nothing has changed since seq {since}." if since else "Nothing has changed yet.")
             return
         heads = ["seq", "time", "commit", "actor", "what", "key", "change"]
-        output.table(heads, [_change_row(one) for one in found])
-        if more:
-            output.say(f"More: --since {continuation}")
+        output.table(heads, [_change_row(change) for change in page.rows])
+        if page.more:
+            output.say(f"More: --since {page.continuation}")
 
-    document = {"rows": [asdict(one) for one in found], "continuation": continuation, "more": more}
-    session.emit(document, human)
+    session.emit(page, human)
 
 
-def _change_row(one: RowChange) -> list[Any]:
-    told = _said_change(one.key, one.before, one.after)
-    return [one.seq, output.when(one.at), one.commit, one.actor, one.kind, _key(one.key), told]
+def _change_row(change: RowChange) -> list[Any]:
+    text = _said_change(change.key, change.before, change.after)
+    return [change.seq, output.when(change.at), change.commit, change.actor, change.kind, _key(change.key), text]
 
 
 Row = Mapping[str, Any]

@@ -3,17 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from strandline.actors import checked_actor
+from strandline.errors import HistoryGone, NotFound
+from strandline.lake.following import refuse_future
 from strandline.ledger.ledger import MAIN
+from strandline.model.changes import RowChange, RowDiff
+from strandline.model.moments import text_of
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.ledger.branches import Branch, Tag
-    from strandline.model.changes import Changes, RowDiff
+    from strandline.model.changes import Changes
     from strandline.model.commits import Commit
     from strandline.model.merge import Merged, Side
+
+
+@dataclass(frozen=True)
+class BranchEntry:
+    """A branch as people see it: its newest commit, what it was made from and when."""
+
+    branch: str
+    tip: str | None
+    from_: str | None
+    created_at: str
+    protected: bool
+
+
+@dataclass(frozen=True)
+class NewBranch:
+    """A branch that was just made, and the point that it begins at."""
+
+    branch: str
+    from_: str
+    tip: str | None
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The name that a branch has now."""
+
+    branch: str
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The name of a branch or a tag that is gone."""
+
+    deleted: str
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Whether a branch changes by merges alone."""
+
+    branch: str
+    protected: bool
+
+
+@dataclass(frozen=True)
+class NewTag:
+    """A tag that was just made."""
+
+    tag: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class TagEntry:
+    """A tag as people see it."""
+
+    tag: str
+    commit: str
+    created_at: str
+
+
+@dataclass(frozen=True)
+class CommitEntry:
+    """A commit as people see it: its time as text, and the rows that it wrote by table."""
+
+    branch: str
+    kind: str
+    actor: str
+    message: str
+    seq: int
+    parents: tuple[str, ...]
+    tables: Mapping[str, int]
+    commit: str
+    at: str
+
+
+@dataclass(frozen=True)
+class ShownCommit(CommitEntry):
+    """A commit with the rows of keyed tables that it changed on its first parent; None where these are kept no more."""
+
+    changes: tuple[RowDiff, ...] | None
+    more: bool
+
+
+@dataclass(frozen=True)
+class Differences:
+    """A page of the rows that differ between two points; `more` says that there is another."""
+
+    rows: tuple[RowDiff, ...]
+    more: bool
+
+
+@dataclass(frozen=True)
+class ChangesPage:
+    """A page of what commits changed; `continuation` is the seq to go on behind."""
+
+    rows: tuple[RowChange, ...]
+    continuation: int
+    more: bool
 
 
 class Branches:
@@ -28,6 +133,13 @@ class Branches:
 
         with self._lake.ledger.read() as conn:
             return list_branches(conn)
+
+    def entries(self) -> list[BranchEntry]:
+        """The same, as people see them."""
+        return [
+            BranchEntry(branch.name, branch.tip, branch.parent, text_of(branch.created_at_us), branch.protected)
+            for branch in self()
+        ]
 
     def create(self, name: str, from_: str = MAIN, *, actor: str = "") -> Branch:
         """Make a branch at a branch's newest commit, a tag or any commit."""
@@ -72,6 +184,32 @@ class Branches:
         with self._lake.ledger.read() as conn:
             return find_commit_at(conn, name, branch)[0]
 
+    def commits(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[CommitEntry]:
+        """The log as people see it."""
+        return [_entry(commit) for commit in self.log(branch, limit=limit, before=before)]
+
+    def show(self, name: str, *, limit: int = 20) -> ShownCommit:
+        """A commit, and the first rows that it changed. A table has none, and what shows it is said."""
+        try:
+            commit = self.commit(name)
+        except NotFound as error:
+            if name.lower() not in map(str.lower, self._lake.view().tables):
+                raise
+            hint = f"`strand table show {name}` shows the table, `strand log` the commits."
+            raise NotFound(f"{name!r} is a table, and no commit, branch or tag", hint=hint, commit=name) from error
+        changes = self._changed_by(commit, limit + 1)
+        more = changes is not None and len(changes) > limit
+        return ShownCommit(**vars(_entry(commit)), changes=None if changes is None else changes[:limit], more=more)
+
+    def _changed_by(self, commit: Commit, limit: int) -> tuple[RowDiff, ...] | None:
+        """The first rows that a commit changed on its first parent; None where these are not kept any more."""
+        if not commit.parents:
+            return None
+        try:
+            return tuple(islice(self.diff(commit.parents[0], commit.commit_id, branch=commit.branch), limit))
+        except (HistoryGone, NotFound):
+            return None
+
     def tag(self, name: str, at: str = MAIN, *, branch: str = MAIN) -> Tag:
         """Give a commit a name: a branch's newest, or the one that `at` names. What it needs is kept for good."""
         from strandline.ledger.branches import create_tag
@@ -89,6 +227,10 @@ class Branches:
 
         with self._lake.ledger.read() as conn:
             return list_tags(conn)
+
+    def tag_entries(self) -> list[TagEntry]:
+        """The same, as people see them."""
+        return [TagEntry(tag.name, tag.commit, text_of(tag.created_at_us)) for tag in self.tags()]
 
     def delete_tag(self, name: str) -> None:
         """Remove a tag."""
@@ -123,8 +265,36 @@ class Branches:
 
         return diff(self._lake.ledger, self._lake.view, before, after, branch=branch, table=table)
 
+    def differences(
+        self, before: str, after: str, *, table: str | None = None, branch: str = MAIN, skip: int = 0, limit: int = 100
+    ) -> Differences:
+        """A page of those rows."""
+        page = list(islice(self.diff(before, after, table=table, branch=branch), skip, skip + limit + 1))
+        return Differences(tuple(page[:limit]), more=len(page) > limit)
+
     def changes(self, table: str, since: int = 0, *, branch: str = MAIN, limit: int = 1000) -> Changes:
         """What commits changed in a keyed table behind a seq: each row before and after, in order, page by page."""
         from strandline.views.diff import changes
 
         return changes(self._lake.ledger, self._lake.view(branch), table, since, limit)
+
+    def changes_page(self, table: str, since: int = 0, *, branch: str = MAIN, limit: int = 100) -> ChangesPage:
+        """A page of them, of a seq that this lake has given."""
+        refuse_future(self._lake, since)
+        page = self.changes(table, since, branch=branch, limit=limit + 1).rows
+        rows = page[:limit]
+        return ChangesPage(rows, continuation=rows[-1].seq if rows else since, more=len(page) > limit)
+
+
+def _entry(commit: Commit) -> CommitEntry:
+    return CommitEntry(
+        branch=commit.branch,
+        kind=commit.kind,
+        actor=commit.actor,
+        message=commit.message,
+        seq=commit.seq,
+        parents=commit.parents,
+        tables=commit.tables,
+        commit=commit.commit_id,
+        at=text_of(commit.at_us),
+    )

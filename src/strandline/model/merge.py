@@ -56,10 +56,6 @@ class Merged:
     conflicts: tuple[RowConflict, ...] = ()
     rows_read: int = 0
 
-    def document(self) -> dict[str, Any]:
-        """As `--json` prints it, and as a resolution file begins."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Resolution:
