@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline import config as configuration
@@ -17,6 +18,21 @@ from strandline.errors import Conflict, Environment, NotFound, StrandError, know
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 from strandline.operations.fence import Fence
+from strandline.redaction import shown_address
+
+
+@dataclass(frozen=True)
+class NewLake:
+    """A lake that was just made, and where it keeps what; no address with its password."""
+
+    lake: str
+    ledger: str
+    warehouse: str
+
+    @classmethod
+    def of(cls, lake: Lake) -> NewLake:
+        """What was made."""
+        return cls(str(lake.root), lake.config.ledger_shown, shown_address(lake.config.warehouse))
 
 
 def create(root: Path, *, ledger: str | None = None, warehouse: str | None = None, store: Store | None = None) -> Lake:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -40,23 +39,18 @@ def init(
     Example: strand init lake
     """
     from strandline.config import Store
-    from strandline.create import create
-    from strandline.redaction import shown_address
+    from strandline.create import NewLake, create
 
     session = session_of(context)
     with create(Path(folder), ledger=ledger, warehouse=warehouse, store=Store(endpoint, region)) as lake:
-        document = {
-            "lake": str(lake.root),
-            "ledger": lake.config.ledger_shown,
-            "warehouse": shown_address(lake.config.warehouse),
-        }
+        made = NewLake.of(lake)
 
     def human() -> None:
-        output.say(f"Made a lake in {document['lake']}")
-        output.say(f"  ledger     {document['ledger']}")
-        output.say(f"  warehouse  {document['warehouse']}")
+        output.say(f"Made a lake in {made.lake}")
+        output.say(f"  ledger     {made.ledger}")
+        output.say(f"  warehouse  {made.warehouse}")
 
-    session.emit(document, human)
+    session.emit(made, human)
     session.note("Next, make a table:")
     session.note(f"  strand --lake {shlex.quote(folder)} table create messages \\")
     session.note('    --columns "id:string,body:string?" --row-key id')
@@ -68,39 +62,15 @@ def version(context: typer.Context) -> None:
     \b
     Example: strand version --json
     """
+    from strandline import __version__
+    from strandline.lake.versions import installed
+
     session = session_of(context)
-    document = versions()
+    versions = installed(__version__)
 
     def human() -> None:
-        for name, value in document.items():
-            said = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-            output.say(f"{name:<11} {said}")
+        for name in ("strandline", "python", "spark", "iceberg", "duckdb"):
+            output.say(f"{name:<11} {getattr(versions, name)}")
+        output.say(f"{'formats':<11} ledger {versions.formats.ledger}, intent {versions.formats.intent}")
 
-    session.emit(document, human)
-
-
-def versions() -> dict[str, Any]:
-    """Read from package metadata, because importing PySpark to ask it takes half a second."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    from strandline import __version__
-    from strandline.engines.spark.jars import pinned
-    from strandline.ledger.schema import FORMAT
-    from strandline.model.operations import INTENT_FORMAT
-
-    def of(package: str) -> str:
-        try:
-            return installed(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    iceberg = next((jar.revision for jar in pinned() if "iceberg" in jar.name), "unknown")
-    return {
-        "strandline": __version__,
-        "python": platform.python_version(),
-        "spark": of("pyspark"),
-        "iceberg": iceberg,
-        "duckdb": of("duckdb"),
-        "formats": {"ledger": FORMAT, "intent": INTENT_FORMAT},
-    }
+    session.emit(versions, human)

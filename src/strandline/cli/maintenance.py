@@ -17,6 +17,7 @@ from strandline.settings_text import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.model.maintenance import SettingChanges
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 MaxBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="Rewrite about so much at most, such as 1GiB.")]
@@ -193,29 +194,21 @@ def purge(
     _emit(session, answer, "purge")
 
 
-def confirm_window(session: Session, lake: Lake, name: str, changes: Mapping[str, Any], *, yes: bool) -> None:
+def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChanges, *, yes: bool) -> None:
     """A window that no row of the log lies in is a mistake more often than not: ask before it is set."""
-    from strandline.model.types import AT
-
-    window_s = changes.get("retention_s")
-    if yes or window_s is None:
+    past = None if yes else lake.tables.past_window(name, changes)
+    if past is None:
         return
-    state = lake.view().state(name)
-    column = changes.get("time_column", state.table.settings.time_column)
-    total = state.head.books.log
-    older = lake.view().count_older(name, AT if state.table.key else column, window_s) if total else 0
-    if not older:
-        return
-    if state.table.key:  # the newest version of each row stays
-        versions = f"{counted(older, 'version')} of rows of {state.table.name}"
+    if past.keyed:  # the newest version of each row stays
+        versions = f"{counted(past.older, 'version')} of rows of {past.table}"
         ask_first(session, f"{versions} are older than that; those that were replaced would go", yes=yes)
         return
-    if older < total:
-        ask_first(session, f"{older:,} of {counted(total, 'row')} of {state.table.name} would go", yes=yes)
+    if past.older < past.total:
+        ask_first(session, f"{past.older:,} of {counted(past.total, 'row')} of {past.table} would go", yes=yes)
         return
-    consequence = f"the whole log of {state.table.name} ({counted(total, 'row')}) is older than that, and would go"
+    consequence = f"the whole log of {past.table} ({counted(past.total, 'row')}) is older than that, and would go"
     if not consents(session, f"{consequence}. Go on?"):
-        raise PreconditionFailed(consequence, hint="`--yes` sets it all the same.", count=total)
+        raise PreconditionFailed(consequence, hint="`--yes` sets it all the same.", count=past.total)
 
 
 def consents(session: Session, question: str) -> bool:

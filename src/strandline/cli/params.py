@@ -14,14 +14,11 @@ from strandline.model.reporting import report_all
 def complete_table(context: typer.Context, incomplete: str) -> list[str]:
     """The lake's tables. Completion has nobody to complain to, so whatever goes wrong offers nothing."""
     try:
-        from strandline.config import find_root, load
-        from strandline.ledger.ledger import Ledger
-        from strandline.ledger.tables import list_tables
+        from strandline.config import find_root
+        from strandline.lake.tables import names_at
 
         named = context.find_root().params.get("lake")
-        ledger = Ledger.open(load(find_root(Path(named) if named else None)).ledger, read_only=True)
-        with ledger.read() as conn:
-            names = [table.name for table in list_tables(conn) if table.kind != "state"]
+        names = names_at(find_root(Path(named) if named else None))
         return [name for name in names if name.startswith(incomplete)]
     except Exception:
         return []

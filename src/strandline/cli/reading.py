@@ -17,6 +17,7 @@ from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
+    from strandline.lake.queries import QueryAnswer
     from strandline.views.view import View
 
 POLL_S = 0.5
@@ -79,8 +80,8 @@ def sql(
     shape = format_ or (Format.json if session.json else Format.table)
     run = _on_spark if engine is Engine.spark else _on_duckdb
     with session.open(read_only=True) as lake:
-        columns, rows = run(session, lake.view(branch, at), lake, text)
-    _print_rows(session, shape, _distinct(columns), rows)
+        answer = run(session, lake.view(branch, at), lake, text)
+    _print_rows(session, shape, answer)
 
 
 def _query_text(context: typer.Context, session: Session, query: str | None, file: str | None) -> str:
@@ -99,71 +100,40 @@ def _query_text(context: typer.Context, session: Session, query: str | None, fil
         raise BadRequest(f"the query is not UTF-8 text: {error.reason}", hint="Save it as UTF-8.") from None
 
 
-Answer = tuple[list[str], list[tuple[Any, ...]]]
-
-
-def _on_duckdb(session: Session, view: View, _: Lake, query: str) -> Answer:
+def _on_duckdb(session: Session, view: View, lake: Lake, query: str) -> QueryAnswer:
     with session.without_pandas(), session.walled(view.limits):
-        result = view.sql(query)
-        return result.columns, result.rows()
+        return lake.queries.on_duckdb(view, query)
 
 
-def _on_spark(session: Session, view: View, lake: Lake, query: str) -> Answer:
-    from strandline.views.spark_sql import spark_sql
-
-    spark = lake.spark  # a JVM's start is not the query's time
+def _on_spark(session: Session, view: View, lake: Lake, query: str) -> QueryAnswer:
+    lake.iceberg()  # a JVM's start is not the query's time
     with session.ending_spark():
-        return spark_sql(view, spark, query)
+        return lake.queries.on_spark(view, query)
 
 
-_COUNTS = {"count_star()": "count(*)", "count(1)": "count(*)"}
-"""What DuckDB and Spark call the column of `count(*)`."""
-
-
-def _distinct(columns: list[str]) -> list[str]:
-    """Names that can be keys of an object: a second `a` is `a_2`. What an engine calls a count is `count(*)` in all."""
-    columns = [_COUNTS.get(name, name) for name in columns]
-    seen: dict[str, int] = {}
-    for name in columns:
-        seen[name] = seen.get(name, 0) + 1
-    if len(seen) == len(columns):
-        return columns
-    taken: list[str] = []
-    for name in columns:
-        number, fresh = 1, name
-        while fresh in taken:
-            number += 1
-            fresh = f"{name}_{number}"
-        taken.append(fresh)
-    return taken
-
-
-def _print_rows(session: Session, shape: Format, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+def _print_rows(session: Session, shape: Format, answer: QueryAnswer) -> None:
+    columns, rows = answer.columns, answer.values
     match shape:
         case Format.json:
-            document: dict[str, Any] = {
-                "columns": columns,
-                "rows": [dict(zip(columns, row, strict=True)) for row in rows],
-            }
-            output.write_json({**document, "warnings": session.warnings} if session.warnings else document)
+            output.write_json(session.document_of(answer.by_name()))
         case Format.jsonl:
             for start in range(0, len(rows), 1000):
                 lines = (output.json_bytes(dict(zip(columns, row, strict=True))) for row in rows[start : start + 1000])
                 output.write(b"\n".join(lines) + b"\n")
         case Format.csv:
-            _print_csv(columns, rows)
+            _print_csv(answer)
         case Format.table:
             output.table(columns, rows)
 
 
-def _print_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+def _print_csv(answer: QueryAnswer) -> None:
     import csv
     import io
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_csv_cell(value) for value in row] for row in rows)
+    writer.writerow(answer.columns)
+    writer.writerows([_csv_cell(value) for value in row] for row in answer.values)
     output.write(text.getvalue().encode("utf-8", "surrogatepass"))
 
 

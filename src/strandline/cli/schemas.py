@@ -41,11 +41,12 @@ def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard
     \b
     Example: strand schema plan people.json --branch try-out
     """
+    from strandline.lake.schemas import SchemaPlan
+
     session = session_of(context)
     with session.open(read_only=True) as lake:
         planned = lake.schema_plan(_document(file), branch=branch, hard=hard)
-    document = {"branch": branch, "steps": planned.steps}
-    session.emit(document, lambda: _show(planned.steps))
+    session.emit(SchemaPlan(branch, planned.steps), lambda: _show(planned.steps))
     if any(step.verdict == REFUSED for step in planned.steps):
         raise typer.Exit(WRONG_INPUT)
 
@@ -65,19 +66,20 @@ def apply(
     \b
     Example: strand schema apply people.json --branch try-out -m "ages are required"
     """
+    from strandline.lake.schemas import SchemaChanged
+
     session = session_of(context)
     doc = _document(file)
     with session.open() as lake:
         done = apply_document(session, lake, doc, branch=branch, actor=actor, message=message, hard=hard, yes=yes)
     commit = done.commit.commit_id if done.commit is not None else None
-    document = {"branch": branch, "commit": commit, "steps": done.steps}
 
     def human() -> None:
         _show(done.steps)
         if commit is not None:
             output.say(f"Committed as {commit} on {branch}.")
 
-    session.emit(document, human)
+    session.emit(SchemaChanged(branch, commit, done.steps), human)
 
 
 def apply_document(

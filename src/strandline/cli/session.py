@@ -127,14 +127,18 @@ class Session:
     def emit(self, result: Any, human: Callable[[], None] | None = None) -> None:
         """The answer: its JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
         if self.json:
-            from strandline.lake.documents import document as document_of
-
-            document = document_of(result)
-            if isinstance(document, dict) and self.warnings:
-                document = {**document, "warnings": [*document.get("warnings", []), *self.warnings]}
-            output.write_json(document)
+            output.write_json(self.document_of(result))
         elif human is not None:
             human()
+
+    def document_of(self, result: Any) -> Any:
+        """A result as --json prints it, with what the user should know of this run."""
+        from strandline.lake.documents import document
+
+        plain = document(result)
+        if isinstance(plain, dict) and self.warnings:
+            return {**plain, "warnings": [*plain.get("warnings", []), *self.warnings]}
+        return plain
 
     def keep_log(self) -> None:
         """Log everything from here on: this command works until it is stopped, and its log is all that it says."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -63,14 +62,15 @@ def set_(
     Example: strand table set messages retention=90d time_column=ts
     """
     from strandline.cli.maintenance import confirm_window
+    from strandline.lake.tables import KeptTable
 
     session = session_of(context)
     changes = _changes(settings)
     with session.open() as lake:
         confirm_window(session, lake, name, changes, yes=yes)
         table = lake.set_table(name, **changes)
-    document = {"table": table.name, **asdict(table.settings)}
-    session.emit(document, lambda: output.say(f"Set {', '.join(settings)} for {table.name}."))
+    kept = KeptTable(table.name, **vars(table.settings))
+    session.emit(kept, lambda: output.say(f"Set {', '.join(settings)} for {table.name}."))
 
 
 def drop(
@@ -87,6 +87,7 @@ def drop(
     Example: strand table drop messages --yes
     """
     from strandline.cli.schemas import apply_document
+    from strandline.lake.tables import DroppedTable
 
     session = session_of(context)
     with session.open() as lake:
@@ -94,8 +95,10 @@ def drop(
         document = {"tables": {table: {"drop": True}}}
         done = apply_document(session, lake, document, branch=branch, actor=actor, message=message, yes=yes)
     commit = done.commit.commit_id if done.commit is not None else None
-    answer = {"dropped": table, "branch": branch, "commit": commit}
-    session.emit(answer, lambda: output.say(f"Dropped table {table} of {branch}, as commit {commit}."))
+    session.emit(
+        DroppedTable(table, branch, commit),
+        lambda: output.say(f"Dropped table {table} of {branch}, as commit {commit}."),
+    )
 
 
 def _changes(settings: list[str]) -> SettingChanges:
@@ -148,6 +151,7 @@ def create(
     Example: strand table create messages --row-key id \\
                  --columns "id:string,ts:timestamp,body:string?"
     """
+    from strandline.lake.tables import NewTable
     from strandline.model.constraints import parse_constraints
     from strandline.model.schema import Schema, parse_columns
 
@@ -167,17 +171,8 @@ def create(
             unknown_fields=unknown_fields.value,
             actor=actor,
         )
-    document = {
-        "table": table.name,
-        **described.to_json(),
-        "row_key": list(table.row_key),
-        "key": list(table.key),
-        "partition_by": list(table.partition_by),
-        "dedupe": table.dedupe,
-        "unknown_fields": unknown_fields.value,
-    }
     session.emit(
-        document,
+        NewTable.of(table, described),
         lambda: output.say(f"Made table {table.name} with {counted(len(described.columns), 'column')}."),
     )
 

@@ -16,6 +16,7 @@ from strandline.lake.backups import Backups
 from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
+from strandline.lake.queries import Queries
 from strandline.lake.quarantine import Quarantine
 from strandline.lake.recovery import Recovery
 from strandline.lake.reports import Reports
@@ -29,7 +30,6 @@ from strandline.ledger import owner as owners
 from strandline.ledger.ledger import MAIN
 from strandline.model.tables import Ack, Dedupe, Table
 from strandline.operations.placing import open_at_home
-from strandline.views.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from strandline.operations.load_request import Mode
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
+    from strandline.views.view import View
 
 
 class Lake:
@@ -105,6 +106,11 @@ class Lake:
     def branches(self) -> Branches:
         """Branches, commits, tags and merges; called, it lists every branch by name."""
         return Branches(self)
+
+    @property
+    def queries(self) -> Queries:
+        """Pinned views, and SQL over them."""
+        return Queries(self)
 
     @property
     def schemas(self) -> Schemas:
@@ -486,7 +492,7 @@ class Lake:
 
     def view(self, branch: str = MAIN, at: str | None = None) -> View:
         """Everything as it is now, or as it was at a commit, tag or time; pinned: reads of one view never disagree."""
-        return View(self.ledger, branch, self.iceberg, at=at, grace_s=self.context.grace_s, limits=self.config.query)
+        return self.queries.view(branch, at)
 
     def export(
         self,

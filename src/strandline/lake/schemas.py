@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.actors import checked_actor
 from strandline.ledger.ledger import MAIN
+from strandline.model.migration import Step
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.model.migration import Applied, Plan
     from strandline.model.mutations import HeadIs
+
+
+@dataclass(frozen=True)
+class SchemaPlan:
+    """The steps that a document would take, each with its verdict."""
+
+    branch: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class SchemaChanged:
+    """The steps that were taken, and the commit that took them; none where there was nothing to do."""
+
+    branch: str
+    commit: str | None
+    steps: tuple[Step, ...]
 
 
 class Schemas:

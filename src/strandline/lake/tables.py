@@ -1,18 +1,88 @@
-"""Tables: making them, and changing how they are kept."""
+"""Tables: making them, looking at them, changing how they are kept, and dropping them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline.actors import default_actor
 from strandline.ledger import tables
 from strandline.ledger.ledger import MAIN
+from strandline.model.results import optional
+from strandline.model.types import AT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from strandline.lake.door import Lake
     from strandline.model.maintenance import SettingChanges
+    from strandline.model.schema import Schema
     from strandline.model.tables import Dedupe, Table
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table that was just made, as it was declared."""
+
+    table: str
+    columns: tuple[Mapping[str, object], ...]
+    constraints: tuple[str, ...]
+    dropped: bool | None = optional()
+    began: int | None = optional()
+    gone: tuple[Mapping[str, object], ...] | None = optional()
+    row_key: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    dedupe: str = "table"
+    unknown_fields: str = "error"
+
+    @classmethod
+    def of(cls, table: Table, schema: Schema) -> NewTable:
+        """What `create` made of what was declared."""
+        stored = schema.to_json()
+        return cls(
+            table.name,
+            tuple(stored["columns"]),
+            tuple(stored["constraints"]),
+            dropped=stored.get("dropped"),
+            began=stored.get("began"),
+            gone=tuple(stored["gone"]) if "gone" in stored else None,
+            row_key=table.row_key,
+            key=table.key,
+            partition_by=table.partition_by,
+            dedupe=table.dedupe,
+            unknown_fields="json" if table.extra else "error",
+        )
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """How a table is kept now."""
+
+    table: str
+    retention_s: float | None
+    time_column: str
+    target_file_bytes: int
+
+
+@dataclass(frozen=True)
+class DroppedTable:
+    """A table that a branch shows no more, since a commit of it."""
+
+    dropped: str
+    branch: str
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class PastWindow:
+    """How many of a table's rows are older than a window; of a keyed one, how many versions of rows."""
+
+    table: str
+    older: int
+    total: int
+    keyed: bool
 
 
 class Tables:
@@ -66,3 +136,26 @@ class Tables:
         from strandline.ledger.table_settings import change_settings
 
         return change_settings(self._lake.ledger, name, changes)
+
+    def past_window(self, name: str, changes: SettingChanges) -> PastWindow | None:
+        """What a change of settings would let go of; None where it sets no window, or nothing is older than it."""
+        window_s = changes.get("retention_s")
+        if window_s is None:
+            return None
+        view = self._lake.view()
+        state = view.state(name)
+        keyed = bool(state.table.key)
+        column = AT if keyed else changes.get("time_column", state.table.settings.time_column)
+        total = state.head.books.log
+        older = view.count_older(name, column, window_s) if total else 0
+        return PastWindow(state.table.name, older, total, keyed) if older else None
+
+
+def names_at(root: Path) -> Sequence[str]:
+    """The tables of a lake that is not opened: only its ledger is read, as fast as a shell's completion has to be."""
+    from strandline.config import load
+    from strandline.ledger.ledger import Ledger
+
+    ledger = Ledger.open(load(root).ledger, read_only=True)
+    with ledger.read() as conn:
+        return [table.name for table in tables.list_tables(conn) if table.kind != "state"]
