@@ -200,12 +200,9 @@ def list_(context: typer.Context, branch: Branch = "main") -> None:
     \b
     Example: strand table list
     """
-    from strandline.reports.tables import describe
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        view = lake.view(branch)
-        tables = [describe(view, name) for name in view.tables]
+        tables = lake.tables.entries(branch)
 
     def human() -> None:
         if not tables:
@@ -235,11 +232,9 @@ def show(context: typer.Context, name: TableName, branch: Branch = "main") -> No
     \b
     Example: strand table show messages
     """
-    from strandline.reports.tables import describe_fully
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        table = describe_fully(lake, branch, name)
+        table = lake.tables.show(name, branch)
     session.emit(table, lambda: _show(table))
 
 

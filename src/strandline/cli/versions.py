@@ -376,7 +376,6 @@ def changes(
     \b
     Example: strand changes person --since 1200 --branch try-out
     """
-    from strandline.lake.following import refuse_future
 
     session = session_of(context)
     with session.without_pandas(), session.open(read_only=True) as lake:

@@ -16,8 +16,8 @@ from strandline.lake.backups import Backups
 from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
 from strandline.lake.maintenance import Maintenance
-from strandline.lake.queries import Queries
 from strandline.lake.quarantine import Quarantine
+from strandline.lake.queries import Queries
 from strandline.lake.recovery import Recovery
 from strandline.lake.reports import Reports
 from strandline.lake.rows import LakeRows, load_needs_spark

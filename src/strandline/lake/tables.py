@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from strandline.model.maintenance import SettingChanges
     from strandline.model.schema import Schema
     from strandline.model.tables import Dedupe, Table
+    from strandline.reports.tables import TableHistory, TableReport
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,19 @@ class Tables:
         from strandline.ledger.table_settings import change_settings
 
         return change_settings(self._lake.ledger, name, changes)
+
+    def entries(self, branch: str = MAIN) -> list[TableReport]:
+        """Every table of a branch: its settings, and where its rows are."""
+        from strandline.reports.tables import describe
+
+        view = self._lake.view(branch)
+        return [describe(view, name) for name in view.tables]
+
+    def show(self, name: str, branch: str = MAIN) -> TableHistory:
+        """The same of one table, with its last snapshots."""
+        from strandline.reports.tables import describe_fully
+
+        return describe_fully(self._lake, branch, name)
 
     def past_window(self, name: str, changes: SettingChanges) -> PastWindow | None:
         """What a change of settings would let go of; None where it sets no window, or nothing is older than it."""
