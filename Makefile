@@ -66,7 +66,7 @@ bench: $(ready) $(dlt_ready) ## measure, against dlt in an environment of its ow
 setup: $(ready) ## only set up: .venv, Java, jars
 	@echo "Ready. The command is .venv/bin/strand; \`make demo\` shows what it does."
 
-pages: $(ready) ## write docs/settings.md and docs/errors.md anew, from what the program says of itself
+pages: $(ready) ## write docs/settings.md, errors.md and maintenance.md anew, from what the program says of itself
 	@$(py) -m strandline.reports.pages docs
 
 wheel: $(ready) ## build dist/*.whl, and try it in an environment of its own

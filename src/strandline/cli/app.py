@@ -31,6 +31,7 @@ from strandline.cli import (
     working,
     writing,
 )
+from strandline.lake import operations
 
 HELP = """Capture rows durably, keep them in Iceberg, query them with SQL.
 
@@ -61,7 +62,7 @@ SUBJECTS = {
     "Deliver elsewhere": ("sink",),
     "Run": ("up", "serve", "worker", "service", "token"),
     "Look after a lake": ("status", "doctor", "recover", "audit", "quarantine"),
-    "Tidy up": ("compact", "fold", "retain", "expire", "sweep", "purge"),
+    "Tidy up": tuple(operations.listed()),
     "Copy and move lakes": ("backup", "restore", "clone", "relocate"),
 }
 """The commands by what they are for, as `strand --help` lists them. One that is missing here stands under Others."""
@@ -80,6 +81,10 @@ class _Root(TyperGroup):
                     limit = formatter.width - 6 - width
                     rows = [(name.ljust(width), command.get_short_help_str(limit)) for name, command in shown]
                     formatter.write_dl(rows)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name; that of an operation is made now, of what the operation declares."""
+        return maintenance.command_of(cmd_name) or super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,9 +1,11 @@
-"""Commands that keep a lake tidy: compact, fold, retain, expire, sweep, purge."""
+"""Commands that keep a lake tidy, made of what each operation declares of itself: compact, fold, retain, and others."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,187 +13,122 @@ import typer
 from strandline.cli import layout, output
 from strandline.cli.params import Actor, All, Branch, Here, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest, PreconditionFailed
+from strandline.errors import PreconditionFailed
+from strandline.lake import operations
+from strandline.lake.operations import Declared, Option
+from strandline.model.maintenance import Maintained
 from strandline.model.wording import counted
-from strandline.settings_text import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.model.maintenance import SettingChanges
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-MaxBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="Rewrite about so much at most, such as 1GiB.")]
-MaxTime = Annotated[str | None, typer.Option(metavar="TIME", help="Begin nothing more after that, such as 10m.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    app.command("compact")(compact)
-    app.command("fold", short_help="Bring the states of keyed tables up to date; no row changes.")(fold)
-    app.command("retain")(retain)
-    app.command("expire", short_help="Remove snapshots that nobody needs any more.")(expire)
-    app.command("sweep", short_help="Remove what crashes left, and what is past its grace.")(sweep)
-    app.command("purge", short_help="Remove rows for good, wherever they are.")(purge)
+    """Put the names of these commands into the tree; what each of them takes is looked up when it is used."""
+    for name, short_help in operations.listed().items():
+        app.command(name, short_help=short_help)(_unread)
 
 
-def compact(
-    context: typer.Context,
-    tables: TableNames = None,
-    dry_run: DryRun = False,
-    max_bytes: MaxBytes = None,
-    max_time: MaxTime = None,
-    branch: Branch = "main",
-    actor: Actor = "",
-    here: Here = False,
-) -> None:
-    """Merge small files into large ones; no row changes.
-
-    The table with the most small files comes first. A run that was stopped, or that came to a limit, is gone on with by
-    the next one.
-
-    \b
-    Example: strand compact messages --max-bytes 10GiB
-    """
-    how = {**_bounds(max_bytes, max_time), "dry_run": dry_run}
-    _run(context, "compact", tables, branch, actor, how, here=here)
+def _unread() -> None:
+    raise AssertionError("`command_of` takes the place of this")
 
 
-def fold(
-    context: typer.Context,
-    tables: TableNames = None,
-    dry_run: DryRun = False,
-    max_bytes: MaxBytes = None,
-    max_time: MaxTime = None,
-    branch: Branch = "main",
-    actor: Actor = "",
-    here: Here = False,
-) -> None:
-    """Bring the states of keyed tables up to date with their logs; no row changes.
-
-    A read takes the newest version of each row from the state, and looks through the log only behind it. What is not
-    flushed yet is folded by the next run.
-
-    \b
-    Example: strand fold person --branch try-out
-    """
-    how = {**_bounds(max_bytes, max_time), "dry_run": dry_run}
-    _run(context, "fold", tables, branch, actor, how, here=here)
+def command_of(name: str) -> Any:
+    """The command of an operation, with its options and its help; None for any other name."""
+    if name not in operations.listed():
+        return None
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name)(_callback(operations.declared(name)))
+    return typer.main.get_command(app)
 
 
-def retain(
-    context: typer.Context,
-    tables: TableNames = None,
-    dry_run: DryRun = False,
-    max_bytes: MaxBytes = None,
-    max_time: MaxTime = None,
-    force_past_sinks: Annotated[
-        bool, typer.Option("--force-past-sinks", help="Also rows that sinks have not delivered; lists them.")
-    ] = False,
-    yes: Yes = False,
-    branch: Branch = "main",
-    actor: Actor = "",
-    here: Here = False,
-) -> None:
-    """Remove rows that are older than their table's retention.
+def _callback(operation: type[Declared]) -> Any:
+    """A function whose signature and docstring are those of a command that was written by hand."""
 
-    A row that a sink still has to deliver stays, and the sink is named. `strand table set NAME retention=90d` sets the
-    window, and `time_column=…` what it is measured by.
+    def run(context: typer.Context, **typed: Any) -> None:
+        _run(session_of(context), operation, typed)
 
-    \b
-    Example: strand retain --dry-run
-    """
-    how = {
-        **_bounds(max_bytes, max_time),
-        "dry_run": dry_run,
-        "force_past_sinks": force_past_sinks,
-        "yes": yes,
-    }
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += _parameters(operation)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = operation.__doc__
+    return run
+
+
+def _parameters(operation: type[Declared]) -> Iterator[inspect.Parameter]:
+    yield _parameter("table", TableName) if operation.of_one_table else _parameter("tables", TableNames, None)
+    for field, meant in operations.options(operation):
+        if field.name == operation.branch_before:
+            yield _parameter("branch", Branch, "main")
+        if meant.flag:
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield _parameter(field.name, _annotated(field.default, meant), default)
+    if not operation.branch_before:
+        yield _parameter("branch", Branch, "main")
+    if operation.has_actor:
+        yield _parameter("actor", Actor, "")
+    yield _parameter("here", Here, False)
+    if operation.of_one_table:  # what it refuses, it lists
+        yield _parameter("every", All, False)
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _annotated(default: Any, meant: Option) -> Any:
+    """What is typed: a flag that is there or not, or a text."""
+    kind: Any = bool if isinstance(default, bool) else str if default is MISSING else str | None
+    return Annotated[kind, typer.Option(meant.flag, metavar=meant.metavar, help=meant.help)]
+
+
+def _run(session: Session, operation: type[Declared], typed: Mapping[str, Any]) -> None:
+    tables = [typed["table"]] if operation.of_one_table else typed["tables"] or []
+    branch, actor, here = typed["branch"], typed.get("actor", ""), typed["here"] or typed.get("every", False)
+    asked_for = _read(operation, typed)
     try:
-        _run(context, "retain", tables, branch, actor, how, here=here)
+        done = _carry_out(session, asked_for, tables, branch, actor, here=here)
     except PreconditionFailed as error:
-        if yes or not consents(session_of(context), f"{error} Go on?"):
+        if not asked_for.takes_yes_when_refused or not consents(session, f"{error} Go on?"):
             raise
-        _run(context, "retain", tables, branch, actor, {**how, "yes": True}, here=here)
+        done = _carry_out(session, asked_for.with_option("yes"), tables, branch, actor, here=here)
+    _emit(session, done, operation)
 
 
-def expire(
-    context: typer.Context,
-    tables: TableNames = None,
-    dry_run: DryRun = False,
-    grace: Annotated[str | None, typer.Option(metavar="TIME", help="Instead of the lake's own, 15m.")] = None,
-    max_time: MaxTime = None,
-    branch: Branch = "main",
-    actor: Actor = "",
-    here: Here = False,
-) -> None:
-    """Remove snapshots that nobody needs any more, and the files that only they have.
-
-    What a table is now stays, and whatever an open delivery or a held view reads.
-
-    \b
-    Example: strand expire --dry-run
-    """
-    how = {**_bounds(None, max_time), "grace_s": _seconds(grace), "dry_run": dry_run}
-    _run(context, "expire", tables, branch, actor, how, here=here)
+def _read(operation: type[Declared], typed: Mapping[str, Any]) -> Declared:
+    """The operation with the options that were typed."""
+    values: dict[str, Any] = {}
+    for field, meant in operations.options(operation):
+        if meant.flag:
+            value = typed[field.name]
+            values[field.name] = value if value is None or meant.read is None else meant.read(meant.flag, value)
+    return operation(**values)
 
 
-def sweep(
-    context: typer.Context,
-    tables: TableNames = None,
-    dry_run: DryRun = False,
-    branch: Branch = "main",
-    here: Here = False,
-) -> None:
-    """Remove what crashes left: private branches, folders, files that no snapshot names.
-
-    Also flushed batches whose grace is over and old idempotency keys. Nothing of a process that lives is touched, and
-    no file that is younger than a day.
-
-    \b
-    Example: strand sweep --dry-run
-    """
-    _run(context, "sweep", tables, branch, "", {"dry_run": dry_run}, here=here)
-
-
-def purge(
-    context: typer.Context,
-    table: TableName,
-    where: Annotated[str, typer.Option(metavar="SQL", help="A condition on the table's columns.")],
-    and_history: Annotated[
-        bool, typer.Option("--and-history", help="Also out of older snapshots, as far as nobody reads them.")
-    ] = False,
-    branch: Branch = "main",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    actor: Actor = "",
-    here: Here = False,
-    every: All = False,
-) -> None:
-    """Remove the rows that a condition names, wherever they are, for good.
-
-    That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges (or
-    strand_purges_2, where a table of yours has that name), which sinks deliver too; the row keys count as seen, so
-    that a backfill does not bring the rows back.
-
-    Of a keyed table a row goes with all its versions, on every branch and tag, if the condition names any of them. It
-    is read by the schema that the table has on --branch.
-
-    \b
-    Example: strand purge messages --where "session = 's1'" --and-history --yes
-             strand purge person --where "id = 'a'" --dry-run
-    """
-    session = session_of(context)
+def _carry_out(
+    session: Session, operation: Declared, tables: Sequence[str], branch: str, actor: str, *, here: bool
+) -> list[Maintained]:
     with session.open() as lake:
-        if not dry_run and not yes:
-            planned = lake.purge(table, where, branch=branch, dry_run=True)
-            told = f"{counted(planned.detail['rows'], 'row')} of {planned.table} would be removed for good"
-            if not consents(session, f"{told}. Go on?"):
-                raise PreconditionFailed(told, hint="`--yes` removes them.", count=planned.detail["rows"])
-        how = {"branch": branch, "and_history": and_history, "dry_run": dry_run}
-        asked = {"table": table, "where": where, "actor": who(actor), "how": how}
-        answer = session.carry_out(lake, "purge", asked, here=here or every)
-    _emit(session, answer, "purge")
+        if not operation.of_one_table:
+            for name in tables:
+                lake.view(branch).state(name)
+        _agree(session, lake, operation, tables, branch)
+        request = operation.request(tables, branch, who(actor))
+        return [Maintained(**entry) for entry in session.carry_out(lake, operation.name, request, here=here)]
+
+
+def _agree(session: Session, lake: Lake, operation: Declared, tables: Sequence[str], branch: str) -> None:
+    """Ask a person beforehand, by what a dry run says, about what can't be brought back."""
+    if not operation.asks_beforehand:
+        return
+    (planned,) = lake.maintenance.run(operation.with_option("dry_run"), tables, branch)
+    loss = operation.loss(planned)
+    if not consents(session, f"{loss}. Go on?"):
+        raise PreconditionFailed(loss, hint="`--yes` removes them.", count=planned.detail["rows"])
 
 
 def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChanges, *, yes: bool) -> None:
@@ -236,59 +173,25 @@ def asks(session: Session) -> bool:
     return not session.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _bounds(max_bytes: str | None, max_time: str | None) -> dict[str, Any]:
-    try:
-        size = None if max_bytes is None else parse_size(max_bytes)
-    except ValueError as error:
-        raise BadRequest(f"--max-bytes is {max_bytes!r}, expected {error}", hint="Write 10GiB.") from None
-    return {"max_bytes": size, "max_time_s": _seconds(max_time)}
+def _emit(session: Session, done: list[Maintained], operation: type[Declared]) -> None:
+    for maintained in done:
+        for text in maintained.warnings:
+            session.warn(f"{maintained.table}: {text}")
+    session.emit([asdict(maintained) for maintained in done], lambda: _table(done, operation))
 
 
-def _seconds(text: str | None) -> float | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise BadRequest(f"{text!r} is no time, expected {error}", hint="Write 10m.") from None
-
-
-def _run(
-    context: typer.Context,
-    kind: str,
-    tables: list[str] | None,
-    branch: str,
-    actor: str,
-    how: Mapping[str, Any],
-    *,
-    here: bool,
-) -> None:
-    session = session_of(context)
-    with session.open() as lake:
-        for name in tables or ():
-            lake.view(branch).state(name)
-        asked = {"tables": tables or [], "branch": branch, "actor": who(actor), "how": how}
-        answer = session.carry_out(lake, kind, asked, here=here)
-    _emit(session, answer, kind)
-
-
-def _emit(session: Session, done: list[dict[str, Any]], kind: str) -> None:
-    for one in done:
-        for text in one["warnings"]:
-            session.warn(f"{one['table']}: {text}")
-    session.emit(done, lambda: _table(done, kind))
-
-
-def _table(done: list[dict[str, Any]], kind: str) -> None:
+def _table(done: list[Maintained], operation: type[Declared]) -> None:
     if not done:
-        output.say("There are no keyed tables." if kind == "fold" else "There are no tables yet.")
-    for one in done:
+        output.say(operation.nothing)
+    for maintained in done:
         changed = [
-            f"{_named(name)} {_shown(name, before)} → {_shown(name, one['after'].get(name, before))}"
-            for name, before in one["before"].items()
-            if before != one["after"].get(name, before)
+            f"{_named(name)} {_shown(name, before)} → {_shown(name, maintained.after.get(name, before))}"
+            for name, before in maintained.before.items()
+            if before != maintained.after.get(name, before)
         ]
-        would = "would change: " if one["dry_run"] else ""
-        left = "" if one["complete"] or one["dry_run"] else "; more is left to do"
-        output.say(f"{one['table']}: {would + ', '.join(changed) if changed else 'nothing to do'}{left}.")
+        would = "would change: " if maintained.dry_run else ""
+        left = "" if maintained.complete or maintained.dry_run else "; more is left to do"
+        output.say(f"{maintained.table}: {would + ', '.join(changed) if changed else 'nothing to do'}{left}.")
 
 
 def _named(figure: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from strandline.actors import default_actor
@@ -10,6 +11,7 @@ from strandline.ledger.ledger import MAIN
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.model.maintenance import Bounds, Compacting, Expiring, Maintained, Need, Retaining, Sweeping
+    from strandline.operations.core.declared import Declared
 
 
 class Maintenance:
@@ -20,33 +22,33 @@ class Maintenance:
 
     def compact(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Compacting]) -> list[Maintained]:
         """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
-        from strandline.operations import upkeep
+        from strandline.operations.compact import Compaction
 
-        return upkeep.compact(self._lake.context, tables, branch, actor or default_actor(), **how)
+        return self.run(Compaction(**how), tables, branch, actor)
 
     def fold(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
-        from strandline.operations import upkeep
+        from strandline.operations.fold import Folding
 
-        return upkeep.fold(self._lake.context, tables, branch, actor or default_actor(), **how)
+        return self.run(Folding(**how), tables, branch, actor)
 
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
-        from strandline.operations import upkeep
+        from strandline.operations.retain import Retention
 
-        return upkeep.retain(self._lake.context, tables, branch, actor or default_actor(), **how)
+        return self.run(Retention(**how), tables, branch, actor)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
         """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
-        from strandline.operations import upkeep
+        from strandline.operations.expire import Expiry
 
-        return upkeep.expire(self._lake.context, tables, branch, actor or default_actor(), **how)
+        return self.run(Expiry(**how), tables, branch, actor)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
         """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
-        from strandline.operations import upkeep
+        from strandline.operations.sweep import Sweep
 
-        return upkeep.sweep(self._lake.context, tables, branch, **how)
+        return self.run(Sweep(**how), tables, branch)
 
     def purge(
         self,
@@ -59,10 +61,16 @@ class Maintenance:
         dry_run: bool = False,
     ) -> Maintained:
         """Remove the rows that a condition names for good: from the log, the tail, dead letters and quarantine."""
-        from strandline.operations.purge import purge
+        from strandline.operations.purge import Purging
 
-        actor = actor or default_actor()
-        return purge(self._lake.context, table, branch, actor, where, and_history=and_history, dry_run=dry_run)
+        purging = Purging(where=where, and_history=and_history, dry_run=dry_run)
+        return self.run(purging, [table], branch, actor)[0]
+
+    def run(self, operation: Declared, tables: Sequence[str], branch: str = MAIN, actor: str = "") -> list[Maintained]:
+        """Do any operation that was declared, in this process."""
+        from strandline.operations.upkeep import run_declared
+
+        return run_declared(self._lake.context, operation, tables, branch, actor or default_actor())
 
     def needs(self, *, branch: str = MAIN) -> list[Need]:
         """What maintenance is due, by what the ledger knows alone; the neediest table first."""

@@ -7,9 +7,11 @@ go on reading the files that it had.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
+from strandline.config import MaintenanceConfig
 from strandline.engines.spark import maintain
 from strandline.errors import Damaged
 from strandline.failpoints import fail
@@ -22,9 +24,72 @@ from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
+from strandline.operations.core.declared import (
+    DRY_RUN,
+    MAX_BYTES,
+    MAX_TIME,
+    WORKERS_BYTES,
+    WORKERS_S,
+    Declared,
+    Docs,
+    Due,
+    option,
+)
+from strandline.operations.core.looking import Look
+from strandline.operations.core.tables import each_table, table_names
 from strandline.operations.layout import Group, mergeable, size_of, take_bite
 from strandline.operations.stage_tail import added_files, prepare_branch
 from strandline.operations.steps import Running
+
+
+@dataclass(frozen=True)
+class Compaction(Declared):
+    """Merge small files into large ones; no row changes.
+
+    The table with the most small files comes first. A run that was stopped, or that came to a limit, is gone on with by
+    the next one.
+
+    \b
+    Example: strand compact messages --max-bytes 10GiB
+    """
+
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    max_bytes: int | None = field(default=None, metadata=MAX_BYTES)
+    max_time_s: float | None = field(default=None, metadata=MAX_TIME)
+    eager: bool = field(default=True, metadata=option(is_sent=False))
+    """Not eager, only what is worth it is merged: a row is then not rewritten for a few new ones."""
+
+    name: ClassVar[str] = "compact"
+    turn: ClassVar[int] = 2
+    docs: ClassVar[Docs] = Docs(
+        "small files: neighbours of a partition are merged up to the table's `target_file_size` (128 MiB)",
+        "a row, or its `_seq`",
+        "small files are worth merging",
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Compact these tables, or all, the neediest first."""
+        budget = Budget(self.max_bytes, self.max_time_s)
+        names = neediest(ctx, table_names(ctx, tables, branch), branch, eager=self.eager)
+        how = {"eager": self.eager, "dry_run": self.dry_run}
+        return each_table(names, lambda name: compact(ctx, name, branch, actor, budget, **how))
+
+    @classmethod
+    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+        """The files that could be merged now."""
+        files = [file for group in plan(look.conn, state, eager=False) for file in group]
+        return {"small_files": len(files), "small_bytes": size_of(files)}
+
+    @classmethod
+    def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
+        """When there are any."""
+        files = counts.get("small_files", 0)
+        return Due(f"{files:,} small files can be merged", files) if files else None
+
+    @classmethod
+    def bite(cls) -> Self:
+        """What is worth it, and so much at most."""
+        return cls(eager=False, max_bytes=WORKERS_BYTES, max_time_s=WORKERS_S)
 
 
 @dataclass

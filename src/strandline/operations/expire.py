@@ -7,22 +7,85 @@ recovery. What a head, an open delivery or a hold needs is never named, nor what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
+from strandline.config import MaintenanceConfig
 from strandline.errors import TableMoved
 from strandline.ledger.files import count_snapshots
 from strandline.ledger.holds import find_expirable
 from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables import read_states
-from strandline.model.maintenance import Budget, Maintained
+from strandline.model.ids import state_id
+from strandline.model.maintenance import Budget, Maintained, together
 from strandline.model.operations import Effects, Intent, TableEffect
+from strandline.model.tables import STATE, TableState
 from strandline.operations.context import Context
+from strandline.operations.core.declared import DRY_RUN, GRACE, MAX_TIME, WORKERS_S, Declared, Docs, Due, option
+from strandline.operations.core.looking import Look
+from strandline.operations.core.tables import each_table, keyed_names, table_names
 from strandline.operations.deletion_time import clock_of
 from strandline.operations.flush import scope_of
 from strandline.operations.steps import Coverage, Running, run
 
 BITE_SNAPSHOTS = 500
+
+
+@dataclass(frozen=True)
+class Expiry(Declared):
+    """Remove snapshots that nobody needs any more, and the files that only they have.
+
+    What a table is now stays, and whatever an open delivery or a held view reads.
+
+    \b
+    Example: strand expire --dry-run
+    """
+
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    grace_s: float | None = field(default=None, metadata=GRACE)
+    max_time_s: float | None = field(default=None, metadata=MAX_TIME)
+    max_bytes: int | None = field(default=None, metadata=option())
+    """Nothing is rewritten, so it bounds nothing; requests have it."""
+
+    name: ClassVar[str] = "expire"
+    turn: ClassVar[int] = 3
+    docs: ClassVar[Docs] = Docs(
+        "snapshots that were superseded longer ago than the grace, and files that only they have",
+        "what a table is now, and what an open delivery or a held view reads",
+        "snapshots are needed by nobody",
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Expire snapshots of these tables, or of all; those of a keyed table's state too."""
+        budget = Budget(max_time_s=self.max_time_s)
+        grace_s = ctx.grace_s if self.grace_s is None else self.grace_s
+        keyed = set(keyed_names(ctx, branch))
+
+        def work(name: str) -> Maintained:
+            parts = [name, f"{name}{STATE}"] if name in keyed else [name]
+            done = [expire(ctx, part, branch, actor, budget, grace_s=grace_s, dry_run=self.dry_run) for part in parts]
+            return together(name, done)
+
+        return each_table(table_names(ctx, tables, branch), work)
+
+    @classmethod
+    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+        """The snapshots that could go, those of a keyed table's state too."""
+        table_id = state.table.table_id
+        return {"snapshots": look.expirable.get(table_id, 0) + look.expirable.get(state_id(table_id), 0)}
+
+    @classmethod
+    def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
+        """When there are any."""
+        snapshots = counts.get("snapshots", 0)
+        return Due(f"{snapshots:,} snapshots are needed by nobody", snapshots) if snapshots else None
+
+    @classmethod
+    def bite(cls) -> Self:
+        """For so long at most."""
+        return cls(max_time_s=WORKERS_S)
 
 
 @dataclass

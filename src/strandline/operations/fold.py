@@ -8,10 +8,11 @@ changes that a reader can see, so it makes no commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from strandline.config import MaintenanceConfig
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.spark import maintain
 from strandline.engines.spark.read import fold_rows, read_view
@@ -27,6 +28,18 @@ from strandline.model.tables import DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.operations.bites import BITE_BYTES, Bites, somebody_waits
 from strandline.operations.context import Context
+from strandline.operations.core.declared import (
+    DRY_RUN,
+    MAX_BYTES,
+    MAX_TIME,
+    WORKERS_BYTES,
+    WORKERS_S,
+    Declared,
+    Docs,
+    Due,
+)
+from strandline.operations.core.looking import Look
+from strandline.operations.core.tables import each_table, keyed_names
 from strandline.operations.flush import scope_of
 from strandline.operations.layout import SMALL_SHARE, size_of
 from strandline.operations.stage_tail import added_files, prepare_branch
@@ -38,6 +51,63 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 32 << 20
 """How large the files of a state become: a fold writes whole files anew."""
+
+
+@dataclass(frozen=True)
+class Folding(Declared):
+    """Bring the states of keyed tables up to date with their logs; no row changes.
+
+    A read takes the newest version of each row from the state, and looks through the log only behind it. What is not
+    flushed yet is folded by the next run.
+
+    \b
+    Example: strand fold person --branch try-out
+    """
+
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    max_bytes: int | None = field(default=None, metadata=MAX_BYTES)
+    max_time_s: float | None = field(default=None, metadata=MAX_TIME)
+
+    name: ClassVar[str] = "fold"
+    turn: ClassVar[int] = 1
+    nothing: ClassVar[str] = "There are no keyed tables."
+    docs: ClassVar[Docs] = Docs(
+        "nothing: the newest version of each row of a keyed table goes into its state, so that reads need not look for "
+        "it in the log",
+        "a version: the log stays as it is",
+        "so much of a keyed table's log is not in its state: `[maintenance] fold_bytes` (64 MiB), `fold_percent` (10, "
+        "of the state)",
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Fold the logs of these keyed tables, or of all."""
+        budget = Budget(self.max_bytes, self.max_time_s)
+        names = list(tables) or keyed_names(ctx, branch)
+        return each_table(names, lambda name: fold(ctx, name, branch, actor, budget, dry_run=self.dry_run))
+
+    @classmethod
+    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+        """How much of a keyed table's log is not in its state, and how large that is; nothing for any other table."""
+        log = unfolded(look.conn, state) if state.folded is not None else []
+        if not log or state.folded is None:
+            return {}
+        head = state.folded.head
+        held = read_files(look.conn, head.branch_id, head.table_id, head.version)
+        return {"unfolded_bytes": size_of(log), "state_bytes": size_of(held)}
+
+    @classmethod
+    def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
+        """When so much is unfolded, beside what the state has."""
+        unfolded_bytes, state_bytes = counts.get("unfolded_bytes", 0), counts.get("state_bytes", 0)
+        if not unfolded_bytes or unfolded_bytes < max(rules.fold_bytes, state_bytes * rules.fold_percent / 100):
+            return None
+        why = f"{unfolded_bytes:,} bytes of its log are not in its state, which has {state_bytes:,}"
+        return Due(why, unfolded_bytes)
+
+    @classmethod
+    def bite(cls) -> Self:
+        """So much at most."""
+        return cls(max_bytes=WORKERS_BYTES, max_time_s=WORKERS_S)
 
 
 @dataclass(frozen=True)
@@ -217,16 +287,6 @@ def unfolded(conn: Connection, state: TableState) -> list[DataFile]:
     """The files of a log that have versions which are not in the state yet."""
     head = state.head
     return read_files(conn, head.branch_id, head.table_id, head.version, since=state.folded_seq)
-
-
-def sizes(conn: Connection, state: TableState) -> dict[str, int]:
-    """How much of a keyed table's log is not in its state, and how large that is; nothing for any other table."""
-    log = unfolded(conn, state) if state.folded is not None else []
-    if not log or state.folded is None:
-        return {}
-    head = state.folded.head
-    held = read_files(conn, head.branch_id, head.table_id, head.version)
-    return {"unfolded_bytes": size_of(log), "state_bytes": size_of(held)}
 
 
 def _look(ctx: Context, table: str, branch: str, upto: int) -> tuple[dict[str, int], list[DataFile]]:

@@ -12,8 +12,8 @@ Of a keyed table rows go by their keys, on all branches: `purge_keyed`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from strandline.engines.duck import relations
 from strandline.engines.duck.predicates import check_predicate
@@ -25,9 +25,10 @@ from strandline.model.maintenance import Maintained
 from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
+from strandline.model.wording import counted
 from strandline.operations.bites import Bite
 from strandline.operations.context import Context
-from strandline.operations.failures import outages_typed
+from strandline.operations.core.declared import DRY_RUN, Declared, Docs, option
 from strandline.operations.flush import flush
 from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
 from strandline.operations.purge_keyed import purge_keyed
@@ -36,6 +37,48 @@ from strandline.operations.steps import Running, run
 from strandline.views.view import View, key_scope, stored_columns
 
 HASH = "hash"
+
+
+@dataclass(frozen=True)
+class Purging(Declared):
+    """Remove the rows that a condition names, wherever they are, for good.
+
+    That is the log, the tail, dead letters and quarantine. The purge is recorded in the table strand_purges (or
+    strand_purges_2, where a table of yours has that name), which sinks deliver too; the row keys count as seen, so
+    that a backfill does not bring the rows back.
+
+    Of a keyed table a row goes with all its versions, on every branch and tag, if the condition names any of them. It
+    is read by the schema that the table has on --branch.
+
+    \b
+    Example: strand purge messages --where "session = 's1'" --and-history --yes
+             strand purge person --where "id = 'a'" --dry-run
+    """
+
+    where: str = field(metadata=option("--where", "A condition on the table's columns.", metavar="SQL"))
+    and_history: bool = field(
+        default=False,
+        metadata=option("--and-history", "Also out of older snapshots, as far as nobody reads them."),
+    )
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    yes: bool = field(default=False, metadata=option("--yes", "Do it without asking.", is_sent=False))
+
+    name: ClassVar[str] = "purge"
+    of_one_table: ClassVar[bool] = True
+    branch_before: ClassVar[str] = "dry_run"
+    docs: ClassVar[Docs] = Docs(
+        "rows that a condition names, from log, tail, dead letters and quarantine; of a keyed table with all their "
+        "versions, on every branch and tag"
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Purge one table."""
+        (table,) = tables
+        return [purge(ctx, table, branch, actor, self.where, and_history=self.and_history, dry_run=self.dry_run)]
+
+    def loss(self, planned: Maintained) -> str:
+        """How many rows there are to lose."""
+        return f"{counted(planned.detail['rows'], 'row')} of {planned.table} would be removed for good"
 
 
 @dataclass(frozen=True)
@@ -92,7 +135,6 @@ class Purge(Bite):
         }
 
 
-@outages_typed
 def purge(
     ctx: Context, table: str, branch: str, actor: str, where: str, *, and_history: bool = False, dry_run: bool = False
 ) -> Maintained:

@@ -9,9 +9,10 @@ once when a person asks, and by the worker when it is a good part of the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
+from strandline.config import MaintenanceConfig
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import PreconditionFailed
 from strandline.ledger.files import read_files, set_times
@@ -27,6 +28,20 @@ from strandline.model.types import SEQ
 from strandline.model.wording import counted
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
+from strandline.operations.core.declared import (
+    DRY_RUN,
+    MAX_BYTES,
+    MAX_TIME,
+    WORKERS_BYTES,
+    WORKERS_S,
+    YES,
+    Declared,
+    Docs,
+    Due,
+    option,
+)
+from strandline.operations.core.looking import Look
+from strandline.operations.core.tables import each_table, keyed_names, table_names
 from strandline.operations.deletion_time import deletion_us
 from strandline.operations.layout import size_of
 from strandline.operations.removal import Removal, find_rows, stage_removal
@@ -36,6 +51,76 @@ from strandline.views.view import files_sql
 WORTH_SHARE = 0.25
 """Of a file's rows: when so many are old, the worker writes it again without them."""
 BITE_FILES = 1000
+
+
+@dataclass(frozen=True)
+class Retention(Declared):
+    """Remove rows that are older than their table's retention.
+
+    A row that a sink still has to deliver stays, and the sink is named. `strand table set NAME retention=90d` sets the
+    window, and `time_column=…` what it is measured by.
+
+    \b
+    Example: strand retain --dry-run
+    """
+
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    max_bytes: int | None = field(default=None, metadata=MAX_BYTES)
+    max_time_s: float | None = field(default=None, metadata=MAX_TIME)
+    force_past_sinks: bool = field(
+        default=False,
+        metadata=option("--force-past-sinks", "Also rows that sinks have not delivered; lists them."),
+    )
+    """Needs `yes`."""
+    yes: bool = field(default=False, metadata=YES)
+    """Rows go also when none is left."""
+    eager: bool = field(default=True, metadata=option(is_sent=False))
+    """Not eager, files at the edge of the window wait until a good part of them is old."""
+
+    name: ClassVar[str] = "retain"
+    docs: ClassVar[Docs] = Docs(
+        "rows that are older than the table's window; of a keyed table versions that were replaced before it",
+        "a row that a sink has still to deliver, or the newest version of one",
+        "rows are past the table's retention",
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Prune these tables, or all."""
+        from strandline.operations.retain_keyed import retain_keyed
+
+        budget = Budget(self.max_bytes, self.max_time_s)
+        keyed = set(keyed_names(ctx, branch))
+        how = {"eager": self.eager, "past_sinks": self.force_past_sinks, "yes": self.yes, "dry_run": self.dry_run}
+
+        def work(name: str) -> Maintained:
+            prune = retain_keyed if name in keyed else retain
+            return prune(ctx, name, branch, actor, budget, **how)
+
+        return each_table(table_names(ctx, tables, branch), work)
+
+    @classmethod
+    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+        """About how many rows would go, or of a keyed table would be looked at."""
+        from strandline.operations.retain_keyed import plan as plan_keyed
+
+        if look.now_us is None:
+            return {}
+        if state.table.key:
+            versions = plan_keyed(look.conn, state, look.now_us)
+            return {"old_rows": versions.passed} if versions is not None and versions.is_due else {}
+        old = plan(look.conn, state, look.now_us)
+        return {} if old is None else {"old_rows": estimate(old)}
+
+    @classmethod
+    def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
+        """When there are any."""
+        rows = counts.get("old_rows", 0)
+        return Due(f"past its retention: {counted(rows, 'row')}", rows) if rows else None
+
+    @classmethod
+    def bite(cls) -> Self:
+        """What is worth it, and so much at most."""
+        return cls(eager=False, max_bytes=WORKERS_BYTES, max_time_s=WORKERS_S)
 
 
 @dataclass

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from strandline import logs
+from strandline.config import MaintenanceConfig
 from strandline.engines.spark import maintain
 from strandline.engines.storage import open_uri
 from strandline.errors import NoSpace
@@ -32,8 +34,12 @@ from strandline.ledger.tables import list_tables
 from strandline.model.ids import branch_ref, private_branch
 from strandline.model.maintenance import Maintained, together
 from strandline.model.tables import STATE, Table
+from strandline.model.wording import counted
 from strandline.operations.context import Context
-from strandline.operations.deletion_time import CLOCK, ask_store, clock_of, store_us
+from strandline.operations.core.declared import DRY_RUN, Declared, Docs, Due, option
+from strandline.operations.core.looking import Look
+from strandline.operations.core.tables import table_names
+from strandline.operations.deletion_time import CLOCK, ask_store, clock_of, deletion_us, store_us
 from strandline.operations.recovery import tidy_loads
 
 log = logs.Logger("strandline.sweep")
@@ -49,6 +55,51 @@ LAKE = "(lake)"
 
 _OWNED_FOLDER = re.compile(r"(?:load-)?[0-9a-f]{24}")
 _PRIVATE_BRANCH = re.compile(r"op_([0-9a-f]{24})")
+
+
+@dataclass(frozen=True)
+class Sweep(Declared):
+    """Remove what crashes left: private branches, folders, files that no snapshot names.
+
+    Also flushed batches whose grace is over and old idempotency keys. Nothing of a process that lives is touched, and
+    no file that is younger than a day.
+
+    \b
+    Example: strand sweep --dry-run
+    """
+
+    dry_run: bool = field(default=False, metadata=DRY_RUN)
+    grace_s: float | None = field(default=None, metadata=option(is_sent=False))
+
+    name: ClassVar[str] = "sweep"
+    of_lake: ClassVar[bool] = True
+    has_actor: ClassVar[bool] = False
+    docs: ClassVar[Docs] = Docs(
+        "flushed batches after their grace, hashes of versions that are in a state wherever they are seen, old "
+        "idempotency keys and claims, private branches and folders of dead operations, files that no snapshot names "
+        "and that are a day old by the store's own clock",
+        "anything of a process that lives",
+        "batches that are in Iceberg are past their grace: `[maintenance] grace`",
+    )
+
+    def run(self, ctx: Context, tables: Sequence[str], branch: str, actor: str) -> list[Maintained]:
+        """Sweep these tables, or all of them and the lake."""
+        names = table_names(ctx, tables, branch) if tables else ()
+        deletion_us(ctx, "the sweep")
+        grace_s = ctx.grace_s if self.grace_s is None else self.grace_s
+        return sweep(ctx, names, grace_s=grace_s, dry_run=self.dry_run)
+
+    @classmethod
+    def count_lake(cls, look: Look) -> dict[str, int]:
+        """The batches that nobody needs any more."""
+        return {"released_batches": batches.count_released(look.conn, grace_s=look.grace_s)}
+
+    @classmethod
+    def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
+        """When there are any."""
+        released = counts.get("released_batches", 0)
+        why = f"in Iceberg and past their grace: {counted(released, 'batch', 'batches')}"
+        return Due(why) if released else None
 
 
 def sweep(

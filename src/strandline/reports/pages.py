@@ -1,10 +1,11 @@
-"""Pages of the documentation that are made of the program's own descriptions: its settings, its errors.
+"""Pages of the documentation that are made of the program's own descriptions: its settings, errors and operations.
 
 `make pages` writes them; a test holds that the stored ones are these.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES
 from strandline.config_text import toml_value
 from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
+from strandline.operations.core.declared import Declared, options
+from strandline.operations.core.registry import all_declared
 from strandline.settings_text import Key
 from strandline.sinks.keys import OF_ALL
 from strandline.sinks.registry import OURS
@@ -49,6 +52,18 @@ _CASES = """\
 
 Their code, status and exit code are those of the class above them. Programs tell them by `detail`, and in Python they
 can be caught apart. Other kinds and reasons stand in `detail` alone.
+"""
+
+_MAINTENANCE = """\
+# Maintenance
+
+What keeps reads fast and disks small, and what takes rows away. Each operation is declared once; the command, what a
+worker does by itself and this page are made of that (`make pages`). [Operations](operations.md#keep-it-tidy) says how
+they go together.
+
+All take `--branch` and `--here`, and but for `sweep` `--actor`. Their JSON is `[{"table", "before", "after", "dry_run",
+"complete", "operations", "warnings", "detail"}]`. A worker does what is due at most every `[maintenance] every` (10
+min; `off`), so much of it at a time.
 """
 
 _COMMAND_LINE = (
@@ -98,6 +113,28 @@ def errors() -> str:
     return "\n".join([*parts, f"## On the command line alone\n\n{_table(_ERROR_HEADS, _COMMAND_LINE)}"])
 
 
+def maintenance() -> str:
+    """docs/maintenance.md."""
+    heads = ("command", "takes away", "never", "a worker does it when")
+    rows = [
+        (f"[`strand {operation.name}`](#strand-{operation.name})", docs.takes_away, docs.never, docs.when)
+        for operation, docs in ((operation, operation.docs) for operation in all_declared())
+    ]
+    return "\n".join([_MAINTENANCE, _table(heads, rows), *map(_operation, all_declared())])
+
+
+def _operation(operation: type[Declared]) -> str:
+    text = inspect.cleandoc(operation.__doc__ or "")
+    told, _, example = text.partition("\b\nExample: ")
+    lines = "\n".join(line.strip() for line in example.splitlines())
+    rows = [
+        (f"`{' '.join(filter(None, (meant.flag, meant.metavar)))}`", meant.help)
+        for _, meant in options(operation)
+        if meant.flag
+    ]
+    return f"## `strand {operation.name}`\n\n{told}```bash\n{lines}\n```\n\n{_table(('option', 'meaning'), rows)}"
+
+
 _ERROR_HEADS = ("code", "HTTP", "exit code", "Python", "meaning")
 
 
@@ -143,7 +180,7 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-PAGES = {"settings.md": settings, "errors.md": errors}
+PAGES = {"settings.md": settings, "errors.md": errors, "maintenance.md": maintenance}
 
 
 if __name__ == "__main__":

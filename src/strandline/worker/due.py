@@ -17,8 +17,7 @@ from cronsim import CronSim
 
 from strandline.ledger.ledger import MAIN
 from strandline.model.wording import counted
-
-MAINTENANCE = ("retain", "fold", "compact", "expire", "sweep")
+from strandline.operations.core.registry import ENTRIES
 
 RECOVER_EVERY_S = 5.0
 """How often what dead processes left is tried again, when it did not fail and is still there."""
@@ -163,7 +162,7 @@ def startable(jobs: Sequence[Job], running: Collection[str], limits: Mapping[str
 def _group(key: str) -> str:
     """What shares a limit: all maintenance does, because it must leave room for what somebody waits for."""
     kind = key.partition(":")[0]
-    return "maintenance" if kind in MAINTENANCE else kind
+    return "maintenance" if kind in ENTRIES else kind
 
 
 def _recovery(facts: Facts) -> list[Verdict]:

@@ -8,18 +8,15 @@ day.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strandline.config import MaintenanceConfig
 from strandline.lake import Lake
-from strandline.ledger.batches import count_released
 from strandline.ledger.jobs import ABANDONED, JobRecord, read_jobs
 from strandline.ledger.tables import waiting_tails
-from strandline.model.maintenance import Need as TableNeed
 from strandline.model.sinks import Sink
-from strandline.model.wording import counted
 from strandline.operations.recovery import left_behind
+from strandline.operations.upkeep import due_on_branch, due_on_lake
 from strandline.reports.work import Decision, job_report
 from strandline.sinks.settings import resolved
 from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge, on_branch
@@ -49,29 +46,14 @@ def read_needs(lake: Lake) -> list[Need]:
     """What maintenance there is to do; it looks at every table's list of files, so not at every turn."""
     if lake.config.maintenance.every_s is None:
         return []
-    found: list[Need] = []
-    for branch in lake.branches():
-        for one in lake.needs(branch=branch.name):
-            found += _needs(one, on_branch(one.table, branch.name), lake.config.maintenance)
-    with lake.ledger.read() as conn:
-        grace_s = lake.config.maintenance.grace_s
-        released = count_released(conn, grace_s=grace_s)
-    if released:
-        found.append(Need("sweep", "lake", f"in Iceberg and past their grace: {counted(released, 'batch', 'batches')}"))
-    return found
-
-
-def _needs(one: TableNeed, name: str, rules: MaintenanceConfig) -> Iterator[Need]:
-    """What is to be done to one table of a branch."""
-    if one.old_rows:
-        yield Need("retain", name, f"past its retention: {counted(one.old_rows, 'row')}", one.old_rows)
-    if one.unfolded_bytes and one.unfolded_bytes >= max(rules.fold_bytes, one.state_bytes * rules.fold_percent / 100):
-        said = f"{one.unfolded_bytes:,} bytes of its log are not in its state, which has {one.state_bytes:,}"
-        yield Need("fold", name, said, one.unfolded_bytes)
-    if one.small_files:
-        yield Need("compact", name, f"{one.small_files:,} small files can be merged", one.small_files)
-    if one.snapshots:
-        yield Need("expire", name, f"{one.snapshots:,} snapshots are needed by nobody", one.snapshots)
+    rules = lake.config.maintenance
+    on_tables = [
+        (job, on_branch(job.table, branch.name))
+        for branch in lake.branches()
+        for job in due_on_branch(lake.context, branch.name, rules)
+    ]
+    on_lake = [(job, "lake") for job in due_on_lake(lake.context, rules)]
+    return [Need(job.operation.name, name, job.due.why, job.due.urgency) for job, name in [*on_tables, *on_lake]]
 
 
 def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts:

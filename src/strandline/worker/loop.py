@@ -28,10 +28,11 @@ from strandline.ledger.clock import forgetting_us
 from strandline.ledger.requests import Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
+from strandline.operations.core import registry
 from strandline.operations.recovery import left_behind
 from strandline.reports.access import OPEN
 from strandline.spans import span
-from strandline.worker.due import MAINTENANCE, Facts, Job, Need, due, startable, table_and_branch
+from strandline.worker.due import Facts, Job, Need, due, startable, table_and_branch
 from strandline.worker.facts import Sightings, read_facts, read_needs
 from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
@@ -47,15 +48,6 @@ STOP_S = 8.0
 BUSY_S = 5.0
 PROGRESS_S = 1.0
 JOB_KEPT_S = 30 * 24 * 3600
-
-BOUNDS: dict[str, dict[str, Any]] = {
-    "compact": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
-    "retain": {"eager": False, "max_bytes": 4 << 30, "max_time_s": 300.0},
-    "fold": {"max_bytes": 4 << 30, "max_time_s": 300.0},
-    "expire": {"max_time_s": 300.0},
-    "sweep": {},
-}
-"""How much maintenance one job does."""
 
 LIMITS = {"recover": 1, "flush": 4, "tick": 16, "request": 8}
 """How many jobs of a kind one worker does at once; of any other kind it is one."""
@@ -292,14 +284,13 @@ class Worker:
 
     def _maintain(self, job: Job) -> None:
         """One kind of maintenance of one table, so much of it; what is left is for the next time."""
-        assert job.kind in MAINTENANCE, f"nobody knows how to do {job.key}"
+        operation = registry.declared(job.kind)
         table, branch = table_and_branch(job.name)
-        tables = [] if job.kind == "sweep" else [table]
-        asked = {"tables": tables, "branch": branch, "actor": ACTOR, "how": dict(BOUNDS[job.kind])}
-        for done in perform(self.lake, job.kind, asked, self.stop):
-            about = {name: done[name] for name in ("table", "before", "after", "complete", "operations")}
+        tables = [] if operation.of_lake else [table]
+        for done in self.lake.maintenance.run(operation.bite(), tables, branch, ACTOR):
+            about = {name: getattr(done, name) for name in ("table", "before", "after", "complete", "operations")}
             log.info("maintained", kind=job.kind, **about)
-            for text in done["warnings"]:
+            for text in done.warnings:
                 log.warning(text, job=job.key)
 
     def _recover(self) -> None:

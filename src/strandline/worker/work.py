@@ -14,6 +14,7 @@ from typing import Any
 
 from strandline.errors import Busy
 from strandline.lake import Lake
+from strandline.operations.core import registry
 from strandline.operations.recovery import recover_after_silence
 
 Work = Callable[[Lake, Mapping[str, Any], threading.Event], Any]
@@ -21,6 +22,10 @@ Work = Callable[[Lake, Mapping[str, Any], threading.Event], Any]
 
 def perform(lake: Lake, kind: str, arguments: Mapping[str, Any], stop: threading.Event | None = None) -> Any:
     """Do it, in this process."""
+    if kind in registry.ENTRIES:
+        requested = registry.declared(kind).requested(arguments)
+        done = lake.maintenance.run(requested.operation, requested.tables, requested.branch, requested.actor)
+        return [asdict(maintained) for maintained in done]
     return WORK[kind](lake, arguments, stop or threading.Event())
 
 
@@ -55,34 +60,11 @@ def _recover(lake: Lake, _asked: Mapping[str, Any], stop: threading.Event) -> An
     return done
 
 
-def _maintain(kind: str) -> Work:
-    """Compaction, retention or expiry of tables, with the options that were asked for."""
-
-    def work(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-        done = getattr(lake, kind)(*asked["tables"], actor=asked["actor"], branch=asked["branch"], **asked["how"])
-        return [asdict(one) for one in done]
-
-    return work
-
-
-def _sweep(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    return [asdict(one) for one in lake.sweep(*asked["tables"], branch=asked["branch"], **asked["how"])]
-
-
-def _purge(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    return [asdict(lake.purge(asked["table"], asked["where"], actor=asked["actor"], **asked["how"]))]
-
-
 WORK: dict[str, Work] = {
     "flush": _flush,
     "tick": _tick,
     "load": _load,
     "adopt": _adopt,
     "recover": _recover,
-    "compact": _maintain("compact"),
-    "fold": _maintain("fold"),
-    "retain": _maintain("retain"),
-    "expire": _maintain("expire"),
-    "sweep": _sweep,
-    "purge": _purge,
 }
+"""Besides the operations that are declared (`operations/core/registry.py`)."""

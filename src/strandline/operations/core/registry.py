@@ -1,0 +1,43 @@
+"""Every operation that people and the worker can ask for: a line for each, in the order of the help.
+
+The list itself costs nothing. An operation's file, and with it the engines that it works with, is imported by the first
+look at it, so that a command that only lists what there is does not wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from strandline.operations.core.declared import Declared
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operation as `strand --help` lists it, and where its class is found."""
+
+    short_help: str
+    load: Callable[[], type[Declared]]
+
+
+# fmt: off
+ENTRIES: dict[str, Entry] = {
+    "compact": Entry("Merge small files into large ones; no row changes.", lambda: import_module("strandline.operations.compact").Compaction),  # noqa: E501
+    "fold": Entry("Bring the states of keyed tables up to date; no row changes.", lambda: import_module("strandline.operations.fold").Folding),  # noqa: E501
+    "retain": Entry("Remove rows that are older than their table's retention.", lambda: import_module("strandline.operations.retain").Retention),  # noqa: E501
+    "expire": Entry("Remove snapshots that nobody needs any more.", lambda: import_module("strandline.operations.expire").Expiry),  # noqa: E501
+    "sweep": Entry("Remove what crashes left, and what is past its grace.", lambda: import_module("strandline.operations.sweep").Sweep),  # noqa: E501
+    "purge": Entry("Remove rows for good, wherever they are.", lambda: import_module("strandline.operations.purge").Purging),  # noqa: E501
+}
+# fmt: on
+
+
+def declared(name: str) -> type[Declared]:
+    """The operation of this name."""
+    return ENTRIES[name].load()
+
+
+def all_declared() -> list[type[Declared]]:
+    """Every operation, in the order of the help."""
+    return [entry.load() for entry in ENTRIES.values()]
