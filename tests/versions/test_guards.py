@@ -16,7 +16,6 @@ from strandline.lake import Lake
 from strandline.ledger import merges, purges
 from strandline.ledger.horizons import find_horizon
 from strandline.ledger.mutations import Held
-from strandline.model.commits import Commit
 from strandline.model.tables import DataFile
 from strandline.operations import merge as merging
 from strandline.operations import steps
@@ -26,14 +25,13 @@ from strandline.operations.erase import holds
 from strandline.operations.merge_tables import MergeTables
 from strandline.operations.referring import find_referring
 from strandline.operations.removal import Removal
-from strandline.operations.retain_keyed import RetainVersions
+from strandline.operations.retain import Retain
+from strandline.operations.retain_plan import Change
 from tests.kit import in_ledger
 from tests.versions.kit import make_people
 from tests.versions.test_judged import Judge, begun, by_rows, judge, prepared, put, raise_barrier, reshape
 
 __all__ = ["judge"]
-
-OLD = Commit("c", "main", "mutate", "ann", "", 1, 0, (), {})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +39,7 @@ OLD = Commit("c", "main", "mutate", "ann", "", 1, 0, (), {})
     [
         Compact("person", "main", "ann", 0, []),
         Trim("person", "main", "ann", 0, Removal()),
-        RetainVersions("person", "main", "ann", 0, OLD, Removal(), {}, past_sinks=False),
+        Retain("person", "main", "ann", 0, Change(Removal(), {}, kept_from=1), past_sinks=False),
     ],
     ids=lambda one: one.kind,
 )
