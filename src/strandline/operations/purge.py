@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from strandline.engines.duck import relations
 from strandline.engines.duck.predicates import check_predicate
-from strandline.ledger import purges
 from strandline.ledger.files import read_files
 from strandline.ledger.purged_keys import note_hashes
 from strandline.ledger.tables import read_states
@@ -30,10 +29,18 @@ from strandline.operations.bites import Bite
 from strandline.operations.context import Context
 from strandline.operations.core.declared import DRY_RUN, Declared, Docs, option
 from strandline.operations.flush import flush
-from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
+from strandline.operations.purge_beside import (
+    Beside,
+    count_rows,
+    ensure_tombstones,
+    find_beside,
+    purge_history,
+    read_kept,
+    report,
+)
 from strandline.operations.purge_keyed import purge_keyed
 from strandline.operations.removal import Removal, find_rows, stage_removal
-from strandline.operations.steps import Running, run
+from strandline.operations.steps import Done, Running, run
 from strandline.views.view import View, key_scope, stored_columns
 
 HASH = "hash"
@@ -87,16 +94,17 @@ class Found:
 
     version: int
     removal: Removal
-    hashes: Sequence[bytes] = ()
-    letters: Sequence[str] = ()
-    quarantined: Sequence[dict[str, Any]] = ()
-    quarantined_rows: int = 0
-    unsure: Sequence[str] = ()
+    hashes: Sequence[bytes]
+    beside: Beside
 
     @property
     def is_nothing(self) -> bool:
         """Whether there is nothing to remove."""
-        return not (self.removal.rows or self.letters or self.quarantined)
+        return not self.removal.rows and self.beside.is_nothing
+
+    def detail(self, rows: int) -> dict[str, Any]:
+        """How much goes, of which so many rows."""
+        return {"rows": rows, **self.beside.counts, "keys": len(self.hashes)}
 
 
 @dataclass
@@ -115,24 +123,8 @@ class Purge(Bite):
         effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
         if found.removal.rows:
             effect = stage_removal(ctx, state, found.removal, running.op_id)
-        return Effects(tables=(replace(effect, barrier=True),), purge=self._purge())
-
-    def _purge(self) -> dict[str, Any]:
-        state, found = self.state, self.found
-        return {
-            "branch_id": state.head.branch_id,
-            "table_id": state.table.table_id,
-            "actor": self.actor,
-            "letters": list(found.letters),
-            "quarantined": list(found.quarantined),
-            "tombstone": {
-                "table_name": state.table.name,
-                "table_id": state.table.table_id,
-                "predicate": self.where,
-                "rows": found.removal.rows + found.quarantined_rows,
-                "upto_seq": state.head.last_seq,
-            },
-        }
+        record = found.beside.record(state, self.actor, self.where, found.removal.rows, head.last_seq)
+        return Effects(tables=(replace(effect, barrier=True),), purge=record)
 
 
 def purge(
@@ -141,29 +133,28 @@ def purge(
     """Remove every row that a condition names; run again after a crash, it does what is left."""
     with ctx.ledger.read() as conn:
         state = read_states(conn, branch, [table])[0]
-    if state.table.key:
-        return purge_keyed(ctx, table, branch, actor, where, and_history=and_history, dry_run=dry_run)
     check_predicate(where, stored_columns(state), state.table.name)
+    if state.table.key:
+        return purge_keyed(ctx, state, branch, actor, where, and_history=and_history, dry_run=dry_run)
     if dry_run:
         return _preview(ctx, state, branch, where)
     flush(ctx, table, branch, actor)
     before = _rows(ctx, table, branch)
     done, found = _run(ctx, table, branch, actor, where)
-    warnings = list(done.warnings if done is not None else ())
+    warnings = list(done.warnings) if done is not None else []
     if and_history:
         warnings += purge_history(ctx, state.table, [branch], actor)
-    warnings += found.unsure
-    return Maintained(
-        table=state.table.name,
-        before=before,
-        after=_rows(ctx, table, branch),
-        operations=(done.op_id,) if done is not None else (),
-        warnings=tuple(warnings),
-        detail={**_detail(found), "and_history": and_history},
+    return report(
+        state.table,
+        (before, _rows(ctx, table, branch)),
+        found.beside,
+        {**found.detail(found.removal.rows), "and_history": and_history},
+        operations=[done.op_id] if done is not None else [],
+        warnings=warnings,
     )
 
 
-def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple[Any, Found]:
+def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple[Done | None, Found]:
     while True:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
@@ -181,16 +172,13 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
     head = state.head
     with ctx.ledger.read() as conn:
         files = read_files(conn, head.branch_id, head.table_id, head.version)
-        letters = purges.read_letters(conn, head.table_id)
-        quarantined = purges.read_quarantined(conn, head.table_id)
+        kept = read_kept(conn, head.table_id)
     scope = key_scope(state)
     hashed = [f"{relations.key_hash(scope)} AS {HASH}"] if scope.row_key else []
     removal, rows = find_rows(state, files, where, hashed)
     hashes = sorted({bytes(one) for one in rows.column(HASH).to_pylist() if one}) if hashed and rows.num_rows else []
     gone = set(rows.column(SEQ).to_pylist()) if rows.num_rows else set()
-    named, unsure = find_letters(letters, gone, where)
-    shrunk, quarantined_rows, unread = find_quarantined(quarantined, where)
-    return Found(head.version, removal, hashes, named, shrunk, quarantined_rows, [*unsure, *unread])
+    return Found(head.version, removal, hashes, find_beside(kept, gone, where))
 
 
 def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Maintained:
@@ -198,28 +186,11 @@ def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Mainta
     tail = 0
     if state.tail:
         tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(state.table.name, where) - found.removal.rows
-    before = {"rows": state.head.books.log + sum(ref.rows for ref in state.tail)}
-    after = {"rows": before["rows"] - found.removal.rows - tail}
-    return Maintained(
-        state.table.name,
-        before,
-        after,
-        dry_run=True,
-        complete=found.is_nothing and not tail,
-        warnings=tuple(found.unsure),
-        detail={**_detail(found), "rows": found.removal.rows + tail},
-    )
+    before, rows = count_rows(state), found.removal.rows + tail
+    planned = report(state.table, (before, before - rows), found.beside, found.detail(rows))
+    return replace(planned, dry_run=True, complete=found.is_nothing and not tail)
 
 
-def _detail(found: Found) -> dict[str, Any]:
-    return {
-        "rows": found.removal.rows,
-        "dead_letters": len(found.letters),
-        "quarantined_rows": found.quarantined_rows,
-        "keys": len(found.hashes),
-    }
-
-
-def _rows(ctx: Context, table: str, branch: str) -> dict[str, int]:
+def _rows(ctx: Context, table: str, branch: str) -> int:
     with ctx.ledger.read() as conn:
-        return {"rows": read_states(conn, branch, [table])[0].head.books.log}
+        return read_states(conn, branch, [table])[0].head.books.log

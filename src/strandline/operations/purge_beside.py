@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +13,12 @@ from strandline.engines.duck.predicates import without_matches
 from strandline.errors import StrandError, TableExists
 from strandline.ledger import batches, purges
 from strandline.ledger.files import count_snapshots
-from strandline.ledger.ledger import MAIN
+from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.tables import create_table, read_states
-from strandline.model.maintenance import Budget
+from strandline.model.maintenance import Budget, Maintained
 from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY
 from strandline.model.schema import parse_mapping
-from strandline.model.tables import Table
+from strandline.model.tables import Table, TableState
 from strandline.model.wire import decode, encode
 from strandline.model.wording import counted
 from strandline.operations.context import Context
@@ -25,49 +26,115 @@ from strandline.operations.expire import expire
 from strandline.operations.sweep import sweep
 
 
-def find_letters(letters: Sequence[tuple[str, int, bytes]], gone: set[int], where: str) -> tuple[list[str], list[str]]:
-    """Dead letters of rows that go, or whose own bytes the condition names: their rows may be gone from the log."""
-    named: list[str] = []
-    unsure: list[str] = []
-    for letter_id, seq, payload in letters:
-        matched = True if seq in gone else _matches(payload, where)
-        if matched is None:
-            unsure.append(f"dead letter {letter_id} lacks columns of the condition: look at it with `strand sink dead`")
-        elif matched:
-            named.append(letter_id)
-    return named, unsure
+@dataclass(frozen=True)
+class Kept:
+    """Dead letters, with their seqs, and quarantined batches of a table: rows lie there too."""
+
+    letters: Sequence[tuple[str, int, bytes]]
+    quarantined: Sequence[tuple[str, int, bytes]]
 
 
-def _matches(payload: bytes, where: str) -> bool | None:
-    try:
-        return without_matches(decode(payload), where)[1] > 0
-    except (StrandError, pa.ArrowException):
-        return None
+@dataclass(frozen=True)
+class Beside:
+    """What goes of these, and what nobody can be sure of."""
+
+    letters: Sequence[str] = ()
+    quarantined: Sequence[dict[str, Any]] = ()
+    quarantined_rows: int = 0
+    unsure: Sequence[str] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing goes here."""
+        return not (self.letters or self.quarantined)
+
+    def record(self, state: TableState, actor: str, where: str, rows: int, upto_seq: int) -> dict[str, Any]:
+        """What the publish writes down of a purge that removes so many rows."""
+        table = state.table
+        return {
+            "branch_id": state.head.branch_id,
+            "table_id": table.table_id,
+            "actor": actor,
+            "letters": list(self.letters),
+            "quarantined": list(self.quarantined),
+            "tombstone": {
+                "table_name": table.name,
+                "table_id": table.table_id,
+                "predicate": where,
+                "rows": rows + self.quarantined_rows,
+                "upto_seq": upto_seq,
+            },
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much of it goes."""
+        return {"dead_letters": len(self.letters), "quarantined_rows": self.quarantined_rows}
 
 
-def find_quarantined(
-    found: Sequence[tuple[str, int, bytes]], where: str
-) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """Quarantined batches as far as they can be read: what is left of those that hold such rows."""
+def report(
+    table: Table,
+    rows: Sequence[int],
+    beside: Beside,
+    detail: Mapping[str, Any],
+    *,
+    operations: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Maintained:
+    """What a purge did to a table whose rows were so many before, and are so many after it."""
+    before, after = ({"rows": number} for number in rows)
+    warnings = (*warnings, *beside.unsure)
+    return Maintained(table.name, before, after, operations=tuple(operations), warnings=warnings, detail=detail)
+
+
+def count_rows(state: TableState) -> int:
+    """How many rows, or versions, a table has in its log and its tail."""
+    return state.head.books.log + sum(ref.rows for ref in state.tail)
+
+
+def read_kept(conn: Connection, table_id: str) -> Kept:
+    """What there is of a table."""
+    return Kept(purges.read_letters(conn, table_id), purges.read_quarantined(conn, table_id))
+
+
+def find_beside(kept: Kept, gone: set[int], where: str) -> Beside:
+    """What a condition names of it, and the letters of rows that go: these may be gone from the log already."""
+    letters: list[str] = []
     shrunk: list[dict[str, Any]] = []
-    gone = 0
-    unread: list[str] = []
-    for batch_id, rows, payload in found:
-        try:
-            kept, matched = without_matches(decode(payload), where)
-        except (StrandError, pa.ArrowException):
-            unread.append(
+    unsure: list[str] = []
+    rows_gone = 0
+    for letter_id, seq, payload in kept.letters:
+        left = None if seq in gone else _without(payload, where)
+        if seq not in gone and left is None:
+            unsure.append(f"dead letter {letter_id} lacks columns of the condition: look at it with `strand sink dead`")
+        elif left is None or left.matched:
+            letters.append(letter_id)
+    for batch_id, rows, payload in kept.quarantined:
+        left = _without(payload, where)
+        if left is None:
+            unsure.append(
                 f"quarantined batch {batch_id} ({counted(rows, 'row')}) can't be read: it may hold such rows. "
                 f"`strand quarantine discard {batch_id}` removes it"
             )
-            continue
-        if matched:
-            gone += matched
-            bytes_left = encode(kept) if kept.num_rows else b""
-            shrunk.append(
-                {"batch_id": batch_id, "rows": kept.num_rows, "payload": base64.b64encode(bytes_left).decode()}
-            )
-    return shrunk, gone, unread
+        elif left.matched:
+            rows_gone += left.matched
+            bytes_left = base64.b64encode(encode(left.rows) if left.rows.num_rows else b"").decode()
+            shrunk.append({"batch_id": batch_id, "rows": left.rows.num_rows, "payload": bytes_left})
+    return Beside(letters, shrunk, rows_gone, unsure)
+
+
+@dataclass(frozen=True)
+class _Left:
+    rows: pa.RecordBatch
+    matched: int
+
+
+def _without(payload: bytes, where: str) -> _Left | None:
+    """Stored rows without those that a condition names; None where they can't be read, or lack its columns."""
+    try:
+        return _Left(*without_matches(decode(payload), where))
+    except (StrandError, pa.ArrowException):
+        return None
 
 
 def ensure_tombstones(ctx: Context, actor: str) -> None:

@@ -22,10 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.engines.duck import relations, sandbox
-from strandline.engines.duck.predicates import check_predicate
 from strandline.errors import Busy, NotFound
 from strandline.failpoints import fail
-from strandline.ledger import purges
 from strandline.ledger.branches import holders
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
@@ -41,13 +39,21 @@ from strandline.operations.bites import run_unmoved
 from strandline.operations.context import Context
 from strandline.operations.flush import flush, scope_of
 from strandline.operations.fold import fold, folded_of
-from strandline.operations.purge_beside import ensure_tombstones, find_letters, find_quarantined, purge_history
+from strandline.operations.purge_beside import (
+    Beside,
+    count_rows,
+    ensure_tombstones,
+    find_beside,
+    purge_history,
+    read_kept,
+    report,
+)
 from strandline.operations.referring import find_referring, refuse_referred
 from strandline.operations.removal import Removal, find_rows, stage_removal
 from strandline.operations.steps import Coverage, Done, Running
 from strandline.views.keeping import Keeper
 from strandline.views.tail import read_batches
-from strandline.views.view import log_schema, on_unreadable, stored_columns
+from strandline.views.view import log_schema, on_unreadable
 
 HASH = "hash"
 MOST_ROUNDS = 20
@@ -100,10 +106,7 @@ class Found:
 
     keys: pa.Table
     unfinished: Mapping[str, Sequence[bytes]]
-    letters: Sequence[str] = ()
-    quarantined: Sequence[dict[str, Any]] = ()
-    quarantined_rows: int = 0
-    unsure: Sequence[str] = ()
+    beside: Beside
 
     @cached_property
     def new(self) -> list[bytes]:
@@ -119,7 +122,7 @@ class Found:
     @property
     def to_record(self) -> bool:
         """Whether there is something that no purge has recorded."""
-        return bool(self.new or self.letters or self.quarantined)
+        return bool(self.new) or not self.beside.is_nothing
 
 
 @dataclass
@@ -185,40 +188,34 @@ def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> Ta
 
 
 def purge_keyed(
-    ctx: Context, table: str, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
+    ctx: Context, state: TableState, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
 ) -> Maintained:
     """Remove every row of which a condition names a version; run again after a crash, it does what is left.
 
     The condition is read by the schema that the table has on a branch.
     """
-    with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    check_predicate(where, stored_columns(state), state.table.name)
+    table = state.table
     found = find(ctx, state, where)
-    look = look_for(ctx, state.table, found.hashes)
+    look = look_for(ctx, table, found.hashes)
     branches = [place.name for place in look.places if place.kind == "branch"]
-    keys = found.keys.select(list(state.table.key))
-    refuse_referred({name: find_referring(ctx, name, state.table.table_id, keys) for name in branches}, table)
+    keys = found.keys.select(list(table.key))
+    refuse_referred({name: find_referring(ctx, name, table.table_id, keys) for name in branches}, table.name)
     before, detail = _rows(ctx, table, branch), {**_detail(found, look), "and_history": and_history}
     if dry_run:
         after = _rows_without(ctx, state, before, found.hashes)
-        return Maintained(
-            state.table.name, before, after, True, not found.hashes, warnings=tuple(found.unsure), detail=detail
-        )
-    record = _record(state, actor, where, found, look)
+        planned = report(table, (before, after), found.beside, detail)
+        return replace(planned, dry_run=True, complete=not found.hashes)
+    record = None
+    if found.to_record:  # else all of it was recorded by one that died
+        upto_seq = max(place.parts[0][0].head.last_seq for place in look.places)
+        record = found.beside.record(state, actor, where, look.rows, upto_seq)
     operations, warnings = _work_off(ctx, state, Holder(branch), actor, found, record)
     if and_history:
         with ctx.ledger.read() as conn:
-            names = [name for name, _ in holders(conn, state.table.table_id)]
-        warnings += purge_history(ctx, state.table, names, actor)
-    return Maintained(
-        state.table.name,
-        before,
-        _rows(ctx, table, branch),
-        operations=tuple(operations),
-        warnings=(*warnings, *found.unsure),
-        detail=detail,
-    )
+            names = [name for name, _ in holders(conn, table.table_id)]
+        warnings += purge_history(ctx, table, names, actor)
+    rows = (before, _rows(ctx, table, branch))
+    return report(table, rows, found.beside, detail, operations=operations, warnings=warnings)
 
 
 def find(ctx: Context, state: TableState, where: str) -> Found:
@@ -227,20 +224,16 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
     with ctx.ledger.read() as conn:
         places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
         unfinished = read_unfinished(conn, table.table_id)
-        letters = purges.read_letters(conn, table.table_id)
-        quarantined = purges.read_quarantined(conn, table.table_id)
+        kept = read_kept(conn, table.table_id)
     wanted = [f"{relations.key_hash(_scope(table))} AS {HASH}", *map(sandbox.quote_name, table.key)]
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
         _, filed = find_rows(state, _distinct(places, 0), where, wanted)
         rows = [filed, _in_tails(ctx, state, places, where, wanted, None)]
-        kept = [some for some in rows if some.num_rows]
-        keys = pa.concat_tables(kept) if kept else rows[1]
-        found = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished)
-        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in letters], found.hashes)
-    named, unsure = find_letters(letters, gone, where)
-    shrunk, quarantined_rows, unread = find_quarantined(quarantined, where)
-    unsure += unread
-    return replace(found, letters=named, quarantined=shrunk, quarantined_rows=quarantined_rows, unsure=unsure)
+        filled = [part for part in rows if part.num_rows]
+        keys = pa.concat_tables(filled) if filled else rows[1]
+        found = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
+        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in kept.letters], found.hashes)
+    return replace(found, beside=find_beside(kept, gone, where))
 
 
 def _of_letters(
@@ -356,27 +349,6 @@ def _forget(ctx: Context, operations: Sequence[str]) -> None:
         fail("purge.after_forget")
 
 
-def _record(state: TableState, actor: str, where: str, found: Found, look: Look) -> dict[str, Any] | None:
-    """What is written down of a purge; None where all of it was recorded by one that died."""
-    if not found.to_record:
-        return None
-    table = state.table
-    return {
-        "branch_id": state.head.branch_id,
-        "table_id": table.table_id,
-        "actor": actor,
-        "letters": list(found.letters),
-        "quarantined": list(found.quarantined),
-        "tombstone": {
-            "table_name": table.name,
-            "table_id": table.table_id,
-            "predicate": where,
-            "rows": look.rows + found.quarantined_rows,
-            "upto_seq": max(place.parts[0][0].head.last_seq for place in look.places),
-        },
-    }
-
-
 def _scope(table: Table) -> relations.KeyScope:
     return relations.KeyScope(table.key)
 
@@ -390,24 +362,20 @@ def _detail(found: Found, look: Look) -> dict[str, Any]:
         "rows": look.rows,
         "keys": len(found.hashes),
         "branches": sorted(place.name for place in look.left if place.kind == "branch"),
-        "dead_letters": len(found.letters),
-        "quarantined_rows": found.quarantined_rows,
+        **found.beside.counts,
     }
 
 
-def _rows(ctx: Context, table: str, branch: str) -> dict[str, int]:
+def _rows(ctx: Context, table: Table, branch: str) -> int:
     """How many versions a branch has."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    return {"rows": state.head.books.log + sum(ref.rows for ref in state.tail)}
+        return count_rows(read_states(conn, branch, [table.name])[0])
 
 
-def _rows_without(
-    ctx: Context, state: TableState, before: Mapping[str, int], hashes: Sequence[bytes]
-) -> dict[str, int]:
+def _rows_without(ctx: Context, state: TableState, before: int, hashes: Sequence[bytes]) -> int:
     with ctx.ledger.read() as conn:
         places = read_places(conn, state.table)
     place = next(one for one in places if one.parts[0][0].head.branch_id == state.head.branch_id)
     _, filed = find_rows(state, place.parts[0][1], _gone(state.table), hashes=hashes)
     waiting = _in_tails(ctx, state, [place], _gone(state.table), [], hashes)
-    return {"rows": before["rows"] - filed.num_rows - waiting.num_rows}
+    return before - int(filed.num_rows + waiting.num_rows)
