@@ -33,15 +33,15 @@ def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[Mapping[str, 
     schema = orjson.loads(header["avro.schema"])
     codec = header.get("avro.codec", b"null").decode()
     sync = source.take(_SYNC_BYTES)
-    found: list[Mapping[str, Any]] = []
+    records: list[Mapping[str, Any]] = []
     while not source.at_end:
         count, size = source.long(), source.long()
         block = _Source(_decompressed(source.take(size), codec), 0)
         named: dict[str, Any] = {}
-        found.extend(_read(schema, block, named) for _ in range(count))
+        records.extend(_read(schema, block, named) for _ in range(count))
         if source.take(_SYNC_BYTES) != sync:
             raise ValueError(f"a block does not end where it should, at byte {source.place:,}")
-    return header, found
+    return header, records
 
 
 def write_container(header: Mapping[str, bytes], records: Sequence[Mapping[str, Any]]) -> bytes:
@@ -193,8 +193,8 @@ def _zigzag(value: int) -> bytes:
 
 def _write(schema: Any, value: Any, out: bytearray, named: dict[str, Any]) -> None:
     if isinstance(schema, list):
-        wanted = value is None
-        place = next(number for number, member in enumerate(schema) if (member == "null") == wanted)
+        is_null = value is None
+        place = next(number for number, member in enumerate(schema) if (member == "null") == is_null)
         out += _zigzag(place)
         _write(schema[place], value, out, named)
         return

@@ -59,8 +59,8 @@ def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes
             _replace(place, name, change, lock)
         return
     for _ in range(ATTEMPTS):
-        found = _get(place, name)
-        content, mode = (None, "create") if found is None else (found[0], found[1])
+        stored = _get(place, name)
+        content, mode = (None, "create") if stored is None else (stored[0], stored[1])
         changed = change(content)
         if changed == content or _put(place, name, changed, mode):
             return
@@ -148,8 +148,8 @@ def _get(place: Place, name: str) -> tuple[bytes, Any] | None:
     bucket, key = _split(place, name)
     with _telling(place, name):
         try:
-            found = obstore.get(_store(bucket, place.store), key)
-            return bytes(found.bytes()), {"e_tag": found.meta["e_tag"]}
+            stored = obstore.get(_store(bucket, place.store), key)
+            return bytes(stored.bytes()), {"e_tag": stored.meta["e_tag"]}
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
                 raise
@@ -216,8 +216,8 @@ def _shared_credentials() -> dict[str, str]:
     """The keys of AWS's credentials file, which obstore does not read; it knows the environment, roles and tokens."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
-    found = configparser.ConfigParser(interpolation=None)
-    found.read(storage.credential_files()[0])
+    sections = configparser.ConfigParser(interpolation=None)
+    sections.read(storage.credential_files()[0])
     profile = os.environ.get("AWS_PROFILE", "default")
     keys = ("access_key_id", "secret_access_key", "session_token")
-    return {key: found[profile][f"aws_{key}"] for key in keys if found.has_option(profile, f"aws_{key}")}
+    return {key: sections[profile][f"aws_{key}"] for key in keys if sections.has_option(profile, f"aws_{key}")}

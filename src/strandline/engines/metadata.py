@@ -54,7 +54,7 @@ def refs(metadata: Mapping[str, Any]) -> dict[str, int]:
 def manifests(snapshot: Mapping[str, Any]) -> list[Manifest]:
     """The manifests of a snapshot."""
     listed = read_records(read_file(str(snapshot["manifest-list"])))
-    return [Manifest(str(one["manifest_path"]), int(one["manifest_length"])) for one in listed]
+    return [Manifest(str(entry["manifest_path"]), int(entry["manifest_length"])) for entry in listed]
 
 
 def data_files(manifest: Manifest) -> list[str]:

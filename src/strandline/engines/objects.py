@@ -83,9 +83,9 @@ def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry
 
     base = place.path(folder)
     with reaching(place, folder):
-        found = place.system.get_file_info(FileSelector(base, allow_not_found=True, recursive=recursive))
+        infos = place.system.get_file_info(FileSelector(base, allow_not_found=True, recursive=recursive))
     return sorted(
-        (Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in found),
+        (Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in infos),
         key=lambda entry: entry.name,
     )
 

@@ -45,23 +45,27 @@ class Present:
     def lacks(self, batch: pa.RecordBatch, schema: Schema | None) -> pa.BooleanArray:
         """For each row of a batch whether it is not there."""
         seqs = batch.column(SEQ).to_pylist()
-        there = [False] * len(seqs)
+        present = [False] * len(seqs)
         for common, rows in self.rows.items():
             digests = row_digests(batch, without=() if common is None else set(batch.schema.names) - common)
-            there = [known or row in rows for known, row in zip(there, zip(seqs, digests, strict=True), strict=True)]
+            present = [
+                already or row in rows for already, row in zip(present, zip(seqs, digests, strict=True), strict=True)
+            ]
         lines = [orjson.loads(line) for line in to_json_lines(batch, schema)] if self.lines else []
         for common, rows in self.lines.items():
             digests = [_line_digest(line, common) for line in lines]
-            there = [known or row in rows for known, row in zip(there, zip(seqs, digests, strict=True), strict=True)]
-        return pa.array([not known for known in there], pa.bool_())
+            present = [
+                already or row in rows for already, row in zip(present, zip(seqs, digests, strict=True), strict=True)
+            ]
+        return pa.array([not is_present for is_present in present], pa.bool_())
 
 
 def read_present(place: Place, names: Iterable[str], since: int, until: int, columns: Iterable[str]) -> Present:
     """The rows with a seq in `(since, until]` that these objects hold, for rows of these columns."""
-    present, asked = Present(), frozenset(columns)
+    present, sought = Present(), frozenset(columns)
     for name in names:
         with reaching(place, name), place.system.open_input_file(place.path(name)) as file:
-            rows = _parquet_rows(file, asked) if name.endswith(".parquet") else _lines(file, name, asked)
+            rows = _parquet_rows(file, sought) if name.endswith(".parquet") else _lines(file, name, sought)
             held = present.rows if name.endswith(".parquet") else present.lines
             for common, seq, digest in rows:
                 if since < seq <= until:
@@ -69,25 +73,25 @@ def read_present(place: Place, names: Iterable[str], since: int, until: int, col
     return present
 
 
-def _common(columns: Iterable[str], asked: frozenset[str]) -> Common:
-    common = asked.intersection(columns)
+def _common(columns: Iterable[str], sought: frozenset[str]) -> Common:
+    common = sought.intersection(columns)
     return common if AT in common else None
 
 
-def _parquet_rows(file: IO[bytes], asked: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
+def _parquet_rows(file: IO[bytes], sought: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
     for batch in pq.ParquetFile(file).iter_batches():
         batch.validate(full=True)  # the place is not ours alone, and what lies there may be another's
-        common = _common(batch.schema.names, asked)
+        common = _common(batch.schema.names, sought)
         digests = row_digests(batch, without=() if common is None else set(batch.schema.names) - common)
         for seq, digest in zip(batch.column(SEQ).to_pylist(), digests, strict=True):
             yield common, seq, digest
 
 
-def _lines(file: IO[bytes], name: str, asked: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
+def _lines(file: IO[bytes], name: str, sought: frozenset[str]) -> Iterator[tuple[Common, int, bytes]]:
     with _unpacked(file, name) as content:
         for text in _split(content):
             line = orjson.loads(text)
-            common = _common(line, asked)
+            common = _common(line, sought)
             yield common, line[SEQ], _line_digest(line, common)
 
 

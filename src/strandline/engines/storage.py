@@ -71,8 +71,8 @@ def entries(uri: str) -> dict[str, FileInfo]:
 
     system, path = open_uri(uri)
     scheme = S3 if uri.startswith(S3) else ""
-    found = system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
-    return {f"{scheme}{info.path}": info for info in found}
+    infos = system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    return {f"{scheme}{info.path}": info for info in infos}
 
 
 def remove_folder(system: FileSystem, path: str) -> None:

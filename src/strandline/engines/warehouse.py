@@ -125,18 +125,18 @@ def canonical(uri: str) -> str:
     return uri.rstrip("/")
 
 
-def is_same_place(one: str, other: str) -> bool:
+def is_same_place(left: str, other: str) -> bool:
     """Whether two addresses lead to the same warehouse.
 
     A symlink has the real path of what it leads to. A bind mount has not: there the folder itself is compared, which is
     the same one on the same device.
     """
-    if canonical(one) == canonical(other):
+    if canonical(left) == canonical(other):
         return True
-    if not (one.startswith("file://") and other.startswith("file://")):
+    if not (left.startswith("file://") and other.startswith("file://")):
         return False
     try:
-        return Path(one.removeprefix("file://")).samefile(other.removeprefix("file://"))
+        return Path(left.removeprefix("file://")).samefile(other.removeprefix("file://"))
     except OSError:
         return False
 

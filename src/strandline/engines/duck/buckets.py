@@ -30,10 +30,10 @@ class Buckets(AbstractFileSystem):  # type: ignore[misc]
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What is known of a file without opening it."""
         system, name = self._at(path)
-        found = system.get_file_info(name)
-        if not found.is_file:
+        file = system.get_file_info(name)
+        if not file.is_file:
             raise FileNotFoundError(path)
-        return {"name": path, "size": found.size, "type": "file", "mtime": found.mtime}
+        return {"name": path, "size": file.size, "type": "file", "mtime": file.mtime}
 
     def exists(self, path: str, **_: Any) -> bool:
         """Whether there is such a file."""

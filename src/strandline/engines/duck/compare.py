@@ -21,7 +21,7 @@ def differences(before: pa.Table, after: pa.Table, key: Sequence[str], values: S
     using = f"USING ({', '.join(map(quote_name, key))})"
     first = quote_name(key[0])
     pairs = [(f"b.{quote_name(name)}", f"a.{quote_name(name)}", name) for name in values]
-    differs = [differ(one, other, after.schema.field(name).type) for one, other, name in pairs]
+    differs = [differ(left, other, after.schema.field(name).type) for left, other, name in pairs]
     named = ", ".join(
         f"CASE WHEN {text} THEN {quote_text(pair[2])} END" for text, pair in zip(differs, pairs, strict=True)
     )
@@ -45,6 +45,6 @@ def with_earlier(rows: str, key: Sequence[str], columns: Sequence[str], since: i
     """
     window = f"OVER (PARTITION BY {', '.join(map(quote_name, key))} ORDER BY {SEQ})"
     earlier = ", ".join(f"lag({quote_name(name)}) {window} AS {quote_name(EARLIER + name)}" for name in columns)
-    there = f"coalesce(NOT lag({REMOVED}) {window}, false) AS {WAS}, NOT {REMOVED} AS {IS}"
-    found = f"SELECT *, {earlier}, {there} FROM ({rows})"
-    return f"SELECT * FROM ({found}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"
+    existence = f"coalesce(NOT lag({REMOVED}) {window}, false) AS {WAS}, NOT {REMOVED} AS {IS}"
+    paired = f"SELECT *, {earlier}, {existence} FROM ({rows})"
+    return f"SELECT * FROM ({paired}) WHERE {SEQ} > {since} AND {SEQ} <= {until} ORDER BY {SEQ}"

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def same(one: str, other: str, type_: pa.DataType) -> str:
+def same(left: str, other: str, type_: pa.DataType) -> str:
     """The condition for two expressions of a type to have the same value; it is never null."""
     import pyarrow.types as kinds
 
-    equal = f"{one} IS NOT DISTINCT FROM {other}"
+    equal = f"{left} IS NOT DISTINCT FROM {other}"
     if kinds.is_floating(type_):
-        return f"({equal} AND ({one} IS NULL OR {one} <> 0 OR signbit({one}) = signbit({other})))"
+        return f"({equal} AND ({left} IS NULL OR {left} <> 0 OR signbit({left}) = signbit({other})))"
     if _has_floats(type_):
         # Of equal values the texts differ by the signs of zeros, and by those of NaNs, which say nothing.
-        return f"({equal} AND {_text(one)} IS NOT DISTINCT FROM {_text(other)})"
+        return f"({equal} AND {_text(left)} IS NOT DISTINCT FROM {_text(other)})"
     return f"({equal})"
 
 
-def differ(one: str, other: str, type_: pa.DataType) -> str:
+def differ(left: str, other: str, type_: pa.DataType) -> str:
     """The condition for two expressions of a type to have different values; it is never null."""
-    return f"(NOT {same(one, other, type_)})"
+    return f"(NOT {same(left, other, type_)})"
 
 
 def _text(value: str) -> str:

@@ -66,12 +66,12 @@ class Piece:
     withheld: int
 
 
-def read_range(wanted: Range) -> Iterator[Piece]:
+def read_range(span: Range) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
-    last = wanted.since
-    if wanted.store is not None:
-        know(wanted.runs[0][0], wanted.store)
-    for run in wanted.runs:
+    last = span.since
+    if span.store is not None:
+        know(span.runs[0][0], span.store)
+    for run in span.runs:
         paths = [relations.local_path(path) for path in run]
         with _kept_files(), sandbox.interruptible(), sandbox.connect() as connection:
             streamed = len(paths) == 1 and _in_order(paths[0])
@@ -80,10 +80,10 @@ def read_range(wanted: Range) -> Iterator[Piece]:
             else:
                 connection.execute(f"SET memory_limit = '{SORT_MEMORY}'")
             sandbox.shut(connection, paths)
-            query = _query(wanted, relations.files(run, wanted.stored, wanted.shapes), ordered=streamed)
+            query = _query(span, relations.files(run, span.stored, span.shapes), ordered=streamed)
             for batch in connection.sql(query).to_arrow_reader(READ_ROWS):
                 last = _check_order(batch.column(_ORDER), last)
-                yield _piece(batch, wanted.schema)
+                yield _piece(batch, span.schema)
 
 
 def _in_order(path: str) -> bool:
@@ -133,16 +133,16 @@ def seq_at(paths: tuple[str, ...], since: int, place: int) -> int | None:
     with _kept_files(), sandbox.interruptible(), sandbox.scratch() as connection:
         source = relations.parquet([relations.local_path(path) for path in paths], [SEQ])
         query = f"SELECT {SEQ} FROM ({source}) WHERE {SEQ} > {since} ORDER BY {SEQ} LIMIT 1 OFFSET {place - 1}"
-        found = connection.execute(query).fetchall()
-    return int(found[0][0]) if found else None
+        rows = connection.execute(query).fetchall()
+    return int(rows[0][0]) if rows else None
 
 
-def _query(wanted: Range, source: str, *, ordered: bool) -> str:
-    columns = ", ".join(f"{text} AS {sandbox.quote_name(name)}" for name, text in wanted.select.columns)
-    kept = f"coalesce(({wanted.select.where}), false)" if wanted.select.where else "true"
+def _query(span: Range, source: str, *, ordered: bool) -> str:
+    columns = ", ".join(f"{text} AS {sandbox.quote_name(name)}" for name, text in span.select.columns)
+    kept = f"coalesce(({span.select.where}), false)" if span.select.where else "true"
     return (
         f"SELECT {columns}, {kept} AS {_KEPT}, {SEQ} AS {_ORDER} FROM ({source}) "
-        f"WHERE {SEQ} > {wanted.since} AND {SEQ} <= {wanted.until}{'' if ordered else f' ORDER BY {_ORDER}'}"
+        f"WHERE {SEQ} > {span.since} AND {SEQ} <= {span.until}{'' if ordered else f' ORDER BY {_ORDER}'}"
     )
 
 

@@ -50,10 +50,10 @@ def files(
 
     Not by DuckDB's `union_by_name`, which opens every file to look for its columns.
     """
-    asked = {column.stored for column in columns}
+    stored = {column.stored for column in columns}
     groups: dict[Shape, list[str]] = {}
     for location in locations:
-        groups.setdefault(shapes.get(location, ENTIRE).of(asked), []).append(local_path(location))
+        groups.setdefault(shapes.get(location, ENTIRE).of(stored), []).append(local_path(location))
     return together([_under(paths, columns, shape) for shape, paths in groups.items()])
 
 
@@ -74,7 +74,7 @@ def _value(column: Column, shape: Shape) -> str:
     if not column.fills:
         return value
     defaults = " ".join(
-        f"WHEN {one.condition(f'f.{SEQ}')} THEN {quote_text(one.value)}::{type_}" for one in column.fills
+        f"WHEN {fill.condition(f'f.{SEQ}')} THEN {quote_text(fill.value)}::{type_}" for fill in column.fills
     )
     return f"coalesce({value}, CASE {defaults} END)"
 
@@ -85,22 +85,22 @@ def matching(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence
     return connection.sql(query).to_arrow_table()
 
 
-def with_keys(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], asked: pa.Table) -> pa.Table:
+def with_keys(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], keys: pa.Table) -> pa.Table:
     """Columns of those rows whose key is one of those `asked` for, whose columns are the key's.
 
     The range of each column is told beside that: whoever reads sorted files then skips what lies outside of it.
     """
     import pyarrow.compute as pc
 
-    load_rows(connection, "asked", asked.schema, asked.to_batches())
+    load_rows(connection, "asked", keys.schema, keys.to_batches())
     ranges: list[str] = []
     ends: list[object] = []
-    for name in asked.column_names:
-        found = pc.min_max(asked.column(name)).as_py()
+    for name in keys.column_names:
+        bounds = pc.min_max(keys.column(name)).as_py()
         ranges.append(f"{quote_name(name)} BETWEEN ? AND ?")
-        ends += [found["min"], found["max"]]
+        ends += [bounds["min"], bounds["max"]]
     near = f"SELECT * FROM ({rows}) WHERE {' AND '.join(ranges)}"
-    same = f"SEMI JOIN {internal('asked')} USING ({_names(asked.column_names)})"
+    same = f"SEMI JOIN {internal('asked')} USING ({_names(keys.column_names)})"
     return connection.sql(f"SELECT {', '.join(columns)} FROM ({near}) {same}", params=ends).to_arrow_table()
 
 
@@ -172,8 +172,8 @@ def note_changed(connection: duckdb.DuckDBPyConnection, versions: str, order: Se
     """Remember the keys that a fold changes, as `changed`; returns how many of these rows are there afterwards."""
     named = f"SELECT {_names(order)}, {REMOVED} FROM ({versions})"
     connection.execute(f"CREATE TABLE {internal('changed')} AS {named}")
-    ((found,),) = connection.execute(f"SELECT count(*) FILTER (NOT {REMOVED}) FROM {internal('changed')}").fetchall()
-    return int(found)
+    ((count,),) = connection.execute(f"SELECT count(*) FILTER (NOT {REMOVED}) FROM {internal('changed')}").fetchall()
+    return int(count)
 
 
 def sides(connection: duckdb.DuckDBPyConnection, files: Sequence[str], order: Sequence[str]) -> list[tuple[int, int]]:
@@ -185,19 +185,19 @@ def sides(connection: duckdb.DuckDBPyConnection, files: Sequence[str], order: Se
         return []
     key = f"row({_names(order)})"
     ranges = [f"SELECT {n} AS n, min({key}) AS lo, max({key}) AS hi FROM ({rows})" for n, rows in enumerate(files)]
-    found = connection.execute(
+    places = connection.execute(
         f"SELECT row_number() OVER (ORDER BY f.lo), CASE WHEN f.hi < c.lo THEN -1 WHEN f.lo > c.hi THEN 1 ELSE 0 END "
         f"FROM ({together(ranges)}) f, (SELECT min({key}) AS lo, max({key}) AS hi FROM {internal('changed')}) c "
         "ORDER BY f.n"
     ).fetchall()
-    return [(int(place), int(side)) for place, side in found]
+    return [(int(place), int(side)) for place, side in places]
 
 
 def count_unchanged(connection: duckdb.DuckDBPyConnection, rows: str, key: Sequence[str]) -> int:
     """How many rows of a state, a SELECT, have keys that are not `changed`."""
     same = f"({rows}) ANTI JOIN {internal('changed')} USING ({_names(key)})"
-    ((found,),) = connection.execute(f"SELECT count(*) FROM {same}").fetchall()
-    return int(found)
+    ((count,),) = connection.execute(f"SELECT count(*) FROM {same}").fetchall()
+    return int(count)
 
 
 def within(rows: str, since: int, until: int | None = None) -> str:
@@ -233,8 +233,8 @@ def keep(connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
 
 def keep_keys(connection: duckdb.DuckDBPyConnection, name: str, queries: Sequence[str], key: Sequence[str]) -> int:
     """The same of the keys that queries find, each once; returns how many."""
-    found = together([f"SELECT {_names(key)} FROM ({query})" for query in queries])
-    connection.execute(f"CREATE TABLE {internal(name)} AS SELECT DISTINCT * FROM ({found})")
+    keys = together([f"SELECT {_names(key)} FROM ({query})" for query in queries])
+    connection.execute(f"CREATE TABLE {internal(name)} AS SELECT DISTINCT * FROM ({keys})")
     ((count,),) = connection.execute(f"SELECT count(*) FROM {internal(name)}").fetchall()
     return int(count)
 
@@ -324,8 +324,8 @@ def find_duplicates(
         purged = f"SELECT hash FROM {internal(f'seen_{into}')}"
         query = f"{query} UNION SELECT {SEQ} FROM {rows} r WHERE {keyed} AND {key_hash(scope)} IN ({purged})"
     connection.execute(f"CREATE TABLE {internal(into)} AS {query}")
-    ((found,),) = connection.execute(f"SELECT count(*) FROM {internal(into)}").fetchall()
-    return int(found)
+    ((count,),) = connection.execute(f"SELECT count(*) FROM {internal(into)}").fetchall()
+    return int(count)
 
 
 def key_hash(scope: KeyScope) -> str:

@@ -84,10 +84,10 @@ def _joined(how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
         return connection.sql(query).to_arrow_table().cast(rows.schema)
 
 
-def differing_keys(one: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Table:
+def differing_keys(left: pa.Table, other: pa.Table, key: Sequence[str]) -> pa.Table:
     """The keys of rows that are not the same in both."""
-    values = [name for name in one.schema.names if name not in key]
-    return differences(one, other, key, values).select(list(key))
+    values = [name for name in left.schema.names if name not in key]
+    return differences(left, other, key, values).select(list(key))
 
 
 def _using(names: Sequence[str]) -> str:
@@ -155,9 +155,9 @@ class _Query:
                 CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
             FROM ({decided}) ORDER BY {", ".join(map(quote_name, key))}"""
 
-    def _same(self, one: str, other: str, places: range) -> str:
-        equal = " AND ".join(self._equal(f"{one}_{place}", f"{other}_{place}", place) for place in places) or "true"
-        return f"({one}_there = {other}_there AND (NOT {one}_there OR ({equal})))"
+    def _same(self, left: str, other: str, places: range) -> str:
+        equal = " AND ".join(self._equal(f"{left}_{place}", f"{other}_{place}", place) for place in places) or "true"
+        return f"({left}_there = {other}_there AND (NOT {left}_there OR ({equal})))"
 
     def _clash(self, place: int) -> str:
         """Whether both sides changed a field, each to another value; without a base to go by, whether they differ."""
@@ -172,5 +172,5 @@ class _Query:
         ours = f"two_there AND side = 'ours' AND {self._clash(place)}"
         return f"CASE WHEN ({stays}) OR ({ours}) THEN p_{place} ELSE s_{place} END"
 
-    def _equal(self, one: str, other: str, place: int) -> str:
-        return same(one, other, self.types[place])
+    def _equal(self, left: str, other: str, place: int) -> str:
+        return same(left, other, self.types[place])

@@ -53,8 +53,8 @@ def make() -> Path | None:
     with suppress(OSError), _alone() as alone:
         if not alone:
             return None
-        if (found := find()) is not None:
-            return found
+        if (archive := find()) is not None:
+            return archive
         return _make()
     return None
 

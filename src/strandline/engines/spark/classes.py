@@ -16,12 +16,12 @@ class Java:
         self._of = of
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._of, name)
-        if isinstance(found, JavaPackage | JavaClass):
-            found = Java(found)
-        if isinstance(found, Java | JavaMember):
-            setattr(self, name, found)
-        return found
+        member = getattr(self._of, name)
+        if isinstance(member, JavaPackage | JavaClass):
+            member = Java(member)
+        if isinstance(member, Java | JavaMember):
+            setattr(self, name, member)
+        return member
 
     def __call__(self, *values: Any) -> Any:
         """A new object of the class, where it is one."""

@@ -107,11 +107,11 @@ class Copy:
         """Create the table unless it is there."""
         self.reach(table.rpartition(".")[0])
         by = f"PARTITIONED BY ({', '.join(quoted(column) for column in partition_by)})" if partition_by else ""
-        given = ", ".join(f"'{key}'='{value}'" for key, value in {**TABLE_PROPERTIES, **owner}.items())
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in {**TABLE_PROPERTIES, **owner}.items())
         with self._telling():
             self.session.sql(
                 f"CREATE TABLE IF NOT EXISTS {self._full(table)} ({_ddl(schema)}) USING iceberg {by} "
-                f"TBLPROPERTIES ({given})"
+                f"TBLPROPERTIES ({properties})"
             )
 
     def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
@@ -125,13 +125,13 @@ class Copy:
     def evolve(self, table: str, schema: pa.Schema) -> None:
         """Add what the table lacks and widen what is too narrow; nothing is removed, and nothing renamed."""
         java = self._iceberg.java
-        wanted = java.org.apache.iceberg.spark.SparkSchemaUtil.convert(
+        target = java.org.apache.iceberg.spark.SparkSchemaUtil.convert(
             java.org.apache.spark.sql.types.StructType.fromDDL(_ddl(schema))
         )
         with self._telling():
-            known = self._iceberg.load(table)
-            update = known.updateSchema().unionByNameWith(wanted)
-            if not update.apply().sameSchema(known.schema()):
+            loaded = self._iceberg.load(table)
+            update = loaded.updateSchema().unionByNameWith(target)
+            if not update.apply().sameSchema(loaded.schema()):
                 update.commit()
 
     def drop_branches(self, table: str, prefix: str) -> None:
@@ -186,8 +186,8 @@ class Copy:
         with self._telling():
             rows = self._shaped(table, path, schema)
             if without:
-                known = self.session.createDataFrame([(seq,) for seq in without], f"`{SEQ}` long")
-                rows = rows.join(known.hint("broadcast"), SEQ, "left_anti").select(*rows.columns)
+                present = self.session.createDataFrame([(seq,) for seq in without], f"`{SEQ}` long")
+                rows = rows.join(present.hint("broadcast"), SEQ, "left_anti").select(*rows.columns)
             (
                 rows.writeTo(f"{self._full(table)}.{quoted(f'branch_{branch}')}")
                 .option("snapshot-property.strand-delivery", delivery)
@@ -199,9 +199,11 @@ class Copy:
             snapshot = java.snapshot(branch)
             files = list(each(snapshot.addedDataFiles(java.io())))
             manifests = [
-                one for one in each(snapshot.allManifests(java.io())) if one.snapshotId() == snapshot.snapshotId()
+                manifest
+                for manifest in each(snapshot.allManifests(java.io()))
+                if manifest.snapshotId() == snapshot.snapshotId()
             ]
-            sync([str(file.location()) for file in files] + [str(one.path()) for one in manifests])
+            sync([str(file.location()) for file in files] + [str(manifest.path()) for manifest in manifests])
             sync([str(snapshot.manifestListLocation())])
             return Staged(
                 branch=branch,
@@ -216,11 +218,11 @@ class Copy:
         from pyspark.sql import functions as sf
 
         rows = self.session.read.schema(_ddl(schema)).option("__globPaths__", "false").parquet(path)
-        there = {name.lower(): name for name in schema.names}
+        names = {name.lower(): name for name in schema.names}
         return rows.select(
             *[
-                sf.col(quoted(there[field.name.lower()])).alias(field.name)
-                if field.name.lower() in there
+                sf.col(quoted(names[field.name.lower()])).alias(field.name)
+                if field.name.lower() in names
                 else sf.lit(None).cast(field.dataType).alias(field.name)
                 for field in self.session.table(self._full(table)).schema.fields
             ]
@@ -272,19 +274,19 @@ class Copy:
             if (outage := judge(error)) is not None:
                 raise of_outage(outage, self._where) from error
             java = error.java_exception
-            raise _told(self._where, java.getClass().getSimpleName(), str(java.getMessage())) from error
+            raise _typed(self._where, java.getClass().getSimpleName(), str(java.getMessage())) from error
         except PySparkException as error:
             if (outage := judge(error)) is not None:
                 raise of_outage(outage, self._where) from error
-            raise _told(self._where, type(error).__name__, str(error)) from error
+            raise _typed(self._where, type(error).__name__, str(error)) from error
 
 
 _NOT_ALLOWED = {"NotAuthorizedException", "ForbiddenException", "AccessControlException"}
 _WRONG = {"IllegalArgumentException", "ValidationException", "AnalysisException", "IncompatibleSchemaException"}
 
 
-def _told(where: str, kind: str, said: str) -> StrandError:
-    text = f"{where}: {said[:400]}"
+def _typed(where: str, kind: str, words: str) -> StrandError:
+    text = f"{where}: {words[:400]}"
     if kind in _NOT_ALLOWED:
         return Environment(text, hint="Check the credentials among the sink's `catalog.…` settings.")
     if kind in _WRONG:

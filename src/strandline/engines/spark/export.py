@@ -92,18 +92,18 @@ class Exported:
     error: StrandError | None = None
 
 
-def export(session: SparkSession, wanted: Export) -> Exported:
+def export(session: SparkSession, order: Export) -> Exported:
     """Let one of Spark's workers write the object."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
-        (done,) = session.sparkContext.parallelize([wanted], 1).map(write_object).collect()
+        (done,) = session.sparkContext.parallelize([order], 1).map(write_object).collect()
     except (Py4JJavaError, PySparkException) as error:
         if (outage := judge(error)) is not None:
             raise of_outage(outage) from error
         raise Busy(
-            f"Spark could not write {wanted.place.shown(wanted.name)}: {str(error)[:400]}",
+            f"Spark could not write {order.place.shown(order.name)}: {str(error)[:400]}",
             hint="A worker may have died; the same unit is tried again.",
             reason="spark",
         ) from error
@@ -113,42 +113,42 @@ def export(session: SparkSession, wanted: Export) -> Exported:
     return done
 
 
-def write_object(wanted: Export) -> Exported:
+def write_object(order: Export) -> Exported:
     """One task: read, encode, and put in place."""
-    local = wanted.place.local
+    local = order.place.local
     try:
-        return _into_bucket(wanted) if local is None else _onto_disk(wanted, local / wanted.temporary)
+        return _into_bucket(order) if local is None else _onto_disk(order, local / order.temporary)
     except OSError as error:
-        return Exported(error=objects.store_error(error, wanted.place, wanted.name))
+        return Exported(error=objects.store_error(error, order.place, order.name))
     except StrandError as error:
         return Exported(error=error)
 
 
-def _into_bucket(wanted: Export) -> Exported:
+def _into_bucket(order: Export) -> Exported:
     with tempfile.TemporaryFile() as spool:
-        done = _encode(wanted, lambda: spool)
+        done = _encode(order, lambda: spool)
         if done.rows == 0:
             return done
-        objects.upload(wanted.place, wanted.name, spool)
-        return replace(done, size_bytes=spool.tell(), sha256=_sha256(spool) if wanted.digest else None)
+        objects.upload(order.place, order.name, spool)
+        return replace(done, size_bytes=spool.tell(), sha256=_sha256(spool) if order.digest else None)
 
 
-def _onto_disk(wanted: Export, temporary: Path) -> Exported:
+def _onto_disk(order: Export, temporary: Path) -> Exported:
     opened: list[IO[bytes]] = []
 
     def create() -> IO[bytes]:
-        objects.make_folder(wanted.place, temporary.parent)
+        objects.make_folder(order.place, temporary.parent)
         opened.append(os.fdopen(objects.open_inside(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b"))
         return opened[0]
 
     try:
-        done = _encode(wanted, create)
+        done = _encode(order, create)
         if done.rows == 0:
             return done
         (file,) = opened
         file.flush()
         os.fsync(file.fileno())
-        return replace(done, size_bytes=file.tell(), sha256=_sha256(file) if wanted.digest else None)
+        return replace(done, size_bytes=file.tell(), sha256=_sha256(file) if order.digest else None)
     finally:
         for file in opened:
             file.close()
@@ -162,16 +162,16 @@ def _sha256(file: IO[bytes]) -> str:
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> Exported:
+def _encode(order: Export, create: Callable[[], IO[bytes]]) -> Exported:
     """Write the kept rows into the file that `create` makes when there is a first one; what was counted of them."""
     rows = withheld = considered = 0
-    columns = wanted.rows.schema.names
-    present = read_present(wanted.place, wanted.present, wanted.rows.since, wanted.lacking_upto, columns)
+    columns = order.rows.schema.names
+    present = read_present(order.place, order.present, order.rows.since, order.lacking_upto, columns)
 
     def kept(digest: RowsDigest, digesting: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         nonlocal rows, withheld, considered
         pending: deque[Future[None]] = deque()
-        for piece in read_range(wanted.rows):
+        for piece in read_range(order.rows):
             batch = piece.rows
             considered += batch.num_rows
             withheld += piece.withheld
@@ -179,8 +179,8 @@ def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> Exported:
             pending.append(digesting.submit(digest.add, batch))
             if len(pending) > DIGESTS_AHEAD:
                 pending.popleft().result()
-            if wanted.present:
-                batch = batch.filter(present.lacks(batch, json_schema(wanted)))
+            if order.present:
+                batch = batch.filter(present.lacks(batch, json_schema(order)))
             rows += batch.num_rows
             yield batch
         for future in pending:
@@ -191,23 +191,23 @@ def _encode(wanted: Export, create: Callable[[], IO[bytes]]) -> Exported:
         blocks = even_blocks(kept(digest, digesting))
         first = next(blocks, None)
         if first is not None:
-            write = _write_parquet if wanted.format == "parquet" else _write_json_lines
-            write(wanted, chain([first], blocks), create())
+            write = _write_parquet if order.format == "parquet" else _write_json_lines
+            write(order, chain([first], blocks), create())
     return Exported(rows, withheld, rows_digest=digest.text() if considered else None)
 
 
-def _write_parquet(wanted: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
-    level = ZSTD_LEVEL if wanted.compression == "zstd" else None
+def _write_parquet(order: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
+    level = ZSTD_LEVEL if order.compression == "zstd" else None
     with pq.ParquetWriter(
-        file, wanted.rows.schema, compression=wanted.compression, compression_level=level, store_schema=True
+        file, order.rows.schema, compression=order.compression, compression_level=level, store_schema=True
     ) as writer:
         for group in row_groups(blocks):
             writer.write_table(group, row_group_size=group.num_rows)
 
 
-def _write_json_lines(wanted: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
-    schema = json_schema(wanted)
-    with _compressor(wanted.compression, file) as writer:
+def _write_json_lines(order: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
+    schema = json_schema(order)
+    with _compressor(order.compression, file) as writer:
         for block in blocks:
             writer.write(b"".join(to_json_lines(block, schema)))
 
@@ -218,10 +218,10 @@ def _compressor(compression: str, file: IO[bytes]) -> AbstractContextManager[Any
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file, closefd=False)
 
 
-def json_schema(wanted: Export) -> Schema | None:
+def json_schema(order: Export) -> Schema | None:
     """The columns whose text is JSON and goes into a line as it is; one that is redacted is text like any other."""
-    as_they_are = {name for name, text in wanted.rows.select.columns if text in (name, quote_name(name))}
-    columns = tuple(column for column in wanted.schema.columns if column.name in as_they_are)
+    as_they_are = {name for name, text in order.rows.select.columns if text in (name, quote_name(name))}
+    columns = tuple(column for column in order.schema.columns if column.name in as_they_are)
     return Schema(columns) if columns else None
 
 

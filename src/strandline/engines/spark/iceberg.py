@@ -131,7 +131,7 @@ class Iceberg:
     def tables(self, namespace: str) -> list[str]:
         """The names of a namespace's tables, with the namespace."""
         place = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
-        return sorted(f"{namespace}.{one.name()}" for one in each(self._catalog.listTables(place)))
+        return sorted(f"{namespace}.{table.name()}" for table in each(self._catalog.listTables(place)))
 
     def tables_if_any(self, namespace: str) -> list[str]:
         """The same, and none when there is no such namespace."""
@@ -145,8 +145,8 @@ class Iceberg:
         namespace = name.split(".", 1)[0]
         self.ensure_namespace(namespace)
         partition = f"PARTITIONED BY ({', '.join(f'`{column}`' for column in partition_by)})" if partition_by else ""
-        wanted = {**TABLE_PROPERTIES, **(STATE_PROPERTIES if is_state else {})}
-        properties = ", ".join(f"'{key}'='{value}'" for key, value in wanted.items())
+        values = {**TABLE_PROPERTIES, **(STATE_PROPERTIES if is_state else {})}
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in values.items())
         self.session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name}.{name} ({columns_ddl}) USING iceberg {partition} "
             f"TBLPROPERTIES ({properties})"
@@ -159,9 +159,9 @@ class Iceberg:
         """
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)
-            known = {column.stored: table.schema().findField(column.stored) for column in columns}
-            absent = [column for column in columns if known[column.stored] is None]
-            narrow = [column for column in columns if self._is_wider(column, known[column.stored])]
+            fields = {column.stored: table.schema().findField(column.stored) for column in columns}
+            absent = [column for column in columns if fields[column.stored] is None]
+            narrow = [column for column in columns if self._is_wider(column, fields[column.stored])]
             if not absent and not narrow:
                 return
             change = table.updateSchema()
@@ -179,9 +179,9 @@ class Iceberg:
     def ensure_filters(self, name: str, columns: Sequence[str]) -> None:
         """Let files that are written from now on say of each group of rows which values these columns don't have."""
         table = self.load(name)
-        known = table.properties()
-        wanted = {**FILTER_PROPERTIES, **{f"{FILTER}{column}": "true" for column in columns}}
-        lacking = {key: value for key, value in wanted.items() if known.get(key) != value}
+        before = table.properties()
+        filters = {**FILTER_PROPERTIES, **{f"{FILTER}{column}": "true" for column in columns}}
+        lacking = {key: value for key, value in filters.items() if before.get(key) != value}
         if not lacking:
             return
         change = table.updateProperties()
@@ -193,9 +193,9 @@ class Iceberg:
         """Whether a column takes more than the table's field holds, and the field can be made to hold it."""
         if field is None or isinstance(column.type, List | Map | Struct):
             return False
-        wanted = self._type(column)
+        type_ = self._type(column)
         types = self.java.org.apache.iceberg.types.TypeUtil
-        return not field.type().equals(wanted) and bool(types.isPromotionAllowed(field.type(), wanted))
+        return not field.type().equals(type_) and bool(types.isPromotionAllowed(field.type(), type_))
 
     def _type(self, column: Column) -> Any:
         """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""
@@ -249,9 +249,9 @@ class Iceberg:
                     hint="Does another lake use the same catalog? Give this one a warehouse and a ledger of its own.",
                 )
             manage = table.manageSnapshots()
-            wanted = manage.createBranch(branch) if at_snapshot is None else manage.createBranch(branch, at_snapshot)
+            change = manage.createBranch(branch) if at_snapshot is None else manage.createBranch(branch, at_snapshot)
             try:
-                wanted.commit()
+                change.commit()
                 return
             except Py4JJavaError as error:
                 if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:
@@ -304,11 +304,11 @@ class Iceberg:
         field = table.schema().findField(column)
         kind, field_id = field.type(), field.fieldId()
         unit_us = DAY_US if kind.toString() == "date" else 1
-        bound = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
+        value_of = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
 
         def read(bounds: Any) -> int | None:
-            found = None if bounds is None else bounds.get(field_id)
-            return None if found is None else int(bound(kind, found)) * unit_us
+            stored = None if bounds is None else bounds.get(field_id)
+            return None if stored is None else int(value_of(kind, stored)) * unit_us
 
         def read_both(file: Any) -> tuple[int | None, int | None]:
             counts = file.nullValueCounts()
@@ -358,15 +358,15 @@ class Iceberg:
             table = self.load(name)
             manage = table.manageSnapshots()  # this call takes the metadata that the commit will insist on
             before = self._ref(table, ref)
-            wanted = pin()
+            pinned = pin()
             foreign = before if before is not None and not ours(before) else None
-            if wanted is not None and table.snapshot(wanted) is None:
-                if self.has_snapshot(name, wanted):
+            if pinned is not None and table.snapshot(pinned) is None:
+                if self.has_snapshot(name, pinned):
                     continue  # it was published after our metadata was taken
-                return RefReport(before, before, foreign, missing_pin=wanted)
+                return RefReport(before, before, foreign, missing_pin=pinned)
             change = None
-            if wanted is not None and wanted != before and foreign is None:
-                change = manage.createBranch(ref, wanted) if before is None else manage.replaceBranch(ref, wanted)
+            if pinned is not None and pinned != before and foreign is None:
+                change = manage.createBranch(ref, pinned) if before is None else manage.replaceBranch(ref, pinned)
             if table.snapshot(branch) is not None:
                 change = (change or manage).removeBranch(branch)
             if change is None:
@@ -378,7 +378,7 @@ class Iceberg:
                     raise
                 continue
             self.sync_to_disk(name, None)
-            return RefReport(before, before if foreign is not None else wanted, foreign)
+            return RefReport(before, before if foreign is not None else pinned, foreign)
         raise TimeoutError(f"the refs of {name} were moved {SETTLE_ATTEMPTS} times while this one was being set")
 
     def take_back(self, name: str, ref: str, foreign: int, pin: Callable[[], int | None]) -> str:
@@ -389,11 +389,11 @@ class Iceberg:
             manage = table.manageSnapshots()
             if self._ref(table, ref) != foreign:
                 return tag
-            wanted = pin()
+            pinned = pin()
             if table.snapshot(tag) is None:
                 manage = manage.createTag(tag, foreign)
             try:
-                (manage.removeBranch(ref) if wanted is None else manage.replaceBranch(ref, wanted)).commit()
+                (manage.removeBranch(ref) if pinned is None else manage.replaceBranch(ref, pinned)).commit()
                 return tag
             except Py4JJavaError as error:
                 if not is_a(error, "CommitFailedException") or attempt == SETTLE_ATTEMPTS - 1:

@@ -63,12 +63,12 @@ def find(env: Mapping[str, str] | None = None, places: Iterable[str] = USUAL_PLA
         if java.suits:
             return java
         others.append(java)
-    wanted = f"Spark needs Java {OLDEST} to {NEWEST}"
+    needs = f"Spark needs Java {OLDEST} to {NEWEST}"
     hint = f"Type: {how_to_install()}"
     if not others:
-        raise Environment(f"{wanted}, and there is no Java in JAVA_HOME, on the PATH or in the usual places", hint=hint)
-    found = ", ".join(sorted({f"Java {java.version} in {java.home}" for java in others}))
-    raise Environment(f"{wanted}, and there is only {found}", hint=hint, found=[java.version for java in others])
+        raise Environment(f"{needs}, and there is no Java in JAVA_HOME, on the PATH or in the usual places", hint=hint)
+    versions = ", ".join(sorted({f"Java {java.version} in {java.home}" for java in others}))
+    raise Environment(f"{needs}, and there is only {versions}", hint=hint, found=[java.version for java in others])
 
 
 def how_to_install() -> str:
@@ -134,8 +134,8 @@ def _ask(binary: Path) -> Iterator[Java]:
 def _apt_package() -> str:
     """The first of our packages that this release of the distribution has, as far as apt knows yet."""
     for package in APT_PACKAGES:
-        known = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
-        if known.returncode == 0 and known.stdout:
+        package_answer = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
+        if package_answer.returncode == 0 and package_answer.stdout:
             return package
     return APT_PACKAGES[0]
 
@@ -159,8 +159,8 @@ def _may_install() -> list[str] | None:
         return []
     if not shutil.which("sudo"):
         return None
-    asked = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
-    return ["sudo", "-n"] if asked.returncode == 0 else None
+    sudo_answer = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
+    return ["sudo", "-n"] if sudo_answer.returncode == 0 else None
 
 
 def _run(command: list[str]) -> None:

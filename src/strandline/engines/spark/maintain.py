@@ -145,24 +145,24 @@ class _Rewrite:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._scan_ids:
-            self._scans.removeTasks(self._table, one)
-        for one in self._write_ids:
-            self._writes.clearRewrite(self._table, one)
-        for one in [*self._scan_ids, *self._write_ids]:
-            self._tables.remove(one)
+        for rewrite_id in self._scan_ids:
+            self._scans.removeTasks(self._table, rewrite_id)
+        for rewrite_id in self._write_ids:
+            self._writes.clearRewrite(self._table, rewrite_id)
+        for rewrite_id in [*self._scan_ids, *self._write_ids]:
+            self._tables.remove(rewrite_id)
 
     def files_of(self, groups: Sequence[Group]) -> Any:
         """Iceberg's own records of the files of these groups."""
         self._plan([file for group in groups for file in group])
-        found = self._iceberg.java.java.util.HashSet()
+        records = self._iceberg.java.java.util.HashSet()
         for group in groups:
             # As Iceberg's own rewrites find them, because that takes one call into the JVM and not one for each file.
             tasks = self._tasks_of(group)
-            found.addAll(
+            records.addAll(
                 self._iceberg.java.org.apache.iceberg.actions.RewriteFileGroup(None, tasks, 0, 0, 0, 0).rewrittenFiles()
             )
-        return found
+        return records
 
     def write(
         self, groups: Sequence[Group], without: str | None, columns: Sequence[Column], blank: Sequence[str] = ()
@@ -214,12 +214,12 @@ class _Rewrite:
     def _tasks_of(self, files: Group) -> Any:
         """The scan tasks of a group in the order of its seqs, as a list that Java has."""
         paths = tuple(file.path for file in sorted(files, key=lambda file: file.first_seq))
-        found = self._lists.get(paths)
-        if found is None:
-            found = self._lists[paths] = self._iceberg.java.java.util.ArrayList()
+        tasks = self._lists.get(paths)
+        if tasks is None:
+            tasks = self._lists[paths] = self._iceberg.java.java.util.ArrayList()
             for path in paths:
-                found.add(self._tasks[path])
-        return found
+                tasks.add(self._tasks[path])
+        return tasks
 
     def _plan(self, files: Sequence[DataFile]) -> None:
         """Find Iceberg's scan tasks of these files; Damaged when the snapshot lacks one that the ledger names."""
@@ -287,18 +287,20 @@ def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int
     """
     table = iceberg.load(name)
     named = {int(at.snapshotId()) for _, at in entries(table.refs())}
-    gone = [one for one in snapshot_ids if one not in named]
-    there = [one for one in gone if table.snapshot(one) is not None]
-    if there:
+    gone = [snapshot_id for snapshot_id in snapshot_ids if snapshot_id not in named]
+    held = [snapshot_id for snapshot_id in gone if table.snapshot(snapshot_id) is not None]
+    if held:
         change = table.expireSnapshots().expireOlderThan(0)
-        for one in there:
-            change = change.expireSnapshotId(one)
+        for snapshot_id in held:
+            change = change.expireSnapshotId(snapshot_id)
         try:
             change.cleanExpiredFiles(True).commit()
         except Py4JJavaError as error:
             # A table that a restore brought back names snapshots whose files have gone since. They are forgotten first,
             # and files are looked for then: what is left of them is a sweep's.
-            if not is_a(error, "NotFoundException") or any(iceberg.has_snapshot(name, one) for one in there):
+            if not is_a(error, "NotFoundException") or any(
+                iceberg.has_snapshot(name, snapshot_id) for snapshot_id in held
+            ):
                 raise
         iceberg.sync_to_disk(name, None)
     return gone
@@ -309,13 +311,13 @@ def staged_snapshots(iceberg: Iceberg, name: str) -> dict[int, str]:
 
     A table's first branch begins with an empty snapshot that Iceberg makes up: it has no operation, and says so.
     """
-    found: dict[int, str] = {}
+    written: dict[int, str] = {}
     for snapshot in each(iceberg.load(name).snapshots()):
         op_id = snapshot.summary().get("strand-op")
         made_up = snapshot.parentId() is None and snapshot.summary().get("total-data-files") in (None, "0")
         if op_id is not None or made_up:
-            found[int(snapshot.snapshotId())] = str(op_id or "")
-    return found
+            written[int(snapshot.snapshotId())] = str(op_id or "")
+    return written
 
 
 def drop_branch(iceberg: Iceberg, name: str, branch: str) -> None:

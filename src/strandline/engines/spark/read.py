@@ -43,24 +43,25 @@ def read_view(
 
 def columns_of(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Rows as Iceberg has them, with the columns of a table's schema under their own names."""
-    known = set(rows.columns)
-    if not any(one.fills for one in columns):
-        return rows.selectExpr(*[_text(one, known) for one in columns])  # a column made in Python is ten calls of Java
-    return rows.select(*[_column(one, known) for one in columns])
+    names = set(rows.columns)
+    if not any(column.fills for column in columns):
+        # As text: a column made in Python is ten calls of Java.
+        return rows.selectExpr(*[_text(column, names) for column in columns])
+    return rows.select(*[_column(column, names) for column in columns])
 
 
-def _text(column: Column, known: Set[str]) -> str:
+def _text(column: Column, names: Set[str]) -> str:
     """A column without defaults, as Spark writes it."""
-    values = f"`{column.stored}`" if column.stored in known else "NULL"
+    values = f"`{column.stored}`" if column.stored in names else "NULL"
     return f"TRY_CAST({values} AS {spark_ddl(column.type)}) AS `{column.name}`"
 
 
-def _column(column: Column, known: Set[str]) -> SparkColumn:
+def _column(column: Column, names: Set[str]) -> SparkColumn:
     """A column as the table's schema has it, out of what a snapshot has."""
     from pyspark.sql import functions as sf
 
     type_ = spark_ddl(column.type)
-    values = (sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None)).try_cast(type_)
+    values = (sf.col(f"`{column.stored}`") if column.stored in names else sf.lit(None)).try_cast(type_)
     return with_defaults(values, column).alias(column.name)
 
 
@@ -69,7 +70,7 @@ def with_defaults(values: SparkColumn, column: Column) -> SparkColumn:
     from pyspark.sql import functions as sf
 
     defaults = [sf.when(sf.expr(fill.condition(SEQ)), sf.lit(fill.value)) for fill in column.fills]
-    return sf.coalesce(values, *(one.cast(spark_ddl(column.type)) for one in defaults)) if defaults else values
+    return sf.coalesce(values, *(default.cast(spark_ddl(column.type)) for default in defaults)) if defaults else values
 
 
 def newest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -103,6 +104,8 @@ def fold_rows(
     """
     together = changed if held is None else changed.unionByName(columns_of(held, columns))
     ordered = [f"`{name}`" for name in order]
-    found = newest(together, key)
-    cut = found.coalesce(1) if parts == 1 else found.repartitionByRange(parts, *ordered)
-    return cut.sortWithinPartitions(*ordered).selectExpr(*[f"`{one.name}` AS `{one.stored}`" for one in columns])
+    newest_rows = newest(together, key)
+    cut = newest_rows.coalesce(1) if parts == 1 else newest_rows.repartitionByRange(parts, *ordered)
+    return cut.sortWithinPartitions(*ordered).selectExpr(
+        *[f"`{column.name}` AS `{column.stored}`" for column in columns]
+    )

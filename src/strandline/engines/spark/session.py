@@ -168,14 +168,14 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     for key, value in {**_defaults(master, [str(path) for path in jars.resolve(progress)]), **conf}.items():
         settings.set(key, value)
     # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
-    with tempfile.TemporaryFile() as said, _own_interrupts():
+    with tempfile.TemporaryFile() as jvm_words, _own_interrupts():
         try:
             launch: Any = java_gateway.launch_gateway
-            gateway = launch(_harmless(settings), popen_kwargs={"stderr": said})
+            gateway = launch(_harmless(settings), popen_kwargs={"stderr": jvm_words})
             context = SparkContext(gateway=gateway, conf=settings)
         except Exception as error:
-            said.seek(0)
-            tail = said.read()[-2000:].decode(errors="replace").strip()
+            jvm_words.seek(0)
+            tail = jvm_words.read()[-2000:].decode(errors="replace").strip()
             if (outage := judge_text(f"{error}\n{tail}")) is not None and outage.kind is Kind.FULL:
                 raise of_outage(outage, f"the working folder of Spark ({private.working_folder()})") from error
             raise Environment(

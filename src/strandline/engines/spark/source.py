@@ -65,13 +65,13 @@ def _by_metadata(iceberg: Iceberg, path: str) -> IcebergSource:
         raise BadRequest(f"can't read the Iceberg table at {path}: {error.java_exception.getMessage()}") from error
 
 
-def export(iceberg: Iceberg, found: IcebergSource, folder: str) -> None:
+def export(iceberg: Iceberg, source: IcebergSource, folder: str) -> None:
     """Write the pinned snapshot's rows as Parquet files."""
-    if found.metadata_file is None:
-        _write_snapshot(iceberg.session, found.name, found.snapshot_id, folder)
+    if source.metadata_file is None:
+        _write_snapshot(iceberg.session, source.name, source.snapshot_id, folder)
         return
-    with _registered(iceberg, found.metadata_file) as name:
-        _write_snapshot(iceberg.session, name, found.snapshot_id, folder)
+    with _registered(iceberg, source.metadata_file) as name:
+        _write_snapshot(iceberg.session, name, source.snapshot_id, folder)
 
 
 def _write_snapshot(session: SparkSession, name: str, snapshot_id: int | None, folder: str) -> None:

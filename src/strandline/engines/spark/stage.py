@@ -39,12 +39,12 @@ def read_numbered(
     """Rows of a load, numbered by their place in their file; those whose seq is in the file `without` are left out."""
     from pyspark.sql import functions as sf
 
-    def one(file: NumberedFile) -> DataFrame:
+    def numbered(file: NumberedFile) -> DataFrame:
         rows = _files(session, ddl).parquet(file.path)
         seq = sf.lit(file.first_seq) + sf.col("_metadata.row_index")
         return rows.select("*", seq.cast("bigint").alias(SEQ))
 
-    rows = reduce(lambda left, right: left.unionByName(right), (one(file) for file in files))
+    rows = reduce(lambda left, right: left.unionByName(right), (numbered(file) for file in files))
     if without is not None:
         rows = rows.join(
             sf.broadcast(session.read.option("__globPaths__", "false").parquet(without)), on=SEQ, how="left_anti"
@@ -77,12 +77,12 @@ def stored_frame(rows: DataFrame, written: Schema, schema: Schema, version: int)
 
     names = {column.name: column.stored for column in written.columns}
     rows = rows.select(*[sf.col(f"`{name}`").alias(names.get(name, name)) for name in rows.columns])
-    known = set(rows.columns)
+    present = set(rows.columns)
     for column in schema.columns:
         default = next((fill.value for fill in column.fills if fill.below > version), None)
         if default is not None:
             type_ = spark_ddl(column.type)
-            values = sf.col(f"`{column.stored}`") if column.stored in known else sf.lit(None).cast(type_)
+            values = sf.col(f"`{column.stored}`") if column.stored in present else sf.lit(None).cast(type_)
             rows = rows.withColumn(column.stored, sf.coalesce(values, sf.lit(default).cast(type_)))
     return rows
 
@@ -103,15 +103,15 @@ def append_to_branch(
     """
     from pyspark.sql import functions as sf
 
-    known = set(rows.columns)
+    names = set(rows.columns)
     chosen = rows.select(
         *[
-            f"`{one.name}`" if one.name in known else sf.lit(None).cast(spark_ddl(one.type)).alias(one.name)
-            for one in columns
+            f"`{column.name}`" if column.name in names else sf.lit(None).cast(spark_ddl(column.type)).alias(column.name)
+            for column in columns
         ]
     )
     if partition_by:
-        chosen = chosen.sortWithinPartitions(*[f"`{one}`" for one in (*partition_by, SEQ)])
+        chosen = chosen.sortWithinPartitions(*[f"`{name}`" for name in (*partition_by, SEQ)])
     (
         chosen.writeTo(f"{CATALOG}.{name}.branch_{branch}")
         .option("snapshot-property.strand-op", op_id)
