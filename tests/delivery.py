@@ -16,15 +16,21 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from strandline import create
 from strandline.cli.main import run
 from strandline.lake import Lake
-from strandline.ledger import schema
+from strandline.ledger import deliveries, schema
+from strandline.ledger.dead_letters import Refused, bury
 from strandline.ledger.deliveries import read_streams
 from strandline.ledger.sinks import find_sink
-from strandline.model.sinks import StreamState
+from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Mark, Stream, StreamState
+from strandline.model.wire import encode
+from strandline.operations.beats import holding
+from strandline.sinks.marks import draft
+from strandline.sinks.reading import Plan
 from tests.kit import COLUMNS, environment, real_strand, strand_json
 from tests.proxy import PASS, Hurt, Seen, answer
 
@@ -146,6 +152,23 @@ def streams(lake: Lake, sink: str = "central") -> list[StreamState]:
     """How far a sink is."""
     with lake.ledger.read() as conn:
         return read_streams(conn, find_sink(conn, sink))
+
+
+def refused_rows(root: Path, *seqs: int) -> None:
+    """A forward sink whose destination has refused these rows: what a tick leaves, without Spark and without HTTP."""
+    with Lake(root) as lake:
+        lake.add_sink("central", "forward", {"url": "http://127.0.0.1:9"}, check=False)
+        head = lake.view().state("messages").head
+        stream = Stream(head.branch_id, head.table_id, "all")
+        key = {"branch_id": stream.branch_id, "table_id": stream.table_id, "partition": "all"}
+        with lake.ledger.read() as conn:
+            sink = find_sink(conn, "central")
+        with holding(lake.context, lease_of_stream(sink.sink_id, stream.text())) as hold, lake.ledger.write() as txn:
+            txn.conn.execute(insert(schema.stream_heads).values(**key, last_seq=4, pruned_upto=0))
+            deliveries.open_epoch(txn, hold, sink.sink_id, stream, Mark(1, 4))
+            delivery = draft(sink, stream, "messages", Mark(1, 0), Plan(4, version=1, snapshot=0, schema_version=1), {})
+            row = lake.view().table("messages").to_batches()[0].slice(0, 1)
+            bury(txn, hold, delivery, [Refused(seq, encode(row), {"status": 422}) for seq in seqs])
 
 
 def watermark(lake: Lake, sink: str = "central") -> int:

@@ -29,7 +29,7 @@ FILES_WITHOUT_SPARK = {
     "server": "test_admission test_bad_requests test_inbound test_lacking test_looking test_poison_rows test_processes "
     "test_receiving test_rows test_schema_moved test_starving",
     "sinks": "test_blob_marks test_blob_s3 test_conditional test_copy_marks test_forward test_marks test_ranges "
-    "test_registry",
+    "test_registry test_service",
     "soak": "test_outages",
     "stores": "test_outages",
     "substrate": "test_duckdb test_interrupts test_sqlite",

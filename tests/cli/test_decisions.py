@@ -5,24 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert
 
 from strandline.cli.main import run
-from strandline.lake import Lake
-from strandline.ledger import deliveries
-from strandline.ledger import schema as db
-from strandline.ledger.dead_letters import Refused, bury
-from strandline.ledger.sinks import find_sink
-from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark, Stream
-from strandline.model.wire import encode
-from strandline.operations.beats import holding
-from strandline.sinks.marks import draft
-from strandline.sinks.reading import Plan
 from strandline.views.view import View
 from tests.cli.conftest import Strand, lines
 from tests.cli.terminal import on_terminal, plain
 from tests.cli.test_commands import damage
+from tests.delivery import refused_rows
 from tests.kit import in_ledger
 
 
@@ -43,23 +32,6 @@ def answered(arguments: list[str], typed: str) -> tuple[int, str]:
 def audited(strand: Strand) -> list[tuple[str, str, str]]:
     """Kind, outcome and reason of every line of the audit, newest first."""
     return [(entry["kind"], entry["outcome"], entry["reason"]) for entry in strand("audit", "--json").json]
-
-
-def refused_rows(root: Path, *seqs: int) -> None:
-    """A forward sink whose destination has refused these rows: what a tick leaves, without Spark and without HTTP."""
-    with Lake(root) as lake:
-        lake.add_sink("central", "forward", {"url": "http://127.0.0.1:9"}, check=False)
-        head = lake.view().state("messages").head
-        stream = Stream(head.branch_id, head.table_id, "all")
-        key = {"branch_id": stream.branch_id, "table_id": stream.table_id, "partition": "all"}
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, "central")
-        with holding(lake.context, lease_of_stream(sink.sink_id, stream.text())) as hold, lake.ledger.write() as txn:
-            txn.conn.execute(insert(db.stream_heads).values(**key, last_seq=4, pruned_upto=0))
-            deliveries.open_epoch(txn, hold, sink.sink_id, stream, Mark(1, 4))
-            delivery = draft(sink, stream, "messages", Mark(1, 0), Plan(4, version=1, snapshot=0, schema_version=1), {})
-            row = lake.view().table("messages").to_batches()[0].slice(0, 1)
-            bury(txn, hold, delivery, [Refused(seq, encode(row), {"status": 422}) for seq in seqs])
 
 
 def test_discarded_dead_letters_are_audited(strand: Strand, root: Path) -> None:

@@ -18,15 +18,18 @@ import pytest
 import zstandard
 
 from strandline import create, failpoints
+from strandline.cli import output
 from strandline.engines.spark import export
 from strandline.errors import Busy, Conflict, Environment, HistoryGone, LeaseLost
 from strandline.lake import Lake
+from strandline.lake.documents import document
+from strandline.lake.sinks import ticked_streams
 from strandline.model.object_names import parse_partition_path
 from strandline.model.partitions import partition_text
 from strandline.model.sinks import Mark
 from strandline.sinks.blob import Blob
 from strandline.sinks.destination import Unit
-from tests.kit import environment, kill, make_table, messages, python_process, wait_until
+from tests.kit import environment, kill, make_table, messages, python_process, strand_json, wait_until
 from tests.sinks.units import SINK, rows_of, unit_of
 
 NAME = "messages/all/0000000000000000000-0000000000000000031.parquet"
@@ -407,3 +410,20 @@ def test_a_spark_worker_killed_in_the_middle_is_an_error_that_passes(
 def _die(wanted: export.Export) -> export.Exported:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+def test_a_preview_and_a_tick_are_the_documents_of_their_commands(filled: Lake, out: Path) -> None:
+    """The next unit with its first rows, of which nothing is sent; then what a tick did, which a command prints too."""
+    filled.add_sink("archive", "blob", {"uri": f"file://{out}", "unit_rows": 4, "format": "jsonl"})
+    preview = filled.sinks.preview("archive")
+    assert [(unit.since, unit.until, unit.rows) for unit in preview] == [(0, 5, 4)]
+    assert [row["part_id"] for row in preview[0].samples] == ["p0", "p1", "p2", "p3"]
+    printed = strand_json(filled, "sink", "preview", "archive")
+    assert json.loads(output.json_bytes(document(preview))) == printed
+    assert files_in(out) == []
+    (ticked,) = ticked_streams(filled.tick("archive"))
+    assert (ticked.outcome, ticked.since) == ("delivered", 0) and ticked.rows >= 30
+    filled.sinks.rewind("archive", "messages", 0, yes=True)
+    (again,) = strand_json(filled, "sink", "tick", "archive")
+    assert list(again.items()) == list(document(ticked).items())
+    filled.sinks.remove("archive")

@@ -159,10 +159,6 @@ def foreign_to_the_rules(modules: Iterable[Module]) -> list[str]:
     ]
 
 
-STILL_BELOW_SERVICES = {"dead_letters", "parked", "sinks"}
-"""Commands that still reach past the services, to the ledger or operations. The list only shrinks."""
-
-
 def past_the_services(modules: Iterable[Module]) -> set[str]:
     """Commands that import the ledger or operations, or open a lake's ledger themselves."""
     return {
@@ -213,7 +209,7 @@ def test_rules_that_know_a_lake_are_noticed(line: str) -> None:
 
 def test_a_command_asks_a_service() -> None:
     """A command parses, asks and prints, so that a route or a page need not write its use case again."""
-    assert past_the_services(package()) == STILL_BELOW_SERVICES
+    assert past_the_services(package()) == set()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import typer
 from strandline.cli import output
 from strandline.cli.params import Actor
 from strandline.cli.session import session_of
-from strandline.errors import Busy
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
+    from strandline.lake.sinks import RetriedSink
     from strandline.sinks.continuing import Continued
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A sink's name.")]
@@ -40,43 +40,27 @@ def retry(
     \b
     Example: strand sink retry central && strand sink tick central
     """
-    from strandline.ledger.deliveries import unpark
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.continuing import accept_receiver as accept
-    from strandline.sinks.instances import destination
-    from strandline.sinks.repair import begin_anew
-
     session = session_of(context)
     with session.open() as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        accepted = accept(lake.context, sink, actor=actor) if accept_receiver else 0
-        begun = 0
-        if take_over:
-            place = destination(lake.surroundings, sink, take_over=True)
-            try:
-                begun = begin_anew(lake.context, sink, place, actor=actor)
-            finally:
-                place.close()
-        freed = lake.ledger.run(lambda txn: unpark(txn, sink.sink_id))
+        retried = lake.sinks.retry(name, accept_receiver=accept_receiver, take_over=take_over, actor=actor)
+    session.emit(retried.deliveries, lambda: _print_retried(retried, take_over=take_over))
 
-    def human() -> None:
-        if accept_receiver:
-            verb = "asks" if accepted == 1 else "ask"
-            output.say(
-                f"{counted(accepted, 'stream')} {verb} the receiver at the next tick; "
-                "one that it knows nothing of begins anew."
-            )
-        elif freed:
-            output.say(f"{counted(freed, 'parked delivery', 'parked deliveries')} will be tried again.")
-        elif not take_over:
-            output.say("No delivery of it is parked.")
-        if take_over:
-            verb = "begins" if begun == 1 else "begin"
-            output.say(f"{counted(begun, 'stream')} {verb} anew, with every row.")
 
-    document = {"sink": name, "retried": freed, "receiver_accepted": accept_receiver, "begun_anew": begun}
-    session.emit(document, human)
+def _print_retried(retried: RetriedSink, *, take_over: bool) -> None:
+    deliveries = retried.deliveries
+    if deliveries.receiver_accepted:
+        verb = "asks" if retried.asking == 1 else "ask"
+        output.say(
+            f"{counted(retried.asking, 'stream')} {verb} the receiver at the next tick; "
+            "one that it knows nothing of begins anew."
+        )
+    elif deliveries.retried:
+        output.say(f"{counted(deliveries.retried, 'parked delivery', 'parked deliveries')} will be tried again.")
+    elif not take_over:
+        output.say("No delivery of it is parked.")
+    if take_over:
+        verb = "begins" if deliveries.begun_anew == 1 else "begin"
+        output.say(f"{counted(deliveries.begun_anew, 'stream')} {verb} anew, with every row.")
 
 
 def continue_(
@@ -100,36 +84,22 @@ def continue_(
     \b
     Example: strand sink continue central --stream messages
     """
-    from dataclasses import asdict
-
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.continuing import continue_streams
-    from strandline.sinks.destination import Later, Park
-    from strandline.sinks.instances import destination
-
     session = session_of(context)
     with session.open() as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        place = destination(lake.surroundings, sink)
-        try:
-            done = continue_streams(lake.context, sink, place, stream, past_hole=past_hole, yes=yes, actor=actor)
-        except (Later, Park) as error:
-            raise Busy(str(error), hint="Nothing was changed.", reason="destination") from error
-        finally:
-            place.close()
-    session.emit([asdict(one) for one in done], lambda: _print(done))
+        streams = lake.sinks.continue_(name, stream, past_hole=past_hole, yes=yes, actor=actor)
+    session.emit(streams, lambda: _print_continued(streams))
 
 
-def _print(done: list[Continued]) -> None:
-    for one in done:
-        where = f"{one.table}/{one.partition}"
-        if one.outcome == "retried":
+def _print_continued(streams: list[Continued]) -> None:
+    for stream in streams:
+        where = f"{stream.table}/{stream.partition}"
+        if stream.outcome == "retried":
             output.say(f"{where} will be tried again.")
-        elif one.kind == "hole":
-            output.say(f"{where} goes on behind {one.since}, as epoch {one.epoch}, without what was removed.")
+        elif stream.kind == "hole":
+            output.say(f"{where} goes on behind {stream.since}, as epoch {stream.epoch}, without what was removed.")
         else:
-            which = "those that the destination lacks" if one.compared else "all of them; some may arrive twice"
-            output.say(f"{where}: of {counted(one.rows, 'row')} in ({one.since}, {one.upto}] will be sent: {which}.")
-    if not done:
+            which = "those that the destination lacks" if stream.compared else "all of them; some may arrive twice"
+            rows = f"{counted(stream.rows, 'row')} in ({stream.since}, {stream.upto}]"
+            output.say(f"{where}: of {rows} will be sent: {which}.")
+    if not streams:
         output.say("No stream of it is parked.")

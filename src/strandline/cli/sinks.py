@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,15 +16,13 @@ from strandline.model.wording import counted
 from strandline.sinks.registry import in_words
 
 if TYPE_CHECKING:
-    from strandline.lake import Lake
+    from strandline.lake.sinks import Adding, Start, TickedStream
     from strandline.reports.sinks import SinkStatus, StreamStatus
-    from strandline.sinks.tick import Ticked
+    from strandline.sinks.repair import PreviewedStream
 
 PARKED, NOT_NOW = 6, 5
 DURATIONS = frozenset({"every", "timeout"})
 SIZES = frozenset({"unit_bytes", "chunk_bytes"})
-TOKENS = frozenset({"token", "token_env", "token_file"})
-"""One token in place of another, however either was given."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A sink's name.")]
 Settings = Annotated[
@@ -75,56 +72,43 @@ def add(
              strand sink add central --type forward --set gateway=laptop \\
                  --set url=http://central:8400 --set token_file=token
     """
-    from strandline.sinks.following import shared_place
-
-    given: dict[str, object] = {**_settings(settings)}
+    given_settings: dict[str, object] = {**_settings(settings)}
     if tables:
-        given["tables"] = listed(tables)
+        given_settings["tables"] = listed(tables)
     if branch is not None:
-        given["branch"] = branch
+        given_settings["branch"] = branch
     if unit_rows is not None:
-        given["unit_rows"] = unit_rows
+        given_settings["unit_rows"] = unit_rows
     if unit_bytes is not None:
-        given["unit_bytes"] = unit_bytes
+        given_settings["unit_bytes"] = unit_bytes
     session = session_of(context)
     with session.open() as lake:
-        start = _start(from_)
-        sink = lake.add_sink(name, type_, given, start=start, check=not no_check, take_over=take_over, actor=actor)
-        document = _describe(lake, sink.name)
-        with lake.ledger.read() as conn:
-            shared = shared_place(conn, sink)
-    if shared is not None:
-        session.warn(shared)
+        how: Adding = {"start": _start(from_), "check": not no_check, "take_over": take_over, "actor": actor}
+        added = lake.sinks.add(name, type_, given_settings, **how)
+    if added.shared is not None:
+        session.warn(added.shared)
+    begins = added.status.start_seq
     session.emit(
-        asdict(document),
-        lambda: output.say(f"Sink {name} follows from seq {sink.start_seq} on. `strand sink tick` sends."),
+        added.status, lambda: output.say(f"Sink {name} follows from seq {begins} on. `strand sink tick` sends.")
     )
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise BadRequest(f"--set {pair!r} is no KEY=VALUE", hint="For example --set format=jsonl")
-        found[key.strip()] = value
-    return found
+        settings[key.strip()] = value
+    return settings
 
 
-def _start(text: str) -> Any:
+def _start(text: str) -> Start:
     if text == "now":
         return "now"
     if not text.lstrip("-").isdigit():
         raise BadRequest(f"--from {text!r} is neither now nor a seq", hint="0 is from the beginning.")
     return int(text)
-
-
-def _describe(lake: Lake, name: str) -> SinkStatus:
-    from strandline.ledger.sinks import find_sink
-    from strandline.reports.sinks import one_sink
-
-    with lake.ledger.read() as conn:
-        return one_sink(conn, find_sink(conn, name))
 
 
 LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last delivery"]
@@ -151,20 +135,18 @@ def list_(context: typer.Context) -> None:
     \b
     Example: strand sink list
     """
-    from strandline.reports.sinks import sinks
-
     session = session_of(context)
-    with session.open(read_only=True) as lake, lake.ledger.read() as conn:
-        found = sinks(conn)
+    with session.open(read_only=True) as lake:
+        sinks = lake.sinks.list()
 
     def human() -> None:
-        if found:
-            output.table(LIST_HEADS, [list_row(sink) for sink in found])
-            say_paused(found)
+        if sinks:
+            output.table(LIST_HEADS, [list_row(sink) for sink in sinks])
+            say_paused(sinks)
         else:
             output.say("There are no sinks yet. `strand sink add` makes one.")
 
-    session.emit(found, human)
+    session.emit(sinks, human)
 
 
 def say_paused(sinks: Iterable[SinkStatus]) -> None:
@@ -182,8 +164,8 @@ def show(context: typer.Context, name: Name) -> None:
     """
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        document = _describe(lake, name)
-    session.emit(document, lambda: _show(document))
+        status = lake.sinks.show(name)
+    session.emit(status, lambda: _show(status))
 
 
 def _show(sink: SinkStatus) -> None:
@@ -269,24 +251,12 @@ def set_(context: typer.Context, name: Name, settings: Settings = None) -> None:
     \b
     Example: strand sink set archive --set every=5m --set where=
     """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks import instances
-
     if not settings:
         raise typer.BadParameter("give at least one --set KEY=VALUE", ctx=context)
     session = session_of(context)
     with session.open() as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-            now = instances.as_given(lake.surroundings, conn, sink)
-        changes = _settings(settings)
-        replaced = TOKENS if TOKENS & changes.keys() else frozenset()
-        kept = {key: value for key, value in now.items() if key not in replaced}
-        merged = {key: value for key, value in {**kept, **changes}.items() if value != ""}
-        asked = instances.wanted(name, sink.type, merged, where=f"sink {name!r}")
-        instances.change(lake.surroundings, sink, asked)
-        document = _describe(lake, name)
-    session.emit(document, lambda: output.say(f"Sink {name} has its new settings from the next unit on."))
+        status = lake.sinks.set(name, _settings(settings))
+    session.emit(status, lambda: output.say(f"Sink {name} has its new settings from the next unit on."))
 
 
 def rename(
@@ -297,19 +267,10 @@ def rename(
     \b
     Example: strand sink rename archive cold
     """
-    from strandline.sinks import following
-    from strandline.sinks.following import config_file
-    from strandline.sinks.instances import check_name
-
-    check_name(new)
     session = session_of(context)
     with session.open() as lake:
-        sections = config_file(lake.root, lake.ledger).read()
-        with lake.ledger.write() as txn:
-            following.rename(txn, sections, name, new)
-        lake.sinks()  # where a section has its new name, it goes on
-        document = _describe(lake, new)
-    session.emit(document, lambda: _say_renamed(name, document))
+        status = lake.sinks.rename(name, new)
+    session.emit(status, lambda: _say_renamed(name, status))
 
 
 def _say_renamed(name: str, sink: SinkStatus) -> None:
@@ -329,14 +290,10 @@ def pause(
     \b
     Example: strand sink pause archive --reason "the disk is being replaced"
     """
-    from strandline.sinks import following
-
     session = session_of(context)
     with session.open() as lake:
-        with lake.ledger.write() as txn:
-            following.pause(txn, name, reason or f"{who(actor)} paused it")
-        document = _describe(lake, name)
-    session.emit(document, lambda: output.say(f"Sink {name} sends nothing until `strand sink resume {name}`."))
+        status = lake.sinks.pause(name, reason, actor=actor)
+    session.emit(status, lambda: output.say(f"Sink {name} sends nothing until `strand sink resume {name}`."))
 
 
 def resume(context: typer.Context, name: Name) -> None:
@@ -345,17 +302,12 @@ def resume(context: typer.Context, name: Name) -> None:
     \b
     Example: strand sink resume archive
     """
-    from strandline.sinks import following
-    from strandline.sinks.following import config_file
-
     session = session_of(context)
     with session.open() as lake:
-        sections = config_file(lake.root, lake.ledger).read()
-        with lake.ledger.write() as txn:
-            was = following.resume(txn, sections, name)
-        document = _describe(lake, name)
-    said = f"Sink {name} was not paused." if was is None else f"Sink {name} goes on; it was paused: {was}."
-    session.emit(document, lambda: output.say(said))
+        resumed = lake.sinks.resume(name)
+    was = resumed.was
+    text = f"Sink {name} was not paused." if was is None else f"Sink {name} goes on; it was paused: {was}."
+    session.emit(resumed.status, lambda: output.say(text))
 
 
 def remove(
@@ -372,20 +324,12 @@ def remove(
     \b
     Example: strand sink remove archive
     """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.following import config_file, refuse_written
-    from strandline.sinks.instances import forget_secrets
-    from strandline.sinks.repair import remove as forget
-
     session = session_of(context)
     with session.open() as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        refuse_written(config_file(lake.root, lake.ledger).read(), sink)
+        sink = lake.sinks.removable(name)
         ask_first(session, f"Sink {name} and its marks would be forgotten; what it has delivered stays", yes=yes)
-        forget(lake.ledger, sink, force=force, actor=actor)
-        forget_secrets(lake.root, sink)
-    session.emit({"removed": name, "sink_id": sink.sink_id}, lambda: output.say(f"Removed {name}."))
+        removed = lake.sinks.remove(name, sink_id=sink.sink_id, force=force, actor=actor)
+    session.emit(removed, lambda: output.say(f"Removed {name}."))
 
 
 def tick(
@@ -393,84 +337,71 @@ def tick(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Sinks; all if none.")] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
     actor: Actor = "",
-    here: Here = False,
+    in_this_process: Here = False,
 ) -> None:
     """Deliver what is due, now. Exit code 6 when something is parked, 5 when something has to wait.
 
     \b
     Example: strand sink tick archive
     """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.following import config_file, refused_sections
+    from strandline.lake.sinks import ticked_streams
     from strandline.sinks.tick import Ticked
 
     session = session_of(context)
     with session.open() as lake:
-        has_sinks = bool(lake.sinks())  # those of strand.toml are there from now on
-        with lake.ledger.read() as conn:
-            refused = refused_sections(conn, config_file(lake.root, lake.ledger).read()) if names else {}
-            for name in names or []:
-                if name in refused:
-                    raise refused[name]
-                find_sink(conn, name)  # an unknown one is said before a worker is asked
-        asked = {"names": names or [], "actor": who(actor), "take_over": take_over}
-        done = [Ticked(**one) for one in session.carry_out(lake, "tick", asked, here=here)]
-    session.emit([_ticked(one) for one in done], lambda: _print_ticked(done, has_sinks=has_sinks))
-    _exit(done)
+        has_sinks = bool(lake.sinks.named(*names or []))  # an unknown one is refused before a worker is asked
+        arguments = {"names": names or [], "actor": who(actor), "take_over": take_over}
+        answer = session.carry_out(lake, "tick", arguments, here=in_this_process)
+    streams = ticked_streams(Ticked(**stream) for stream in answer)
+    session.emit(streams, lambda: _print_ticked(streams, has_sinks=has_sinks))
+    _exit({stream.outcome for stream in streams})
 
 
-def _ticked(one: Ticked) -> dict[str, Any]:
-    return {
-        "sink": one.sink,
-        "table": one.table,
-        "partition": one.partition,
-        "since": one.since,
-        "until": one.until,
-        "rows": one.rows,
-        "withheld": one.withheld,
-        "bytes": one.size_bytes,
-        "units": one.units,
-        "files_opened": one.files_opened,
-        "dead_letters": one.dead_letters,
-        "outcome": one.outcome,
-        "error": one.error,
-        "note": one.note,
-    }
+TICK_HEADS = [
+    "sink",
+    "table",
+    "partition",
+    "since",
+    "until",
+    "rows",
+    "bytes",
+    "units",
+    "withheld",
+    "dead",
+    "outcome",
+]
 
 
-def _print_ticked(done: list[Ticked], *, has_sinks: bool) -> None:
-    if not done:
+def _print_ticked(streams: list[TickedStream], *, has_sinks: bool) -> None:
+    if not streams:
         output.say("Nothing was due." if has_sinks else "There are no sinks yet. `strand sink add` makes one.")
         return
-    output.table(
-        ["sink", "table", "partition", "since", "until", "rows", "bytes", "units", "withheld", "dead", "outcome"],
-        [
-            [
-                one.sink,
-                one.table,
-                one.partition,
-                one.since,
-                one.until,
-                one.rows,
-                output.size(one.size_bytes),
-                one.units,
-                one.withheld,
-                one.dead_letters,
-                one.outcome,
-            ]
-            for one in done
-        ],
-    )
-    for one in done:
-        if one.error:
-            where = f" {one.table}/{one.partition}" if one.table else ""
-            output.say(f"{one.sink}{where} {one.outcome}: {output.cell(one.error)}")
-        if one.note:
-            output.say(f"{one.sink} {one.table}/{one.partition}: {output.cell(one.note)}")
+    output.table(TICK_HEADS, [_ticked_row(stream) for stream in streams])
+    for stream in streams:
+        if stream.error:
+            where = f" {stream.table}/{stream.partition}" if stream.table else ""
+            output.say(f"{stream.sink}{where} {stream.outcome}: {output.cell(stream.error)}")
+        if stream.note:
+            output.say(f"{stream.sink} {stream.table}/{stream.partition}: {output.cell(stream.note)}")
 
 
-def _exit(done: list[Ticked]) -> None:
-    outcomes = {one.outcome for one in done}
+def _ticked_row(stream: TickedStream) -> list[object]:
+    return [
+        stream.sink,
+        stream.table,
+        stream.partition,
+        stream.since,
+        stream.until,
+        stream.rows,
+        output.size(stream.bytes),
+        stream.units,
+        stream.withheld,
+        stream.dead_letters,
+        stream.outcome,
+    ]
+
+
+def _exit(outcomes: set[str]) -> None:
     if "parked" in outcomes:
         raise typer.Exit(PARKED)
     if outcomes - {"delivered"}:
@@ -483,26 +414,26 @@ def preview(context: typer.Context, name: Name) -> None:
     \b
     Example: strand sink preview archive
     """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.repair import preview as look
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        found = look(lake.context, sink)
+        streams = lake.sinks.preview(name)
+    session.emit(streams, lambda: _print_preview(streams))
 
-    def human() -> None:
-        if not found:
-            output.say("Nothing waits in the log for it. Rows that are not flushed yet are not counted here.")
-            return
-        heads = ["table", "partition", "since", "until", "rows", "withheld", "bytes"]
-        output.table(heads, [[*(one[head] for head in heads[:-1]), output.size(one["bytes"])] for one in found])
-        for one in found:
-            for row in one["samples"]:
-                output.say(output.cell(output.json_bytes(row).decode()))
 
-    session.emit(found, human)
+def _print_preview(streams: list[PreviewedStream]) -> None:
+    if not streams:
+        output.say("Nothing waits in the log for it. Rows that are not flushed yet are not counted here.")
+        return
+    output.table(
+        ["table", "partition", "since", "until", "rows", "withheld", "bytes"],
+        [
+            [unit.table, unit.partition, unit.since, unit.until, unit.rows, unit.withheld, output.size(unit.bytes)]
+            for unit in streams
+        ],
+    )
+    for unit in streams:
+        for row in unit.samples:
+            output.say(output.cell(output.json_bytes(row).decode()))
 
 
 def rewind(
@@ -518,28 +449,8 @@ def rewind(
     \b
     Example: strand sink rewind archive --stream messages --to 0 --yes
     """
-    from strandline.ledger.sinks import find_sink
-    from strandline.sinks.repair import find_stream
-    from strandline.sinks.repair import rewind as go_back
-
     session = session_of(context)
     with session.open(read_only=not yes) as lake:
-        with lake.ledger.read() as conn:
-            sink = find_sink(conn, name)
-        if not yes:
-            state = find_stream(lake.ledger, sink, stream)
-            mark = state.mark.seq if state.mark else sink.start_seq
-            raise BadRequest(
-                f"this sends everything of {state.table}/{state.stream.partition} in ({to}, {mark}] again",
-                hint="Add --yes if that is what you want.",
-            )
-        done = go_back(lake.context, sink, stream, to, actor=actor)
-    document = {
-        "sink": name,
-        "stream": done.stream,
-        "was": done.was,
-        "to": done.to,
-        "epoch": done.epoch,
-        "dead_letters_closed": done.letters_closed,
-    }
-    session.emit(document, lambda: output.say(f"({done.to}, {done.was}] will be sent again, as epoch {done.epoch}."))
+        rewound = lake.sinks.rewind(name, stream, to, yes=yes, actor=actor)
+    again = f"({rewound.to}, {rewound.was}] will be sent again, as epoch {rewound.epoch}."
+    session.emit(rewound, lambda: output.say(again))

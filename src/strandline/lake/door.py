@@ -6,12 +6,10 @@ is imported, and a JVM started, by the first call that needs it, so capture and 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from strandline.actors import default_actor
 from strandline.lake.backups import Backups
 from strandline.lake.branches import Branches
 from strandline.lake.jobs import Jobs
@@ -23,6 +21,7 @@ from strandline.lake.reports import Reports
 from strandline.lake.rows import LakeRows, load_needs_spark
 from strandline.lake.schema_memory import SchemaMemory
 from strandline.lake.schemas import Schemas
+from strandline.lake.sinks import Adding, Sinks, Ticking
 from strandline.lake.spark_engine import SparkEngine
 from strandline.lake.tables import Tables
 from strandline.lake.tokens import Tokens
@@ -151,6 +150,11 @@ class Lake:
     def recovery(self) -> Recovery:
         """What dead processes left."""
         return Recovery(self)
+
+    @property
+    def sinks(self) -> Sinks:
+        """What delivers rows elsewhere; `lake.sinks()` lists them."""
+        return Sinks(self)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -392,58 +396,13 @@ class Lake:
 
         return Surroundings(self.ledger, self.root, self.config.warehouse, self.ledger.lake_id(), self.iceberg)
 
-    def add_sink(
-        self,
-        name: str,
-        type: str,
-        settings: Mapping[str, Any],
-        *,
-        start: int | Literal["now"] = 0,
-        check: bool = True,
-        take_over: bool = False,
-        actor: str = "",
-    ) -> Sink:
+    def add_sink(self, name: str, type: str, settings: Mapping[str, Any], **how: Unpack[Adding]) -> Sink:
         """Let a destination follow this lake's tables; `check` asks it first whether it can be reached."""
-        from strandline.sinks import instances
+        return self.sinks.add(name, type, settings, **how).sink
 
-        asked = instances.wanted(name, type, settings, where=f"sink {name!r}")
-        return instances.add(self.surroundings, asked, start=start, check=check, take_over=take_over, actor=actor)
-
-    def sinks(self) -> list[Sink]:
-        """Every sink: those that were added, and those of `strand.toml` as it is now."""
-        from strandline.ledger.sinks import list_sinks
-        from strandline.sinks.following import follow_config
-
-        if not self.read_only:
-            follow_config(self.surroundings)
-        with self.ledger.read() as conn:
-            return list_sinks(conn)
-
-    def tick(
-        self,
-        *names: str,
-        actor: str = "",
-        wait_s: float | None = None,
-        patient: bool = True,
-        stop: threading.Event | None = None,
-        take_over: bool = False,
-    ) -> list[Ticked]:
+    def tick(self, *names: str, **how: Unpack[Ticking]) -> list[Ticked]:
         """Deliver what is due, now: of these sinks, or of all. One that has to wait keeps no other waiting."""
-        from strandline.ledger.sinks import find_sink
-        from strandline.sinks.round import Round
-
-        known = self.sinks()
-        with self.ledger.read() as conn:
-            chosen = [find_sink(conn, name) for name in names] or known
-        return Round(
-            self.context,
-            self.surroundings,
-            actor or default_actor(),
-            wait_s=wait_s,
-            patient=patient,
-            take_over=take_over,
-            stop=stop or threading.Event(),
-        ).run(chosen)
+        return self.sinks.tick(*names, **how)
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 

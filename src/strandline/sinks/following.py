@@ -258,7 +258,7 @@ def _there(conn: Connection, asked: Wanted, sections: Sections) -> Sink | None:
 # -- what people say ---------------------------------------------------------------------------------------------------
 
 
-def rename(txn: Txn, sections: Sections, name: str, new: str) -> None:
+def rename(txn: Txn, sections: Sections, name: str, new: str) -> Sink:
     """Give a sink another name; its marks stay. One that a section governs has its section renamed first."""
     sink = sinks.find_sink(txn.conn, name)
     governed = sink.from_config is not False
@@ -275,6 +275,7 @@ def rename(txn: Txn, sections: Sections, name: str, new: str) -> None:
     sinks.rename_sink(txn, sink.sink_id, new)
     if governed and new in sections:  # now: the section may be gone again when the file is looked at next
         sinks.govern_sink(txn, sink.sink_id, from_config=True, paused=sink.paused)
+    return sink
 
 
 def refuse_written(sections: Sections, sink: Sink) -> None:
@@ -283,8 +284,8 @@ def refuse_written(sections: Sections, sink: Sink) -> None:
         raise BadRequest(f"sink {sink.name!r} is written in strand.toml", hint=f"Take [sinks.{sink.name}] out first.")
 
 
-def resume(txn: Txn, sections: Sections, name: str) -> str | None:
-    """Let a paused sink go on; returns why it was paused, None if it was not."""
+def resume(txn: Txn, sections: Sections, name: str) -> Sink:
+    """Let a paused sink go on; returns it as it was, with the reason of its pause if it was paused."""
     sink = sinks.find_sink(txn.conn, name)
     if sink.from_config and name not in sections:
         raise BadRequest(
@@ -292,10 +293,11 @@ def resume(txn: Txn, sections: Sections, name: str) -> str | None:
             hint=f"Write [sinks.{name}] again; or if it has another name there: `strand sink rename {name} NEW`.",
         )
     sinks.govern_sink(txn, sink.sink_id, from_config=sink.from_config, paused=None)
-    return sink.paused
+    return sink
 
 
-def pause(txn: Txn, name: str, reason: str) -> None:
-    """Let a sink send nothing until somebody resumes it; what it has to deliver is kept."""
+def pause(txn: Txn, name: str, reason: str) -> Sink:
+    """Let a sink send nothing until a person resumes it; what it has to deliver is kept."""
     sink = sinks.find_sink(txn.conn, name)
     sinks.govern_sink(txn, sink.sink_id, from_config=sink.from_config, paused=reason)
+    return sink

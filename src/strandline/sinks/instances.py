@@ -134,15 +134,20 @@ def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: 
 def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
     """Give a sink other settings. Its marks stay; what is being delivered is finished under the old ones."""
     with around.ledger.write() as txn:
-        _same_branch(txn.conn, sink, asked)
-        _check(txn.conn, asked)
-        sinks.change_sink(
-            txn,
-            sink.sink_id,
-            tables=_table_ids(txn.conn, asked),
-            settings=put_away(around.root, sink.sink_id, sink.type, asked.settings),
-            hold_until_us=asked.hold_until_us,
-        )
+        change_in(txn, around, sink, asked)
+
+
+def change_in(txn: Txn, around: Surroundings, sink: Sink, asked: Wanted) -> None:
+    """The same in a transaction that has read what is changed."""
+    _same_branch(txn.conn, sink, asked)
+    _check(txn.conn, asked)
+    sinks.change_sink(
+        txn,
+        sink.sink_id,
+        tables=_table_ids(txn.conn, asked),
+        settings=put_away(around.root, sink.sink_id, asked.type, asked.settings),
+        hold_until_us=asked.hold_until_us,
+    )
 
 
 def _same_branch(conn: Connection, sink: Sink, asked: Wanted) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.ledger import dead_letters, deliveries
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.ledger.tables import branch_name, find_table, read_states
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import DeadLetter, Mark, Sink, StreamState
@@ -30,11 +30,36 @@ SAMPLES = 5
 class Rewound:
     """What a rewind did: from where to where, in which epoch, and how many dead letters it closed."""
 
+    sink: str
     stream: str
     was: int
     to: int
     epoch: int
-    letters_closed: int
+    dead_letters_closed: int
+
+
+@dataclass(frozen=True)
+class SettledLetter:
+    """What became of a dead letter: `replayed`, `discarded`, or `refused` again with an error."""
+
+    id: str
+    seq: int
+    outcome: str
+    error: str | None
+
+
+@dataclass(frozen=True)
+class PreviewedStream:
+    """What the next unit of a stream would be: its range, its rows, its size, and the first rows of it."""
+
+    table: str
+    partition: str
+    since: int
+    until: int
+    rows: int
+    withheld: int
+    bytes: int
+    samples: tuple[Mapping[str, Any], ...]
 
 
 def find_stream(ledger: Ledger, sink: Sink, text: str) -> StreamState:
@@ -70,7 +95,7 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int, *, actor: str = "") -> 
         closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
         reason = f"({to}, {mark.seq}] of {state.table}/{stream.partition} is sent again, as epoch {epoch}"
         decided(txn, sink, "rewound", reason, actor, [stream.table_id])
-    return Rewound(state.stream.text(), mark.seq, to, epoch, closed)
+    return Rewound(sink.name, state.stream.text(), mark.seq, to, epoch, closed)
 
 
 def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "") -> int:
@@ -100,74 +125,75 @@ def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "")
     return len(lost)
 
 
-def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Send dead letters again, all of them or those named; one that is refused again stays."""
+def replay(ledger: Ledger, sink: Sink, place: Destination, ids: Sequence[str] | None = None) -> list[SettledLetter]:
+    """Send dead letters again, those named or all of them; one that is refused again stays."""
     if not isinstance(place, Replays):
         raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have dead letters.")
     settings = resolved(sink.type, sink.settings)
-    done = []
-    for letter in chosen(ledger, sink, ids):
+    with ledger.read() as conn:
+        letters = chosen(conn, sink, ids)
+    settled = []
+    for letter in letters:
         try:
             place.replay(letter, settings)
         except (Park, Later) as error:
-            done.append({"id": letter.letter_id, "seq": letter.seq, "outcome": "refused", "error": str(error)})
+            settled.append(SettledLetter(letter.letter_id, letter.seq, "refused", str(error)))
             continue
         with ledger.write() as txn:
             dead_letters.settle_letter(txn, letter.letter_id, dead_letters.REPLAYED)
             deliveries.forget_replayed(txn, sink.sink_id, letter.stream)
-        done.append({"id": letter.letter_id, "seq": letter.seq, "outcome": "replayed", "error": None})
-    return done
+        settled.append(SettledLetter(letter.letter_id, letter.seq, "replayed", None))
+    return settled
 
 
-def discard(ledger: Ledger, sink: Sink, ids: Sequence[str], *, actor: str = "") -> list[dict[str, Any]]:
+def discard(txn: Txn, sink: Sink, ids: Sequence[str] | None = None, *, actor: str = "") -> list[SettledLetter]:
     """Give dead letters up for good; they stay in the books as discarded."""
-    letters = chosen(ledger, sink, ids)
-    with ledger.write() as txn:
-        for letter in letters:
-            dead_letters.settle_letter(txn, letter.letter_id, dead_letters.DISCARDED)
-        if letters:
-            seqs = ", ".join(str(letter.seq) for letter in letters)
-            reason = f"{counted(len(letters), 'dead letter')} given up by hand: seqs {seqs}"
-            decided(txn, sink, "discarded", reason, actor, sorted({letter.stream.table_id for letter in letters}))
-    return [{"id": letter.letter_id, "seq": letter.seq, "outcome": "discarded", "error": None} for letter in letters]
+    letters = chosen(txn.conn, sink, ids)
+    for letter in letters:
+        dead_letters.settle_letter(txn, letter.letter_id, dead_letters.DISCARDED)
+    if letters:
+        seqs = ", ".join(str(letter.seq) for letter in letters)
+        reason = f"{counted(len(letters), 'dead letter')} given up by hand: seqs {seqs}"
+        decided(txn, sink, "discarded", reason, actor, sorted({letter.stream.table_id for letter in letters}))
+    return [SettledLetter(letter.letter_id, letter.seq, "discarded", None) for letter in letters]
 
 
-def chosen(ledger: Ledger, sink: Sink, ids: Sequence[str]) -> list[DeadLetter]:
+def chosen(conn: Connection, sink: Sink, ids: Sequence[str] | None) -> list[DeadLetter]:
     """The open dead letters of these ids, or all there are."""
-    with ledger.read() as conn:
-        there = {letter.letter_id: letter for letter in dead_letters.list_letters(conn, sink.sink_id)}
-    for one in ids:
-        if one not in there:
-            raise NotFound(f"there is no open dead letter {one!r}", hint=nearest(one, there))
-    return [there[one] for one in ids] if ids else list(there.values())
+    waiting = {letter.letter_id: letter for letter in dead_letters.list_letters(conn, sink.sink_id)}
+    if ids is None:
+        return list(waiting.values())
+    for letter_id in ids:
+        if letter_id not in waiting:
+            raise NotFound(f"there is no open dead letter {letter_id!r}", hint=nearest(letter_id, waiting))
+    return [waiting[letter_id] for letter_id in ids]
 
 
-def remove(ledger: Ledger, sink: Sink, *, force: bool, actor: str = "") -> None:
+def remove(txn: Txn, sink: Sink, *, force: bool, actor: str = "") -> None:
     """Forget a sink with its marks; refused while it has dead letters, because they would be gone with it."""
     from strandline.ledger.sinks import remove_sink
 
-    with ledger.write() as txn:
-        letters = len(dead_letters.list_letters(txn.conn, sink.sink_id))
-        if letters and not force:
-            raise Conflict(
-                f"sink {sink.name!r} has {counted(letters, 'dead letter')}",
-                kind="dead_letters",
-                hint=f"Replay or discard them first (`strand sink dead {sink.name}`), or remove it with --force.",
-                expected=0,
-                actual=letters,
-            )
-        remove_sink(txn, sink.sink_id)
-        decided(txn, sink, "removed", f"forgotten with its marks and {counted(letters, 'dead letter')}", actor)
+    letters = len(dead_letters.list_letters(txn.conn, sink.sink_id))
+    if letters and not force:
+        raise Conflict(
+            f"sink {sink.name!r} has {counted(letters, 'dead letter')}",
+            kind="dead_letters",
+            hint=f"Replay or discard them first (`strand sink dead {sink.name}`), or remove it with --force.",
+            expected=0,
+            actual=letters,
+        )
+    remove_sink(txn, sink.sink_id)
+    decided(txn, sink, "removed", f"forgotten with its marks and {counted(letters, 'dead letter')}", actor)
 
 
-def preview(ctx: Context, sink: Sink) -> list[dict[str, Any]]:
+def preview(ctx: Context, sink: Sink) -> list[PreviewedStream]:
     """What the next unit of every due stream would be: its rows, its size, and the first of them. Nothing is sent."""
     with ctx.ledger.read() as conn:
         due = deliveries.read_streams(conn, sink, due=True)
-    return [found for state in due if (found := _preview(ctx.ledger, sink, state)) is not None]
+    return [unit for state in due if (unit := _preview(ctx.ledger, sink, state)) is not None]
 
 
-def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] | None:
+def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> PreviewedStream | None:
     settings = resolved(sink.type, sink.settings)
     stream = state.stream
     with ledger.read() as conn:
@@ -179,26 +205,26 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> dict[str, Any] |
             if plan is None:
                 return None
             delivery = draft(sink, stream, state.table, mark, plan, {**settings, INBOUND: table.table.inbound})
-        wanted, _ = read_unit(conn, delivery)
+        unit, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
     samples: list[dict[str, Any]] = []
-    for piece in read_range(wanted):
+    for piece in read_range(unit):
         rows += piece.rows.num_rows
         withheld += piece.withheld
         size_bytes += piece.rows.nbytes
         missing = SAMPLES - len(samples)
         if missing > 0:
             samples.extend(_rows(piece.rows.slice(0, missing)))
-    return {
-        "table": state.table,
-        "partition": stream.partition,
-        "since": delivery.since,
-        "until": delivery.until,
-        "rows": rows,
-        "withheld": withheld,
-        "bytes": size_bytes,
-        "samples": samples,
-    }
+    return PreviewedStream(
+        table=state.table,
+        partition=stream.partition,
+        since=delivery.since,
+        until=delivery.until,
+        rows=rows,
+        withheld=withheld,
+        bytes=size_bytes,
+        samples=tuple(samples),
+    )
 
 
 def _rows(batch: Any) -> list[dict[str, Any]]:
