@@ -11,7 +11,7 @@ from strandline.model.sinks import Sink
 
 
 def decided(txn: Txn, sink: Sink, outcome: str, reason: str, actor: str, table_ids: Iterable[str] = ()) -> None:
-    """Write down what was decided of a sink, and by whom; `""` is whoever runs this process."""
+    """Write down what was decided of a sink, and its actor; `""` is the user of this process."""
     audit_decision(
         txn,
         about=sink.sink_id,

@@ -1,7 +1,7 @@
 """The sinks of `strand.toml`, as the file is now.
 
-A section makes a sink and governs it from then on; one that `strand sink add` made is never touched. Somebody who edits
-the file while workers run must not make rows be sent twice, in whatever order the file is saved and commands are run:
+A section makes a sink and governs it from then on; one that `strand sink add` made is never touched. Edits of the file
+while workers run must not make rows be sent twice, in whatever order it is saved and commands are run:
 
 - a section that goes pauses its sink, which keeps its marks; when it comes back, the sink goes on;
 - a section that is new is refused while a sink whose section is gone has its type and its destination: it is probably
@@ -75,10 +75,10 @@ class ConfigFile:
 
     def _look(self) -> object:
         try:
-            found = (self._root / configuration.FILE_NAME).stat()
+            file = (self._root / configuration.FILE_NAME).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return file.st_ino, file.st_size, file.st_mtime_ns
 
     def _is_settled(self, version: Any) -> bool:
         """By the file's time, or where a clock is wrong by what we have seen ourselves."""
@@ -105,8 +105,8 @@ def config_file(root: Path, _ledger: Ledger) -> ConfigFile:
     return ConfigFile(root)
 
 
-_told: dict[tuple[Path, str], str] = {}
-"""What was logged of sections, so that a worker says it once."""
+_logged: dict[tuple[Path, str], str] = {}
+"""What was logged of sections, so that a worker logs it once."""
 
 
 def follow_config(around: Surroundings) -> None:
@@ -117,45 +117,45 @@ def follow_config(around: Surroundings) -> None:
     sections = config_file(around.root, around.ledger).sections()
     if sections is None:
         return
-    asked, wrong = _read(sections)
+    checked, wrong = _read(sections)
     refused = dict(wrong)
-    _pause_and_resume(around, sections, asked.values())
-    for name, section in asked.items():
+    _pause_and_resume(around, sections, checked.values())
+    for name, section in checked.items():
         try:
             _follow(around, section, sections)
         except (CallerError, Environment) as error:
             refused[name] = error
     for name in sections:
         now = refused[name].message if name in refused else ""
-        if now and _told.get((around.root, name)) != now:
+        if now and _logged.get((around.root, name)) != now:
             log.warning("a section of strand.toml is not followed", sink=name, error=now, hint=refused[name].hint)
-        _told[around.root, name] = now
+        _logged[around.root, name] = now
 
 
 def refused_sections(conn: Connection, sections: Sections) -> dict[str, StrandError]:
     """The sections that would not be followed, by what the ledger says alone; nothing is changed."""
-    asked, refused = _read(sections)
-    for name, section in asked.items():
+    checked, refused = _read(sections)
+    for name, section in checked.items():
         try:
-            _there(conn, section, sections)
+            _governed(conn, section, sections)
         except CallerError as error:
             refused[name] = error
     return refused
 
 
 def _read(sections: Sections) -> tuple[dict[str, Wanted], dict[str, StrandError]]:
-    asked: dict[str, Wanted] = {}
+    checked: dict[str, Wanted] = {}
     refused: dict[str, StrandError] = {}
     for name, section in sections.items():
         where = f"[sinks.{name}]"
         try:
             if "type" not in section:
                 raise BadRequest(f"{where} has no type", hint=f"Add type = {in_words(quotes=True)}.")
-            given = {key: value for key, value in section.items() if key != "type"}
-            asked[name] = wanted(name, str(section["type"]), given, where=where)
+            settings = {key: value for key, value in section.items() if key != "type"}
+            checked[name] = wanted(name, str(section["type"]), settings, where=where)
         except (CallerError, Environment) as error:
             refused[name] = error
-    return asked, refused
+    return checked, refused
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Governing:
     paused: str | None
 
 
-def governing(sink: Sink, sections: Sections, asked: Iterable[Wanted], names: Iterable[str]) -> Governing:
+def governing(sink: Sink, sections: Sections, checked: Iterable[Wanted], names: Iterable[str]) -> Governing:
     """What becomes of a sink under these sections; `names` are those of all sinks.
 
     A lake of an older format does not know which sinks are from the file: those that have a section. One without is
@@ -175,7 +175,7 @@ def governing(sink: Sink, sections: Sections, asked: Iterable[Wanted], names: It
     from_config, paused = sink.from_config, sink.paused
     if from_config is None:
         taken = set(names)
-        rivals = [one for one in asked if one.name not in taken and goes_where(one, sink)]
+        rivals = [section for section in checked if section.name not in taken and goes_where(section, sink)]
         from_config = True if sink.name in sections else (None if rivals else False)
     if from_config and sink.name not in sections:
         paused = paused or GONE
@@ -192,7 +192,7 @@ def goes_where(section: Wanted | Sink, sink: Sink) -> bool:
 
 
 def shared_place(conn: Connection, sink: Sink) -> str | None:
-    """What to tell a person whose new sink delivers where others do: it may be meant so, and mostly it is not."""
+    """The warning about a new sink that delivers where others do: it may be meant so, and mostly it is not."""
     others = [other for other in sinks.list_sinks(conn) if other.sink_id != sink.sink_id and goes_where(other, sink)]
     if not others:
         return None
@@ -201,11 +201,11 @@ def shared_place(conn: Connection, sink: Sink) -> str | None:
     return f"{subject} there too: {sink_type(sink.type).when_shared}"
 
 
-def _pause_and_resume(around: Surroundings, sections: Sections, asked: Iterable[Wanted]) -> None:
+def _pause_and_resume(around: Surroundings, sections: Sections, checked: Iterable[Wanted]) -> None:
     def changed(conn: Connection) -> list[tuple[Sink, Governing]]:
-        there = sinks.list_sinks(conn)
-        names = [sink.name for sink in there]
-        judged = [(sink, governing(sink, sections, asked, names)) for sink in there]
+        every = sinks.list_sinks(conn)
+        names = [sink.name for sink in every]
+        judged = [(sink, governing(sink, sections, checked, names)) for sink in every]
         return [(sink, now) for sink, now in judged if now != Governing(sink.from_config, sink.paused)]
 
     with around.ledger.read() as conn:
@@ -221,38 +221,38 @@ def _pause_and_resume(around: Surroundings, sections: Sections, asked: Iterable[
             log.warning(what, sink=sink.name, why=now.paused or f"[sinks.{sink.name}] is back")
 
 
-def _follow(around: Surroundings, asked: Wanted, sections: Sections) -> None:
+def _follow(around: Surroundings, section: Wanted, sections: Sections) -> None:
     with around.ledger.read() as conn:
-        there = _there(conn, asked, sections)
-        same = there is not None and is_as_asked(around, conn, there, asked)
-    if there is None:
-        add(around, asked, start=0, check=False, allowed=lambda txn: _there(txn.conn, asked, sections))
+        sink = _governed(conn, section, sections)
+        same = sink is not None and is_as_asked(around, conn, sink, section)
+    if sink is None:
+        add(around, section, start=0, check=False, allowed=lambda txn: _governed(txn.conn, section, sections))
     elif not same:
-        change(around, there, asked)
+        change(around, sink, section)
 
 
-def _there(conn: Connection, asked: Wanted, sections: Sections) -> Sink | None:
+def _governed(conn: Connection, section: Wanted, sections: Sections) -> Sink | None:
     """The sink that a section governs; None where it is to be made; an error where it can't be followed."""
-    known = sinks.list_sinks(conn)
-    where = f"[sinks.{asked.name}]"
-    there = next((sink for sink in known if sink.name == asked.name), None)
-    if there is not None and there.from_config is False:
+    every = sinks.list_sinks(conn)
+    where = f"[sinks.{section.name}]"
+    governed = next((sink for sink in every if sink.name == section.name), None)
+    if governed is not None and governed.from_config is False:
         raise BadRequest(
-            f"{where} is not followed: `strand sink add` made the sink {asked.name!r}",
-            hint=f"Change that one with `strand sink set {asked.name}`, or give the section another name.",
+            f"{where} is not followed: `strand sink add` made the sink {section.name!r}",
+            hint=f"Change that one with `strand sink set {section.name}`, or give the section another name.",
         )
-    if there is not None and there.type != asked.type:
+    if governed is not None and governed.type != section.type:
         raise BadRequest(
-            f"{where}: the sink {asked.name!r} is of type {there.type}", hint="Remove it first, or rename this."
+            f"{where}: the sink {section.name!r} is of type {governed.type}", hint="Remove it first, or rename this."
         )
-    for sink in known if there is None else ():
-        if sink.from_config is not False and sink.name not in sections and goes_where(asked, sink):
+    for sink in every if governed is None else ():
+        if sink.from_config is not False and sink.name not in sections and goes_where(section, sink):
             raise BadRequest(
                 f"{where} is not followed: it goes where the sink {sink.name!r} goes, which has no section any more",
-                hint=f"If it is that one under a new name: `strand sink rename {sink.name} {asked.name}`. If it is to "
-                f"send everything again: `strand sink remove {sink.name}`.",
+                hint=f"If it is that one under a new name: `strand sink rename {sink.name} {section.name}`. "
+                f"If it is to send everything again: `strand sink remove {sink.name}`.",
             )
-    return there
+    return governed
 
 
 # -- what people say ---------------------------------------------------------------------------------------------------

@@ -71,13 +71,13 @@ def _own(
     conn: Connection, ctx: Context, sink: Sink, stream: Stream, noted: Noted | None, delivery: Delivery | None
 ) -> Own:
     restored = last_restore(conn)
-    turned = noted is not None and noted.mark.epoch < deliveries.UNKNOWN
+    turned = _is_turned(noted)
     never = noted is None and restored is not None and sink.created_at_us <= restored.at_us
-    known = noted is not None and noted.mark.epoch != deliveries.UNKNOWN
+    counts = noted is not None and noted.mark.epoch != deliveries.UNKNOWN
     return Own(
         start_seq=sink.start_seq,
         last_seq=ctx.ledger.last_seq(conn),
-        mark=Mark(abs(noted.mark.epoch), noted.mark.seq) if noted is not None and known else None,
+        mark=Mark(abs(noted.mark.epoch), noted.mark.seq) if noted is not None and counts else None,
         end=None if delivery is None else (delivery.since if delivery.settings.get(UNASKED) else delivery.until),
         acked_epoch=noted.acked_epoch if noted is not None else 0,
         rewound_epoch=noted.rewound_epoch if noted is not None else 0,
@@ -245,9 +245,9 @@ def settle(
         deliveries.note_replayed(txn, hold, sink.sink_id, stream, replayed.text())
         return agree_on_replayed(txn, sink.sink_id, stream, stored)
 
-    reopened, known = ctx.ledger.run(work)
-    if reopened or known:
-        log.warning("letters", sink=sink.name, stream=stream.text(), reopened=reopened, replayed=known)
+    reopened, settled = ctx.ledger.run(work)
+    if reopened or settled:
+        log.warning("letters", sink=sink.name, stream=stream.text(), reopened=reopened, replayed=settled)
 
 
 def first_mark(ctx: Context, hold: Hold, sink: Sink, destination: Destination, stream: Stream, name: str) -> Mark:
@@ -280,12 +280,16 @@ class Asked:
 
 
 def ask(ctx: Context, sink: Sink, destination: Destination) -> list[Asked]:
-    """Ask about every stream whose mark a restore has turned round; who can't be asked now is asked by a tick."""
+    """Ask about every stream whose mark a restore has turned round; where that fails now, a tick asks."""
     with ctx.ledger.read() as conn:
         states = deliveries.read_streams(conn, sink)
         noted = {state.stream: deliveries.read_noted(conn, sink.sink_id, state.stream) for state in states}
-    turned = [state for state in states if (one := noted[state.stream]) and one.mark.epoch < deliveries.UNKNOWN]
+    turned = [state for state in states if _is_turned(noted[state.stream])]
     return [_ask_one(ctx, sink, destination, state) for state in turned]
+
+
+def _is_turned(noted: Noted | None) -> bool:
+    return noted is not None and noted.mark.epoch < deliveries.UNKNOWN
 
 
 def _ask_one(ctx: Context, sink: Sink, destination: Destination, state: StreamState) -> Asked:

@@ -74,7 +74,7 @@ class Own:
         """Whether the epoch is a person's, and the destination has acked nothing of it yet: it may begin anywhere."""
         if self.mark is None or self.acked_epoch >= self.mark.epoch:
             return False
-        # A ledger of format 1 did not note who began an epoch.
+        # A ledger of format 1 did not note whether a person began an epoch.
         return self.rewound_epoch == self.mark.epoch or (self.acked_epoch == 0 and self.mark.epoch > 1)
 
 

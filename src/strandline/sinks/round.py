@@ -30,12 +30,13 @@ class Round:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, sinks: Sequence[Sink]) -> list[Ticked]:
-        """Tick all of these; one whose destination can't be had is told of, and the others go on."""
+        """Tick all of these; a destination that can't be had is reported, and the other sinks go on."""
         if len(sinks) <= 1:
             return self._tick(sinks[0]) if sinks else []
         with ThreadPoolExecutor(len(sinks), thread_name_prefix="tick") as pool:
             try:
-                return [one for done in [pool.submit(self._tick, sink) for sink in sinks] for one in done.result()]
+                ticks = [pool.submit(self._tick, sink) for sink in sinks]
+                return [ticked for tick in ticks for ticked in tick.result()]
             except BaseException:
                 self.stop.set()  # or the others would be waited for, however long their destinations take
                 raise

@@ -132,7 +132,7 @@ class Ticker:
         return [*failed, *(turn.ticked for turn in turns if turn.ticked.units or turn.ticked.outcome != "delivered")]
 
     def _branch_gone(self) -> list[Ticked]:
-        """Say it when the sink's branch was deleted: one of the same name is another one, with marks of its own."""
+        """Report it when the sink's branch was deleted: one of the same name is another one, with marks of its own."""
         with self.ctx.ledger.read() as conn:
             if living_branch(conn, self.sink.branch_id) is not None:
                 return []
@@ -158,7 +158,7 @@ class Ticker:
     def _work_off(self, turns: list[_Turn]) -> None:
         waiting = list(turns)
         while waiting and not self.stop.is_set():
-            turn = min(waiting, key=lambda one: one.due_s)
+            turn = min(waiting, key=lambda turn: turn.due_s)
             pause_s = turn.due_s - time.monotonic()
             if pause_s > 0:
                 self.ctx.report(f"{self.sink.name} waits for its destination", 0, None)
@@ -198,7 +198,7 @@ class Ticker:
         """The delivery that is open, or a new one; None when the stream has nothing more to send."""
         ledger = self.ctx.ledger
         with ledger.read() as conn:
-            sink = sink_by_id(conn, self.sink.sink_id)  # as it is now: somebody may have changed what it may send
+            sink = sink_by_id(conn, self.sink.sink_id)  # as it is now: what it may send may have been changed
             state = None if sink is None else deliveries.read_stream(conn, sink, stream)
         if sink is None or state is None or sink.paused is not None or _held(sink):
             return None
@@ -247,9 +247,9 @@ class Ticker:
             about = {"delivery": delivery.delivery_id, "sink": self.sink.name, "table": delivery.table}
             with span("delivery", kind=self.sink.type, **about):
                 shipped = self.destination.ship(self._unit(hold, delivery, agreed))
-        except Resume as found:
+        except Resume as moved:
             turn.agreed = None
-            return self._again(hold, turn, delivery, str(found))
+            return self._again(hold, turn, delivery, str(moved))
         except LeaseLost:
             raise
         except (Park, CallerError, PersonError) as error:
@@ -305,8 +305,8 @@ class Ticker:
     def _note_asked(self, hold: Hold, delivery: Delivery) -> None:
         """Before anything of a unit is sent: from here on the destination may have some of it."""
         if delivery.settings.get(UNASKED):
-            asked = {name: value for name, value in delivery.settings.items() if name != UNASKED}
-            self.ctx.ledger.run(lambda txn: deliveries.set_settings(txn, hold, delivery, asked))
+            settings = {name: value for name, value in delivery.settings.items() if name != UNASKED}
+            self.ctx.ledger.run(lambda txn: deliveries.set_settings(txn, hold, delivery, settings))
 
     def _again(self, hold: Hold, turn: _Turn, delivery: Delivery, why: str) -> bool:
         """Look at the stream anew, unless its destination's mark keeps moving."""
@@ -359,21 +359,21 @@ class Ticker:
         attempts = delivery.attempts if told_s is not None else (0 if progressed else delivery.attempts) + 1
         wait_s = told_s if told_s is not None else _backoff_s(attempts)
         parked = told_s is None and attempts >= most
-        said = f"{str(error) or type(error).__name__}"
+        reason = str(error) or type(error).__name__
         self.ctx.ledger.run(
             lambda txn: deliveries.note_failure(
-                txn, hold, delivery, error=said, attempts=attempts, wait_s=wait_s, parked=parked
+                txn, hold, delivery, error=reason, attempts=attempts, wait_s=wait_s, parked=parked
             )
         )
-        log.outcome("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=said, parked=parked)
+        log.outcome("not delivered", delivery=delivery.delivery_id, sink=self.sink.name, error=reason, parked=parked)
         if parked:
-            turn.ticked.outcome, turn.ticked.error = "parked", said
+            turn.ticked.outcome, turn.ticked.error = "parked", reason
             return False
         turn.waits += 1
         if turn.waits >= most:
-            turn.ticked.outcome, turn.ticked.error = "failed", said
+            turn.ticked.outcome, turn.ticked.error = "failed", reason
             return False
-        return self._wait(turn, wait_s, said)
+        return self._wait(turn, wait_s, reason)
 
     def _wait(self, turn: _Turn, wait_s: float, error: str) -> bool:
         turn.due_s = time.monotonic() + wait_s
@@ -403,5 +403,5 @@ def _held(sink: Sink) -> bool:
 
 
 def _backoff_s(attempts: int) -> float:
-    """Longer each time, and not the same for everybody who was refused at the same moment."""
+    """Longer each time, and not the same for all senders that were refused at the same moment."""
     return float(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempts - 1)) * random.uniform(0.5, 1.0))
