@@ -56,10 +56,16 @@ def first_pass(ctx: Context, load_id: str, inputs: Sequence[Input], conversion: 
     ctx.report(f"reading {counted(len(inputs), 'file')}", 0, None)
     fail("load.before_convert")
     converted = convert(ctx.iceberg().session, work, conversion, folder=ctx.staging.uri(load_id))
-    places = _places([chunk for chunks in work for chunk in chunks], converted)
-    _refuse_bad(converted, places, inputs)
+    first = collected(converted, work, inputs)
     unchanged(inputs)  # a part may be the user's own file, which is read again when it is published
     fail("load.after_convert")
+    return first
+
+
+def collected(converted: Sequence[Converted], work: Sequence[Sequence[Chunk]], inputs: Sequence[Input]) -> FirstPass:
+    """What all tasks made of the input, or one error over all that is wrong with it."""
+    places = _places([chunk for chunks in work for chunk in chunks], converted)
+    _refuse_bad(converted, places, inputs)
     parts = tuple(part for task in converted for part in task.parts)
     return FirstPass(parts, places, sum(task.skipped for task in converted))
 
