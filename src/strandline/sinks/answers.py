@@ -29,7 +29,7 @@ class Acked:
 class Renew:
     """The token is not accepted (any more)."""
 
-    said: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Gap:
 class Wait:
     """Alive, and not now: after so many seconds, if it says."""
 
-    said: str
+    reason: str
     told_s: float | None
 
 
@@ -51,21 +51,21 @@ class Wait:
 class Unknown:
     """It may have arrived: the same chunk again."""
 
-    said: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class TooLarge:
     """Less at once."""
 
-    said: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class BadRows:
     """Rows that will never be taken: by their places where the answer names them, else somewhere in the chunk."""
 
-    said: str
+    reason: str
     places: Mapping[int, Mapping[str, Any]]
     count: int | None
 
@@ -74,7 +74,7 @@ class BadRows:
 class Refusal:
     """Not about rows, and it won't pass by itself."""
 
-    said: str
+    reason: str
 
 
 Verdict = Acked | Renew | Gap | Wait | Unknown | TooLarge | BadRows | Refusal
@@ -82,31 +82,33 @@ Verdict = Acked | Renew | Gap | Wait | Unknown | TooLarge | BadRows | Refusal
 
 def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
     """What an HTTP answer to a chunk means; `body` is its JSON, or None when it is none."""
-    found = body.get("error") if isinstance(body, dict) else None
-    error: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    said = f"{status} {error.get('code', '')}: {error.get('message', '')}".rstrip(": ")
-    told = error.get("detail")
-    detail: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    error = _mapping(_mapping(body).get("error"))
+    reason = f"{status} {error.get('code', '')}: {error.get('message', '')}".rstrip(": ")
+    detail = _mapping(error.get("detail"))
     if 200 <= status < 300:
         return Acked(chunk_of(body))
     if status == 401:
-        return Renew(said)
+        return Renew(reason)
     if status == 409 and detail.get("kind") == "gap":
         return Gap(mark_of(detail))
     if status in (429, 503):
-        return Wait(said, retry_after_s(headers.get("retry-after")))
+        return Wait(reason, retry_after_s(headers.get("retry-after")))
     if status == 408 or status >= 500:
-        return Unknown(said)
+        return Unknown(reason)
     if status == 413:
-        return TooLarge(said)
+        return TooLarge(reason)
     if status in (400, 422) and error.get("code", "invalid_rows" if status == 422 else None) == "invalid_rows":
         rows = detail.get("rows")
         listed = rows if isinstance(rows, list) else []
         places = {row["index"]: row for row in listed if isinstance(row, dict) and isinstance(row.get("index"), int)}
         count = detail.get("bad")
-        return BadRows(said, places, count if isinstance(count, int) else None)
+        return BadRows(reason, places, count if isinstance(count, int) else None)
     hint = str(error.get("hint") or "")
-    return Refusal(f"{said}. {hint}" if hint else said)
+    return Refusal(f"{reason}. {hint}" if hint else reason)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def mark_of(body: Any) -> Mark | None:

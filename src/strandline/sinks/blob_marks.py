@@ -80,15 +80,15 @@ def move_mark(place: Place, folder: str, moved: BlobMark, since: int) -> None:
     name = f"{folder}/{names.MARK}"
 
     def with_mark(content: bytes | None) -> bytes:
-        there = None if content is None else _parse(content, place.shown(name))
+        stored = None if content is None else _parse(content, place.shown(name))
         fail("blob.before_mark")
-        if there is None or content is None or (there.lake_id, there.stream) != (moved.lake_id, moved.stream):
+        if stored is None or content is None or (stored.lake_id, stored.stream) != (moved.lake_id, moved.stream):
             return moved.document()
-        if (there.mark.epoch, there.mark.seq) > (moved.mark.epoch, moved.mark.seq):
+        if (stored.mark.epoch, stored.mark.seq) > (moved.mark.epoch, moved.mark.seq):
             return content
-        if there.mark.seq < since:
-            raise Resume(there.mark)
-        kept = moved if moved.chunk is not None else replace(moved, chunk=there.chunk, object=there.object)
+        if stored.mark.seq < since:
+            raise Resume(stored.mark)
+        kept = moved if moved.chunk is not None else replace(moved, chunk=stored.chunk, object=stored.object)
         return kept.document()
 
     change_bytes(place, name, with_mark)

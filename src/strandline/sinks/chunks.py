@@ -94,16 +94,16 @@ def _rechunked(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Reco
         rest = batch
         while count + rest.num_rows >= rows:
             missing = rows - count
-            yield _one([*waiting, rest.slice(0, missing)])
+            yield _copied([*waiting, rest.slice(0, missing)])
             rest, waiting, count = rest.slice(missing), [], 0
         if rest.num_rows:
             waiting.append(rest)
             count += rest.num_rows
     if waiting:
-        yield _one(waiting)
+        yield _copied(waiting)
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _copied(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Copied together, so that the bytes of a chunk don't depend on what its rows were cut from."""
     return pa.concat_batches(batches)
 

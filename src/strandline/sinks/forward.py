@@ -173,11 +173,11 @@ class Forward:
         if isinstance(verdict, answers.Acked):
             return
         if isinstance(verdict, answers.Wait):
-            raise Later(verdict.said, told_s=verdict.told_s)
+            raise Later(verdict.reason, told_s=verdict.told_s)
         ours = isinstance(answer.body, dict) and isinstance(answer.body.get("error"), dict)
         if isinstance(verdict, answers.Unknown) or not ours:
-            raise Later(getattr(verdict, "said", str(verdict)))
-        raise Park(getattr(verdict, "said", str(verdict)))
+            raise Later(getattr(verdict, "reason", str(verdict)))
+        raise Park(getattr(verdict, "reason", str(verdict)))
 
     def _ask_twice(self, stream: Stream, path: str, **more: Any) -> _Answer:
         """Ask; a token that is not accepted is read again once."""
@@ -189,7 +189,7 @@ class Forward:
         try:
             return self._request("GET", path, params=source)
         except httpx.HTTPError as error:
-            raise Later(f"{self._settings['url']} can't be reached: {_said(error)}") from error
+            raise Later(f"{self._settings['url']} can't be reached: {_text_of(error)}") from error
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Forward:
         """Send one chunk and say what its answer means; the token is renewed once when it is not accepted."""
         delivery = unit.delivery
         opens = body.chunk.since == self._start_seq
-        told = self._told(
+        sent = self._described(
             body,
             delivery.stream,
             delivery.epoch,
@@ -239,35 +239,37 @@ class Forward:
             hole=unit.hole_upto if unit.hole_upto > body.chunk.since else None,
             lacking=unit.lacking_upto if unit.lacking_upto > body.chunk.since else None,
         )
-        return self._post(delivery.table, {**_content(delivery.settings), **told.headers()}, body.data, told)
+        return self._post(delivery.table, {**_content(delivery.settings), **sent.headers()}, body.data, sent)
 
-    def _told(self, body: _Body, stream: Stream, epoch: int, **more: Any) -> inbound.Chunk:
+    def _described(self, body: _Body, stream: Stream, epoch: int, **more: Any) -> inbound.Chunk:
         """What a chunk says about itself."""
         chunk = body.chunk
         source = inbound.Source(self._lake_id, self._sink_id, stream)
-        who: dict[str, Any] = {"generation": self._generation, "receiver": self._receiver}
-        return inbound.Chunk(source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, **who, **more)
+        parties: dict[str, Any] = {"generation": self._generation, "receiver": self._receiver}
+        return inbound.Chunk(
+            source, epoch, chunk.since, chunk.until, chunk.rows.num_rows, body.batch_id, **parties, **more
+        )
 
-    def _post(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
-        verdict = self._post_once(table, headers, data, told)
+    def _post(self, table: str, headers: Mapping[str, str], data: bytes, sent: inbound.Chunk) -> answers.Verdict:
+        verdict = self._post_once(table, headers, data, sent)
         if isinstance(verdict, answers.Renew) and self._renewed():
-            return self._post_once(table, headers, data, told)
+            return self._post_once(table, headers, data, sent)
         return verdict
 
-    def _post_once(self, table: str, headers: Mapping[str, str], data: bytes, told: inbound.Chunk) -> answers.Verdict:
+    def _post_once(self, table: str, headers: Mapping[str, str], data: bytes, sent: inbound.Chunk) -> answers.Verdict:
         fail("forward.before_send")
         try:
             answer = self._request("POST", table, headers=headers, content=data)
         except httpx.HTTPError as error:
-            return answers.Unknown(f"{self._settings['url']} can't be reached: {_said(error)}")
+            return answers.Unknown(f"{self._settings['url']} can't be reached: {_text_of(error)}")
         fail("forward.after_send")
         verdict = answers.judge(answer.status, answer.headers, answer.body)
-        if isinstance(verdict, answers.Acked) and not _acknowledges(answer.body, told):
+        if isinstance(verdict, answers.Acked) and not _acknowledges(answer.body, sent):
             return answers.Unknown(f"{answer.status} without the mark that an acknowledgement carries")
         return verdict
 
     def _request(self, method: str, table: str, **rest: Any) -> _Answer:
-        """One request, whose answer may take only so long and be only so large: it may be anybody's."""
+        """One request, whose answer may take only so long and be only so large: any program may have that port."""
         headers = {**rest.pop("headers", {}), **self._authorization()}
         deadline_s = time.monotonic() + 2 * self._settings["timeout"]
         path = f"/v1/inbound/{self._gateway}/{table}"
@@ -284,10 +286,10 @@ class Forward:
         chunk = Chunk(letter.seq - 1, letter.seq, decode(letter.payload))
         settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
         body = self.encoded(chunk, letter.stream, letter.epoch, settings, None)
-        told = self._told(body, letter.stream, letter.epoch, dead=letter.seq)
-        verdict = self._post(letter.table, {**_content(settings), **told.headers()}, body.data, told)
+        sent = self._described(body, letter.stream, letter.epoch, dead=letter.seq)
+        verdict = self._post(letter.table, {**_content(settings), **sent.headers()}, body.data, sent)
         if not isinstance(verdict, answers.Acked):
-            raise Park(getattr(verdict, "said", str(verdict)))
+            raise Park(getattr(verdict, "reason", str(verdict)))
 
     def encoded(
         self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
@@ -297,7 +299,7 @@ class Forward:
         made = inbound.batch_id(self._sink_id, stream.text(), epoch, chunk.since, chunk.until, raw)
         return _Body(chunk, compress(raw, settings["compression"]), made, digest_of([chunk.rows]))
 
-    # -- who we are ----------------------------------------------------------------------------------------------------
+    # -- this sender ---------------------------------------------------------------------------------------------------
 
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -370,47 +372,47 @@ class _Sending:
                     self.last = SentChunk(chunk.since, chunk.until, body.digest)
             case answers.Gap(mark):
                 raise Resume(mark)
-            case answers.Wait(said, told_s):
-                raise Later(said, told_s=told_s)
-            case answers.Unknown(said):
-                raise Later(said)
-            case answers.Renew(said):
-                raise Park(f"{said}. The token was read again, and is not accepted either.")
-            case answers.TooLarge(said):
-                self._in_parts(chunk, said, {"status": 413, "message": said})
-            case answers.BadRows(said, places, count) if places:
-                self._without_named(chunk, said, places, count)
-            case answers.BadRows(said):
-                self._in_parts(chunk, said, {"message": said})
-            case answers.Refusal(said):
-                raise Park(said)
+            case answers.Wait(reason, told_s):
+                raise Later(reason, told_s=told_s)
+            case answers.Unknown(reason):
+                raise Later(reason)
+            case answers.Renew(reason):
+                raise Park(f"{reason}. The token was read again, and is not accepted either.")
+            case answers.TooLarge(reason):
+                self._in_parts(chunk, reason, {"status": 413, "message": reason})
+            case answers.BadRows(reason, places, count) if places:
+                self._without_named(chunk, reason, places, count)
+            case answers.BadRows(reason):
+                self._in_parts(chunk, reason, {"message": reason})
+            case answers.Refusal(reason):
+                raise Park(reason)
 
-    def _in_parts(self, chunk: Chunk, said: str, answer: Mapping[str, Any]) -> None:
+    def _in_parts(self, chunk: Chunk, reason: str, answer: Mapping[str, Any]) -> None:
         """Half the rows at a time, down to the one that is refused alone."""
         if chunk.rows.num_rows == 0:
-            raise Park(said)
+            raise Park(reason)
         if chunk.rows.num_rows == 1:
-            self._bury(chunk, {0: answer}, said)
+            self._bury(chunk, {0: answer}, reason)
             return
         for half in chunk.halves():
             self.send(self._encoded(half))
 
     def _without_named(
-        self, chunk: Chunk, said: str, places: Mapping[int, Mapping[str, Any]], count: int | None
+        self, chunk: Chunk, reason: str, places: Mapping[int, Mapping[str, Any]], count: int | None
     ) -> None:
         rows = chunk.rows.num_rows
         if any(place not in range(rows) for place in places):
-            raise Park(f"{said}. It names rows that the chunk does not have.")
+            raise Park(f"{reason}. It names rows that the chunk does not have.")
         if max(count or 0, len(places)) >= rows >= WHOLE_CHUNK:
-            raise Park(f"{said}. All {rows} rows of a chunk were refused.")
+            raise Park(f"{reason}. All {rows} rows of a chunk were refused.")
         if (count or 0) > MAX_DEAD:
-            raise Park(f"{said}. {count} rows of a chunk were refused.")
-        self._bury(chunk, {place: {"status": 422, **row} for place, row in places.items()}, said)
+            raise Park(f"{reason}. {count} rows of a chunk were refused.")
+        self._bury(chunk, {place: {"status": 422, **row} for place, row in places.items()}, reason)
 
-    def _bury(self, chunk: Chunk, places: Mapping[int, Mapping[str, Any]], said: str) -> None:
+    def _bury(self, chunk: Chunk, places: Mapping[int, Mapping[str, Any]], reason: str) -> None:
         """Make dead letters of these rows, then send the same range without them."""
         if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
-            raise Park(f"{said}. More than {MAX_DEAD} rows of this unit were refused.")
+            raise Park(f"{reason}. More than {MAX_DEAD} rows of this unit were refused.")
         standing = self._forward.standing(self._unit.delivery.stream, self._unit.delivery.table)
         mark = standing.mark
         if mark is not None and mark.epoch == self._unit.delivery.epoch and mark.seq >= chunk.until:
@@ -431,18 +433,18 @@ def _as_sent(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _content(settings: Mapping[str, Any]) -> dict[str, str]:
-    found = {"Content-Type": CONTENT_TYPES[settings["format"]]}
+    headers = {"Content-Type": CONTENT_TYPES[settings["format"]]}
     if settings["compression"] != "none":
-        found["Content-Encoding"] = settings["compression"]
-    return found
+        headers["Content-Encoding"] = settings["compression"]
+    return headers
 
 
-def _acknowledges(body: Any, told: inbound.Chunk) -> bool:
-    """Whether an answer says that this chunk is there: a page of somebody in between does not."""
-    if told.dead is not None:
+def _acknowledges(body: Any, sent: inbound.Chunk) -> bool:
+    """Whether an answer says that this chunk is there: a page of a proxy in between does not."""
+    if sent.dead is not None:
         return isinstance(body, dict) and isinstance(body.get("stored"), int)
     mark = answers.mark_of(body)
-    return mark is not None and mark.epoch == told.epoch and mark.seq >= told.until
+    return mark is not None and mark.epoch == sent.epoch and mark.seq >= sent.until
 
 
 def _json(content: bytes) -> Any:
@@ -452,5 +454,5 @@ def _json(content: bytes) -> Any:
         return None
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__

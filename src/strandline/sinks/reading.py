@@ -102,7 +102,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         partitions=[stream.partition],
     )
     stored = stored_columns(state)
-    wanted = Range(
+    rows = Range(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
         stored=tuple(stored),
         since=delivery.since,
@@ -112,7 +112,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         shapes=state.shapes(files),
         store=store_of(files[0].path) if files else None,
     )
-    return wanted, state
+    return rows, state
 
 
 def _sent(stored: Sequence[Column], settings: Mapping[str, Any]) -> list[Column]:
@@ -144,7 +144,7 @@ def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> 
     """BadRequest unless the predicate, the dropped and the redacted columns fit every table that is followed."""
     for state in states:
         stored = stored_columns(state)
-        known = {column.name: column for column in stored}
+        columns = {column.name: column for column in stored}
         redact: Mapping[str, str] = settings.get("redact") or {}
         for name in [*(settings.get("drop_columns") or ()), *redact]:
             if name in state.table.partition_by:
@@ -152,15 +152,15 @@ def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> 
                     f"table {state.table.name!r} is partitioned by {name!r}, which names its streams",
                     hint="A partition's value is in paths and headers; it can be neither dropped nor redacted.",
                 )
-            if name not in known:
-                raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, known))
+            if name not in columns:
+                raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, columns))
             if name == REMOVED:
                 raise BadRequest(
                     f"{REMOVED} of table {state.table.name!r} can be neither dropped nor redacted",
                     hint="Without it, a deleted row looks like one that is there and has no values.",
                 )
         for name, how in redact.items():
-            _check_redaction(known[name], how)
+            _check_redaction(columns[name], how)
         if settings.get("where"):
             advice = " Name the tables it is for with `tables`."
             check_predicate(settings["where"], stored, state.table.name, advice)
