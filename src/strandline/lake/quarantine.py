@@ -109,7 +109,7 @@ class Quarantine:
 
     def discard(self, batch_id: str, *, actor: str = "") -> GivenUp:
         """Give a batch up for good: its rows count as pruned, and its bytes are deleted."""
-        from strandline.ledger.audit import write_audit
+        from strandline.ledger.audit import AuditedTable, write_audit
         from strandline.ledger.batches import discard_quarantined, quarantined_batch
 
         with self._lake.ledger.write() as txn:
@@ -121,7 +121,7 @@ class Quarantine:
                 kind="quarantine",
                 outcome="discarded",
                 original_actor=batch.actor,
-                tables=[{"table_id": batch.table_id}],
+                tables=[AuditedTable(batch.table_id)],
                 reason=f"{counted(rows, 'row')} given up by hand: {batch.reason}",
                 actor=actor or default_actor(),
             )

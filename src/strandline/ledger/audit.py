@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,28 @@ RECOVERIES = ("rolled_forward", "rolled_back", "damaged")
 """What recovery does by itself; every other outcome is a person's decision."""
 
 
+@dataclass(frozen=True)
+class AuditedTable:
+    """A table that an audit row is about; of one that recovery settled, its name in Iceberg and its snapshots too."""
+
+    table_id: str
+    iceberg_name: str | None = None
+    from_snapshot: int | None = None
+    to_snapshot: int | None = None
+
+    def stored(self) -> dict[str, str | int | None]:
+        """As the ledger stores it; `parse` is the inverse."""
+        if self.iceberg_name is None:
+            return {"table_id": self.table_id}
+        ends = {"from": self.from_snapshot, "to": self.to_snapshot}
+        return {"table_id": self.table_id, "table": self.iceberg_name, **ends}
+
+    @classmethod
+    def parse(cls, stored: Mapping[str, Any]) -> AuditedTable:
+        """One of a row's tables."""
+        return cls(stored["table_id"], stored.get("table"), stored.get("from"), stored.get("to"))
+
+
 def write_audit(
     txn: Txn,
     *,
@@ -27,7 +49,7 @@ def write_audit(
     kind: str,
     outcome: str,
     original_actor: str,
-    tables: Sequence[dict[str, Any]],
+    tables: Sequence[AuditedTable],
     reason: str,
     actor: str = RECOVERY_ACTOR,
 ) -> None:
@@ -40,7 +62,7 @@ def write_audit(
             outcome=outcome,
             actor=actor,
             original_actor=original_actor,
-            tables=orjson.dumps(list(tables)).decode(),
+            tables=orjson.dumps([table.stored() for table in tables]).decode(),
             reason=reason,
         )
     )
@@ -56,7 +78,7 @@ def audit_decision(
         kind=kind,
         outcome=outcome,
         original_actor=actor,
-        tables=[{"table_id": table_id} for table_id in table_ids],
+        tables=[AuditedTable(table_id) for table_id in table_ids],
         reason=reason[:2000],
         actor=actor,
     )
@@ -72,34 +94,21 @@ def audit_intent(
         kind=intent.kind,
         outcome=outcome,
         original_actor=intent.actor,
-        tables=tables_of(intent, moved=moved),
+        tables=_settled_tables(intent, moved=moved),
         reason=reason[:2000],
         actor=actor,
     )
 
 
-def tables_of(intent: Intent, *, moved: bool) -> list[dict[str, Any]]:
+def _settled_tables(intent: Intent, *, moved: bool) -> list[AuditedTable]:
     """Per table, the snapshot it came from and the one it is at now: the same one when nothing moved."""
     to = {effect.table_id: effect.snapshot for effect in intent.effects.tables} if intent.effects and moved else {}
     return [
-        {
-            "table_id": scope.table_id,
-            "table": scope.iceberg_name,
-            "from": scope.log_snapshot,
-            "to": to.get(scope.table_id) or scope.log_snapshot,
-        }
+        AuditedTable(
+            scope.table_id, scope.iceberg_name, scope.log_snapshot, to.get(scope.table_id) or scope.log_snapshot
+        )
         for scope in intent.scopes
     ]
-
-
-@dataclass(frozen=True)
-class AuditedTable:
-    """A table that an audit row is about; where an operation was recovered, its name in Iceberg and its snapshots."""
-
-    table_id: str
-    iceberg_name: str | None
-    from_snapshot: int | None
-    to_snapshot: int | None
 
 
 @dataclass(frozen=True)
@@ -130,10 +139,7 @@ def read_audit(conn: Connection, *, limit: int | None = None, outcomes: Sequence
             outcome=row.outcome,
             actor=row.actor,
             original_actor=row.original_actor,
-            tables=tuple(
-                AuditedTable(table["table_id"], table.get("table"), table.get("from"), table.get("to"))
-                for table in orjson.loads(row.tables)
-            ),
+            tables=tuple(map(AuditedTable.parse, orjson.loads(row.tables))),
             reason=row.reason,
         )
         for row in rows

@@ -8,7 +8,7 @@ nobody. That the work itself is done once is up to the leases of its operations,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,15 @@ KEPT = 50
 
 
 @dataclass(frozen=True)
+class JobUnderWay:
+    """A job that a worker is at, and why it is done."""
+
+    job: str
+    why: str
+    since_us: int
+
+
+@dataclass(frozen=True)
 class WorkerRecord:
     """A worker as it last said of itself."""
 
@@ -41,7 +50,7 @@ class WorkerRecord:
     place: str
     state: str
     spark: bool
-    running: list[dict[str, Any]]
+    running: tuple[JobUnderWay, ...]
     since_us: int
     changed_at_us: int
 
@@ -68,10 +77,10 @@ class Request:
 
 
 def write_worker(
-    txn: Txn, worker_id: str, *, owner: str, place: str, state: str, spark: bool, running: list[dict[str, Any]]
+    txn: Txn, worker_id: str, *, owner: str, place: str, state: str, spark: bool, running: Sequence[JobUnderWay]
 ) -> None:
     """What a worker says of itself now."""
-    values = {"state": state, "spark": int(spark), "running": _json(running), "changed_at_us": txn.at_us}
+    values = {"state": state, "spark": int(spark), "running": _json(list(running)), "changed_at_us": txn.at_us}
     moved = txn.conn.execute(update(db.workers).where(db.workers.c.worker_id == worker_id).values(**values))
     if moved.rowcount == 0:
         txn.conn.execute(
@@ -97,7 +106,7 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         place=row.place,
         state=row.state,
         spark=bool(row.spark),
-        running=orjson.loads(row.running),
+        running=tuple(JobUnderWay(job["job"], job["why"], job["since_us"]) for job in orjson.loads(row.running)),
         since_us=row.since_us,
         changed_at_us=row.changed_at_us,
     )

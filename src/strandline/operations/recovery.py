@@ -195,7 +195,7 @@ def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
             kind=intent.kind,
             outcome="rolled_back",
             original_actor="unknown",
-            tables=[{"table_id": table_id} for table_id in intent.table_ids],
+            tables=[audit.AuditedTable(table_id) for table_id in intent.table_ids],
             reason=f"given up by hand: {intent.reason}",
             actor=actor,
         )

@@ -109,9 +109,7 @@ def worker_report(worker: WorkerRecord, *, one_host: bool) -> WorkerReport:
         pid=owner.pid if owner else None,
         state="gone" if is_gone else worker.state,
         spark=worker.spark and not is_gone,
-        running=tuple(
-            RunningJob(job["job"], job["why"], job["since_us"], text_of(job["since_us"])) for job in worker.running
-        ),
+        running=tuple(RunningJob(job.job, job.why, job.since_us, text_of(job.since_us)) for job in worker.running),
         since=text_of(worker.since_us),
     )
 

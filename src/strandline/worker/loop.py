@@ -25,7 +25,7 @@ from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, Stran
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
 from strandline.ledger.clock import forgetting_us
-from strandline.ledger.requests import Request
+from strandline.ledger.requests import JobUnderWay, Request
 from strandline.model.ids import lease_of_job
 from strandline.operations.beats import holding
 from strandline.operations.core import registry
@@ -163,9 +163,7 @@ class Worker:
 
     def _show(self, *, stopping: bool = False) -> None:
         with self._lock:
-            running = [
-                {"job": key, "why": one.why, "since_us": one.since_us} for key, one in sorted(self._running.items())
-            ]
+            running = [JobUnderWay(key, run.why, run.since_us) for key, run in sorted(self._running.items())]
         self._presence.show(running, spark=self.lake.spark_is_up, stopping=stopping)
 
     def _asked(self) -> list[Request]:

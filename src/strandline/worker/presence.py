@@ -8,14 +8,14 @@ lease finds it gone, and takes a new one.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from strandline import logs
 from strandline.lake import Lake
 from strandline.ledger import leases, requests
 from strandline.ledger.ledger import Connection
-from strandline.ledger.requests import STOPPING, WORKING, WorkerRecord
+from strandline.ledger.requests import STOPPING, WORKING, JobUnderWay, WorkerRecord
 from strandline.model.ids import lease_of_worker, new_id
 
 log = logs.Logger("strandline.worker")
@@ -29,9 +29,9 @@ class Presence:
     worker_id: str = field(default_factory=new_id)
     _fences: dict[str, int] = field(default_factory=dict)
     _beat_s: float = 0.0
-    _told: tuple[Any, ...] = ()
+    _shown: tuple[str, bool, Sequence[JobUnderWay]] | None = None
 
-    def show(self, running: list[dict[str, Any]], *, spark: bool, stopping: bool = False) -> None:
+    def show(self, running: Sequence[JobUnderWay], *, spark: bool, stopping: bool = False) -> None:
         """Beat when it is time to, and say what has changed."""
         state = STOPPING if stopping else WORKING
         ctx = self.lake.context
@@ -39,8 +39,8 @@ class Presence:
             if not self._fences or not leases.beat(ctx.ledger, self.worker_id, self._fences):
                 self._take()
             self._beat_s = time.monotonic()
-        told = (state, spark, running)
-        if told == self._told:
+        news = (state, spark, running)
+        if news == self._shown:
             return
         with ctx.ledger.write() as txn:
             owner = ctx.owner
@@ -53,13 +53,13 @@ class Presence:
                 spark=spark,
                 running=running,
             )
-        self._told = told
+        self._shown = news
 
     def _take(self) -> None:
         name = lease_of_worker(self.worker_id)
         with self.lake.ledger.write() as txn:
             self._fences = leases.take(txn, [name], self.lake.context.owner.text(), self.worker_id)
-        self._told = ()  # whoever took the lease away has removed the row too
+        self._shown = None  # the process that took the lease away has removed the row too
 
     def leave(self) -> None:
         """Nobody is to ask this worker any more."""
@@ -71,9 +71,9 @@ class Presence:
 def living(lake: Lake) -> list[WorkerRecord]:
     """The workers that live, as far as we have seen by now; of one that is dead, nothing is left afterwards."""
     with lake.ledger.read() as conn:
-        found = [(record, _lease(conn, record)) for record in requests.read_workers(conn)]
+        workers = [(record, _lease(conn, record)) for record in requests.read_workers(conn)]
     alive: list[WorkerRecord] = []
-    for record, lease in found:
+    for record, lease in workers:
         if lease is not None and not lake.context.watch.is_dead(lease):
             alive.append(record)
         elif not lake.read_only:
