@@ -187,12 +187,14 @@ def _copy_all(lake: OpenLake, folder: Path, *, with_data: bool, link: bool) -> t
 
 
 def _copy_files(lake: OpenLake, folder: Path, copied: Copied, *, with_data: bool, link: bool) -> list[StoredFile]:
-    wanted = dict.fromkeys(copied.metadata.values())
+    locations = dict.fromkeys(copied.metadata.values())
     if with_data:
-        wanted |= dict.fromkeys(path for place in copied.metadata.values() for path in reachable(read_metadata(place)))
+        locations |= dict.fromkeys(
+            path for place in copied.metadata.values() for path in reachable(read_metadata(place))
+        )
     kept: list[StoredFile] = []
-    for number, location in enumerate(wanted):
-        lake.context.report("copying files", number, len(wanted))
+    for number, location in enumerate(locations):
+        lake.context.report("copying files", number, len(locations))
         kept.append(_keep(lake.config.warehouse, location, folder, link=link and location not in copied.metadata))
     return kept
 
@@ -240,13 +242,13 @@ def _metadata(catalog: str) -> dict[str, str]:
 def _agree(ledger: Ledger, locations: Mapping[str, str]) -> bool:
     """Whether every table's ref is where the ledger's pin is, or an operation explains why it is not."""
     with ledger.read() as conn:
-        wanted = pins(conn)
+        pinned = pins(conn)
         scopes = [intent.scopes for intent in read_intents(conn) if isinstance(intent, Intent)]
         names = {table.table_id: table.iceberg_name for table in list_tables(conn)}
-    unsettled = {names.get(scope.table_id) for some in scopes for scope in some}
+    unsettled = {names.get(scope.table_id) for intent_scopes in scopes for scope in intent_scopes}
     try:
         return all(
-            name in unsettled or refs(read_metadata(location)).get("main") == wanted.get(name)
+            name in unsettled or refs(read_metadata(location)).get("main") == pinned.get(name)
             for name, location in locations.items()
         )
     except UNREADABLE:

@@ -49,16 +49,16 @@ class AskedStream:
     error: str | None
 
     @classmethod
-    def of(cls, asked: Asked) -> AskedStream:
+    def of(cls, answer: Asked) -> AskedStream:
         """What asking gave."""
-        mark = asked.mark
+        mark = answer.mark
         return cls(
-            sink=asked.sink,
-            table=asked.table,
-            partition=asked.partition,
+            sink=answer.sink,
+            table=answer.table,
+            partition=answer.partition,
             watermark=None if mark is None else mark.seq,
             epoch=None if mark is None else mark.epoch,
-            error=asked.error,
+            error=answer.error,
         )
 
 
@@ -116,8 +116,8 @@ def restore_lake(
         followed = follow(lake)
         findings = examine(lake)
         contents = LakeContents.of(lake)
-    told = _restored(restoration, contents, followed, findings)
-    return RestoredLake(told, _twin(restoration.manifest, root))
+    restored = _restored(restoration, contents, followed, findings)
+    return RestoredLake(restored, _twin(restoration.manifest, root))
 
 
 def _restored(
@@ -128,7 +128,7 @@ def _restored(
         **vars(contents_of(restoration.manifest)),
         raised_to=restoration.restored.seq,
         replaced=None if restoration.aside is None else str(restoration.aside),
-        asked=tuple(map(AskedStream.of, restoration.asked)),
+        asked=tuple(map(AskedStream.of, restoration.answers)),
         followed=tuple(followed),
         ok=all(finding.severity != "error" for finding in findings),
         findings=tuple(findings),

@@ -92,8 +92,8 @@ def _reach(warehouse: str, store: Store) -> None:
     place = Place(warehouse, store)
     with reaching(place):
         system = bucket_system(bucket_of(warehouse), store)
-        found = system.get_file_info(bucket_of(warehouse)).type
-    if found == FileType.NotFound:
+        kind = system.get_file_info(bucket_of(warehouse)).type
+    if kind == FileType.NotFound:
         raise NotFound(f"there is no bucket {bucket_of(warehouse)!r}", hint="Create it, or correct the address.")
 
 

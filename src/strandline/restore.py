@@ -88,7 +88,7 @@ class Restoration:
     manifest: Manifest
     restored: Restored
     aside: Path | None
-    asked: tuple[Asked, ...]
+    answers: tuple[Asked, ...]
 
 
 def restore(
@@ -123,9 +123,9 @@ def restore(
     _take_over(root, config, restored.restore_id, manifest.backup_id)
     _put_in_place(root, config)
     fail("restore.after_config")
-    asked = _ask(root, report)
+    answers = _ask(root, report)
     _record_again(folder, manifest, root)
-    return Restoration(manifest, restored, aside, asked)
+    return Restoration(manifest, restored, aside, answers)
 
 
 def make_clone(
@@ -275,15 +275,15 @@ def _refuse_occupied(root: Path, *, replace: bool, way_out: str = REPLACE) -> No
 
 def _config_text(folder: Path, root: Path) -> tuple[str, bool]:
     """The config that is there, or that a killed restore has put aside, or the backup's; and whether it was there."""
-    there = root / FILE_NAME
-    places = (there, root / STAGING / FILE_NAME, root / STAGED_CONFIG, folder / CONFIG)
+    own = root / FILE_NAME
+    places = (own, root / STAGING / FILE_NAME, root / STAGED_CONFIG, folder / CONFIG)
     source = next((path for path in places if path.exists()), None)
     text = source.read_text(encoding="utf-8") if source is not None else ""
     if not text.strip():
         raise NotFound(
-            f"the backup has no {FILE_NAME}", hint=f"Write one to {there}; the backup says what was left out of it."
+            f"the backup has no {FILE_NAME}", hint=f"Write one to {own}; the backup says what was left out of it."
         )
-    return text, source == there
+    return text, source == own
 
 
 def _named(own: str, ledger: str | None, warehouse: str | None) -> set[str]:
@@ -376,11 +376,11 @@ def _refuse_shared(root: Path, config: LakeConfig, manifest: Manifest, place: Pl
 def _in_the_way(root: Path, config: LakeConfig) -> dict[str, Path | None]:
     """The ledgers that a restore replaces, each with its catalog's file: the one in use, and the one named."""
     catalog = config.catalog_path
-    found = {_placed(config.ledger, root): None if catalog is None else Path(_placed(str(catalog), root))}
+    catalogs = {_placed(config.ledger, root): None if catalog is None else Path(_placed(str(catalog), root))}
     if (root / FILE_NAME).exists():
-        there = configuration.load(root)
-        found[there.ledger] = there.catalog_path
-    return found
+        old = configuration.load(root)
+        catalogs[old.ledger] = old.catalog_path
+    return catalogs
 
 
 def _old_seq(url: str, root: Path, manifest: Manifest) -> int | None:
@@ -391,16 +391,16 @@ def _old_seq(url: str, root: Path, manifest: Manifest) -> int | None:
         return None  # it is what was lost
     try:
         with old.read() as conn:
-            found, seq = old.lake_id(), old.last_seq(conn)
+            lake_id, seq = old.lake_id(), old.last_seq(conn)
     finally:
         old.close()
-    if found != manifest.lake_id:
+    if lake_id != manifest.lake_id:
         raise Conflict(
             f"the lake in {root} is another one than the backup's",
             kind="other_lake",
             hint="Restore to a folder of its own.",
             expected=manifest.lake_id,
-            actual=found,
+            actual=lake_id,
         )
     return seq
 
@@ -421,7 +421,7 @@ def _change(staging: Path, work: Callable[[Txn], T]) -> T:
 def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place: Place, report: Report) -> None:
     """Copy the files to another warehouse, and let the copied ledger and catalog name them there."""
     stored = {file.location: folder / file.name for file in manifest.files if file.location is not None}
-    there = at(lambda address: address)
+    old_place = at(lambda address: address)
     has_old_place = not manifest.with_data and _is_of(manifest, config)
 
     def opened(address: str) -> IO[bytes]:
@@ -429,7 +429,7 @@ def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place:
             return stored[address].open("rb")
         if not has_old_place or not is_inside(address, manifest.warehouse):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
-        return there.open(address)
+        return old_place.open(address)
 
     move = Move(manifest.warehouse, place.uri)
     moved = copy_tables(f"{SQLITE}{config.root / CATALOG}", move, Source(opened), report)
@@ -494,15 +494,15 @@ def _has_rows(location: str) -> bool:
 
 def _put_files(folder: Path, manifest: Manifest, report: Report) -> None:
     """Put back the files of the warehouse that are not there any more, or have another size."""
-    wanted = [file for file in manifest.files if file.location is not None]
-    for number, file in enumerate(wanted):
-        report("putting files back", number, len(wanted))
+    files = [file for file in manifest.files if file.location is not None]
+    for number, file in enumerate(files):
+        report("putting files back", number, len(files))
         assert file.location is not None
         try:
-            there = size_of(file.location) == file.size_bytes
+            is_whole = size_of(file.location) == file.size_bytes
         except FileNotFoundError:
-            there = False
-        if not there:
+            is_whole = False
+        if not is_whole:
             _put_file(folder, file, file.location)
 
 
@@ -524,12 +524,12 @@ def _put_aside(root: Path, config: LakeConfig, restored: Restored) -> Path | Non
             databases = (Path(url.removeprefix(SQLITE)), catalog)
             files += [path.with_name(path.name + end) for path in databases for end in _BESIDE]
     fail("restore.after_retire")
-    found = [path for path in files if path.exists()]
-    if not found:
+    in_the_way = [path for path in files if path.exists()]
+    if not in_the_way:
         return None
     aside = root / f"{ASIDE}{restored.restore_id}"
     private.make_folder(aside)
-    for path in found:
+    for path in in_the_way:
         path.rename(aside / path.name)
     sync(aside)
     sync(root)
@@ -573,17 +573,17 @@ def _put_in_place(root: Path, config: LakeConfig) -> None:
 
 def _ask(root: Path, report: Report) -> tuple[Asked, ...]:
     """Ask every destination where it is; a sink whose destination can't even be addressed is left to its tick."""
-    asked: list[Asked] = []
+    answers: list[Asked] = []
     with Lake(root, report=report) as lake:
         for sink in lake.sinks():
             report(f"asking the destination of {sink.name}", 0, None)
             try:
                 place = destination(lake.surroundings, sink)
             except StrandError as error:
-                asked.append(Asked(sink.name, "", "", None, str(error)))
+                answers.append(Asked(sink.name, "", "", None, str(error)))
                 continue
             try:
-                asked += ask(lake.context, sink, place)
+                answers += ask(lake.context, sink, place)
             finally:
                 place.close()
-    return tuple(asked)
+    return tuple(answers)

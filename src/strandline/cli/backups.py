@@ -178,7 +178,7 @@ def _print_restored(restored: RestoredLake) -> None:
         output.say(f"  this is the lake of {restored.twin}: see that nobody uses that one any more")
     for secret in report.left_out:
         output.say(f"  not in the backup, because it is secret: {secret}")
-    for line in [*map(_asked_text, report.asked), *report.followed]:
+    for line in [*map(_answer_text, report.asked), *report.followed]:
         output.say(f"  {output.cell(line)}")
     for finding in report.findings:
         output.say(f"{finding.severity}: {output.cell(finding.what)}")
@@ -187,8 +187,8 @@ def _print_restored(restored: RestoredLake) -> None:
     output.say(f"Doctor has {counted(count, 'finding')}." if count else "Doctor says that all is well.")
 
 
-def _asked_text(asked: AskedStream) -> str:
-    where = f"{asked.sink}: {asked.table}/{asked.partition}" if asked.table else asked.sink
-    if asked.watermark is None:
-        return f"{where} can't be asked now, and gets nothing until a tick has asked it: {asked.error}"
-    return f"{where} goes on behind seq {asked.watermark:,}, in epoch {asked.epoch}"
+def _answer_text(stream: AskedStream) -> str:
+    where = f"{stream.sink}: {stream.table}/{stream.partition}" if stream.table else stream.sink
+    if stream.watermark is None:
+        return f"{where} can't be asked now, and gets nothing until a tick has asked it: {stream.error}"
+    return f"{where} goes on behind seq {stream.watermark:,}, in epoch {stream.epoch}"

@@ -32,9 +32,9 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def json_bytes(value: Any) -> bytes:
     """A value as JSON on one line. Integers beyond 64 bits are rare, and only the slower library takes them."""
     try:
-        return orjson.dumps(value, default=_said, option=_OPTIONS)
+        return orjson.dumps(value, default=_as_json, option=_OPTIONS)
     except TypeError:
-        return json.dumps(_plain(value), ensure_ascii=False, default=_said_exactly).encode()
+        return json.dumps(_plain(value), ensure_ascii=False, default=_exactly_as_json).encode()
 
 
 def write_json(document: Any) -> None:
@@ -80,14 +80,14 @@ def _shows_colour(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _said(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """What JSON can't say itself. Decimals keep their digits, as numbers."""
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(format(value, "f"))
-    return _said_exactly(value)
+    return _exactly_as_json(value)
 
 
-def _said_exactly(value: Any) -> Any:
+def _exactly_as_json(value: Any) -> Any:
     match value:
         case dt.datetime():
             return moment(value)
@@ -170,11 +170,11 @@ def cell(value: Any) -> str:
             return str(value)
         case dict() | list() | tuple():
             return _printable(json_bytes(value).decode())
-    return _printable(str(_said_exactly(value)))
+    return _printable(str(_exactly_as_json(value)))
 
 
 def _printable(text: str, keep: str = "") -> str:
-    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+    return _CONTROL.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
 
 
 def _escaped(character: str) -> str:

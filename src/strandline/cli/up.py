@@ -158,16 +158,16 @@ class Child:
         assert self._process.stdout is not None
         reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         reader.start()
-        self._readers = [*(one for one in self._readers if one.is_alive()), reader]
+        self._readers = [*(thread for thread in self._readers if thread.is_alive()), reader]
 
     def _hear(self) -> None:
         assert self._notify is not None
         with suppress(BlockingIOError):
             while True:
-                said = dict(line.partition("=")[::2] for line in self._notify.recv(4096).decode().splitlines())
+                news = dict(line.partition("=")[::2] for line in self._notify.recv(4096).decode().splitlines())
                 # What a JVM or a child of an earlier life says does not count.
-                if said.get("READY") == "1" and said.get("MAINPID") == str(self.pid):
-                    self.ready, self.status = True, said.get("STATUS", "ready")
+                if news.get("READY") == "1" and news.get("MAINPID") == str(self.pid):
+                    self.ready, self.status = True, news.get("STATUS", "ready")
 
     def _read(self, pipe: IO[bytes]) -> None:
         """Its lines, under its name; JSON lines as they are, because they say who logs."""
@@ -179,12 +179,12 @@ class Child:
 
 def supervise(children: Sequence[Child], stop: threading.Event, on_ready: Callable[[], None]) -> int:
     """Keep them running until told to stop; the exit code of one that can't be run at all, else 0."""
-    told, hopeless = False, 0
+    is_announced, hopeless = False, 0
     try:
         while not stop.is_set() and not hopeless:
             hopeless = next((code for code in [child.look() for child in children] if code), 0)
-            if not told and all(child.ready for child in children):
-                told = True
+            if not is_announced and all(child.ready for child in children):
+                is_announced = True
                 on_ready()
             stop.wait(POLL_S)
     finally:

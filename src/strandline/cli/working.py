@@ -50,9 +50,9 @@ def worker(
     from strandline.worker.loop import Worker
 
     with session.open() as lake:
-        one = Worker(lake, stop)
+        process = Worker(lake, stop)
         if once:
-            _once(session, one)
+            _once(session, process)
             return
 
         def ready() -> None:
@@ -61,7 +61,7 @@ def worker(
 
         end_with_parent()
         with made_meanwhile():
-            finished = one.run(ready)
+            finished = process.run(ready)
         if not finished:
             session.note("stopped in the middle of something; the next worker finishes or undoes it")
             session.emit({"stopped": True, "finished": False})
@@ -71,9 +71,9 @@ def worker(
     session.emit({"stopped": True, "finished": True}, lambda: output.say("Stopped."))
 
 
-def _once(session: Session, one: Worker) -> None:
-    jobs = one.once()
-    failed = sorted(one.failed)
+def _once(session: Session, process: Worker) -> None:
+    jobs = process.once()
+    failed = sorted(process.failed)
     document = {"jobs": [{"kind": job.kind, "name": job.name} for job in jobs], "failed": failed}
     session.emit(document, lambda: output.say(f"{counted(len(jobs), 'job')} done, {len(failed)} failed."))
     if failed:
@@ -95,8 +95,8 @@ def retry(
     session = session_of(context)
     with session.open() as lake:
         done = lake.jobs.retry(None if every else keys or [])
-    said = f"{counted(len(done.retried), 'job')} will be tried again: {', '.join(done.retried) or 'none had failed'}."
-    session.emit(done, lambda: output.say(said))
+    text = f"{counted(len(done.retried), 'job')} will be tried again: {', '.join(done.retried) or 'none had failed'}."
+    session.emit(done, lambda: output.say(text))
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

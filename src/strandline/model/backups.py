@@ -62,10 +62,10 @@ class Manifest:
     def parse(cls, document: Mapping[str, Any], where: str) -> Manifest:
         """The inverse of `document`."""
         try:
-            found = int(document["format"])
-            if found > FORMAT:
+            stored = int(document["format"])
+            if stored > FORMAT:
                 raise NewerFormat(
-                    f"{where} has format {found}, and this strandline knows {FORMAT}", found=found, known=FORMAT
+                    f"{where} has format {stored}, and this strandline knows {FORMAT}", found=stored, known=FORMAT
                 )
             values = {key: value for key, value in document.items() if key != "format"}
             files = tuple(StoredFile(**file) for file in values.pop("files"))

@@ -1,7 +1,7 @@
 """`strand doctor`: everything that can be checked, each finding with what to do.
 
 A check that fails itself is a finding too, and never keeps the others from running. Others write while we look, so what
-one look finds may only be somebody's work between two steps: it is told when a second look finds it too. Nothing is
+one look finds may only be a writer's work between two steps: it is told when a second look finds it too. Nothing is
 changed here; `repairs.py` does what is safe.
 """
 
@@ -77,13 +77,14 @@ def examine(lake: OpenLake, *, deep: bool = False) -> list[Finding]:
     look = Look.at(lake, deep=deep)
     is_there = NOT_THERE.isdisjoint(finding.kind for finding in _checked("warehouse", CHECKS["warehouse"], look))
     checks = {name: check for name, check in CHECKS.items() if is_there or name not in NEED_FILES}
-    found = {name: _checked(name, check, look) for name, check in checks.items()}
-    suspect = [name for name, findings in found.items() if findings]
+    first_findings = {name: _checked(name, check, look) for name, check in checks.items()}
+    suspect = [name for name, findings in first_findings.items() if findings]
     again = Look.at(lake, deep=deep) if suspect else look
     confirmed: list[Finding] = []
     for name in suspect:
-        first = {(finding.kind, finding.about) for finding in found[name]}
-        confirmed += [one for one in _checked(name, CHECKS[name], again) if (one.kind, one.about) in first]
+        first = {(finding.kind, finding.about) for finding in first_findings[name]}
+        second = _checked(name, CHECKS[name], again)
+        confirmed += [finding for finding in second if (finding.kind, finding.about) in first]
     return sorted(confirmed, key=lambda finding: finding.severity != "error")
 
 

@@ -58,7 +58,7 @@ def data_files(look: Look) -> Iterator[Finding]:
         name = state.table.name
         files = look.view.files(name)
         sizes = _listed_sizes(look, state)
-        wrong = {file.path: said for file in files if (said := _wrong(file, sizes, deep=look.deep)) is not None}
+        wrong = {file.path: fault for file in files if (fault := _wrong(file, sizes, deep=look.deep)) is not None}
         if wrong:
             more = f" (and {len(wrong) - TOLD_FILES} more)" if len(wrong) > TOLD_FILES else ""
             yield Finding(
@@ -100,11 +100,11 @@ def _listed_sizes(look: Look, state: TableState) -> Mapping[str, int]:
 def _wrong(file: DataFile, sizes: Mapping[str, int], *, deep: bool) -> str | None:
     path = local_path(file.path)
     try:
-        found = sizes[path] if path in sizes else size_of(file.path)
+        size_bytes = sizes[path] if path in sizes else size_of(file.path)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
-    if found != file.size_bytes:
-        return f"{path}: {found:,} bytes instead of {file.size_bytes:,}"
+    if size_bytes != file.size_bytes:
+        return f"{path}: {size_bytes:,} bytes instead of {file.size_bytes:,}"
     return _wrong_inside(file) if deep else None
 
 
@@ -114,10 +114,10 @@ def _wrong_inside(file: DataFile) -> str | None:
     system, place = open_uri(file.path)
     try:
         with parquet.ParquetFile(place, filesystem=system, page_checksum_verification=True) as opened:
-            found = sum(batch.num_rows for batch in opened.iter_batches())
+            rows = sum(batch.num_rows for batch in opened.iter_batches())
     except (pa.ArrowException, OSError) as error:
         return f"{local_path(file.path)}: {error}"
-    return None if found == file.rows else f"{local_path(file.path)}: {found:,} rows instead of {file.rows:,}"
+    return None if rows == file.rows else f"{local_path(file.path)}: {rows:,} rows instead of {file.rows:,}"
 
 
 def _seqs(state: TableState, files: list[DataFile]) -> Iterator[Finding]:
@@ -125,8 +125,8 @@ def _seqs(state: TableState, files: list[DataFile]) -> Iterator[Finding]:
     name = state.table.name
     for run in disjoint_runs(files):
         seqs = [_read_seqs(file) for file in run]
-        for file, found in zip(run, seqs, strict=True):
-            bounds = pa.compute.min_max(found).as_py()
+        for file, seqs_of_file in zip(run, seqs, strict=True):
+            bounds = pa.compute.min_max(seqs_of_file).as_py()
             if (bounds["min"], bounds["max"]) != (file.first_seq, file.last_seq):
                 yield _wrong_seqs(name, f"{file.path} holds seqs {bounds['min']}..{bounds['max']} instead of "
                                   f"{file.first_seq}..{file.last_seq}")  # fmt: skip
@@ -152,21 +152,21 @@ def _wrong_seqs(name: str, what: str) -> Finding:
     )
 
 
-# -- what nobody knows -------------------------------------------------------------------------------------------------
+# -- what no snapshot names --------------------------------------------------------------------------------------------
 
 
 def orphans(look: Look) -> Iterator[Finding]:
-    """Data files and working folders that nobody knows, older than a day."""
+    """Data files that no snapshot names and working folders of no operation, older than a day."""
     oldest_s = look.now_us / 1e6 - YOUNG_S
     for state in look.states():
-        there = entries(_data_folder(look, state))
+        stored = entries(_data_folder(look, state))
         with look.lake.ledger.read() as conn:
-            known = {local_path(path) for path in known_paths(conn, state.table.table_id)}
-        old = {path: info for path, info in there.items() if info.is_file and info.mtime_ns / 1e9 < oldest_s}
-        found = [info.size for path, info in old.items() if path.endswith(".parquet") and path not in known]
-        if found:
-            yield _garbage("orphan_files", state.table.name, f"table {state.table.name}: {len(found):,} data files "
-                           f"({sum(found):,} bytes) belong to no snapshot of the lake")  # fmt: skip
+            named = {local_path(path) for path in known_paths(conn, state.table.table_id)}
+        old = {path: info for path, info in stored.items() if info.is_file and info.mtime_ns / 1e9 < oldest_s}
+        sizes = [info.size for path, info in old.items() if path.endswith(".parquet") and path not in named]
+        if sizes:
+            yield _garbage("orphan_files", state.table.name, f"table {state.table.name}: {len(sizes):,} data files "
+                           f"({sum(sizes):,} bytes) belong to no snapshot of the lake")  # fmt: skip
     yield from _left_folders(look, oldest_s)
 
 

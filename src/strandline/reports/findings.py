@@ -47,8 +47,8 @@ class Look:
 
     def states(self) -> list[TableState]:
         """Every table as the view has it, and the states of the keyed ones."""
-        found = [self.view.state(name) for name in self.view.tables]
-        return [*found, *(state.folded for state in found if state.folded is not None)]
+        states = [self.view.state(name) for name in self.view.tables]
+        return [*states, *(state.folded for state in states if state.folded is not None)]
 
 
 Findings = Sequence[Finding]

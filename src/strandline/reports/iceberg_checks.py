@@ -90,14 +90,14 @@ def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterato
     """Every snapshot that somebody reads is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
         pins = pinned_snapshots(conn, state.table.table_id)
-    known = snapshots(metadata)
+    snapshot_by_id = snapshots(metadata)
     for pin, reader in pins.items():
-        if pin not in known:
+        if pin not in snapshot_by_id:
             what = "its pinned snapshot" if pin == state.head.log_snapshot else f"the snapshot of {reader},"
             yield _gone(state, "pin_gone", f"{what} {pin} is not in Iceberg any more")
             continue
         try:
-            files = _manifested(known[pin], deep=look.deep)
+            files = _manifested(snapshot_by_id[pin], deep=look.deep)
         except UNREADABLE as error:
             yield Finding(
                 kind="metadata_unreadable",
@@ -169,8 +169,8 @@ def can_step_back(look: Look, state: TableState, location: Location) -> bool:
 
 def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
     name, pin = state.table.name, state.head.log_snapshot
-    found = refs(metadata)
-    at = found.get(MAIN_REF)
+    ref_ids = refs(metadata)
+    at = ref_ids.get(MAIN_REF)
     if at is not None and not _is_ours(look, state, at):
         yield _unknown_commit(state, metadata, at)
     elif at != pin and state.table.table_id in under_way.unsettled:
@@ -192,7 +192,7 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
             fix="`strand doctor --fix`   (moves it to the lake's snapshot; so does the next flush of the table)",
             since=_moved_at(metadata),
         )
-    orphans = orphan_branches(found, under_way)
+    orphans = orphan_branches(ref_ids, under_way)
     if orphans and at == pin:  # otherwise the finding above has the same cause, and the same cure
         yield Finding(
             kind="orphan_branch",
@@ -204,9 +204,9 @@ def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way:
         )
 
 
-def orphan_branches(found: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
+def orphan_branches(ref_ids: Mapping[str, int], under_way: UnderWay) -> Sequence[str]:
     """Private branches of operations that are not under way."""
-    return sorted(ref for ref in found.keys() - under_way.branches if ref.startswith("op_"))
+    return sorted(ref for ref in ref_ids.keys() - under_way.branches if ref.startswith("op_"))
 
 
 def _unknown_commit(state: TableState, metadata: Mapping[str, Any], at: int) -> Finding:
@@ -260,9 +260,9 @@ def _moved_at(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _strangers(look: Look, locations: Mapping[str, Location]) -> Iterator[Finding]:
-    known = {state.table.iceberg_name for state in look.states()}
-    namespaces = {name.rpartition(".")[0] for name in known}
-    strangers = sorted(name for name in locations if name.rpartition(".")[0] in namespaces and name not in known)
+    own = {state.table.iceberg_name for state in look.states()}
+    namespaces = {name.rpartition(".")[0] for name in own}
+    strangers = sorted(name for name in locations if name.rpartition(".")[0] in namespaces and name not in own)
     if strangers:
         yield Finding(
             kind="unknown_table",

@@ -25,12 +25,12 @@ TOLD_LINES = 5
 
 def integrity(look: Look) -> Iterator[Finding]:
     """The database file itself."""
-    found = look.lake.ledger.database.integrity(deep=look.deep)
-    if found:
+    faults = look.lake.ledger.database.integrity(deep=look.deep)
+    if faults:
         yield Finding(
             kind="ledger_damaged",
             about="ledger",
-            what=f"SQLite finds {len(found)} faults in the ledger's file: {'; '.join(found[:TOLD_LINES])}",
+            what=f"SQLite finds {len(faults)} faults in the ledger's file: {'; '.join(faults[:TOLD_LINES])}",
             meaning="Parts of the ledger can't be trusted; rows that are not in Iceberg yet may be lost.",
             fix=f"stop all writers, copy the lake's folder away, then {RESTORE}",
         )
@@ -80,8 +80,8 @@ def leases(look: Look) -> Iterator[Finding]:
 def parked_jobs(look: Look) -> Iterator[Finding]:
     """Jobs that the workers have given up, until a person lets them go on."""
     with look.lake.ledger.read() as conn:
-        found = [job for job in read_jobs(conn).values() if job.parked_at_us is not None]
-    for job in found:
+        parked = [job for job in read_jobs(conn).values() if job.parked_at_us is not None]
+    for job in parked:
         yield Finding(
             kind="job_parked",
             about=job.key,

@@ -145,16 +145,16 @@ def versions(_: Look) -> Iterator[Finding]:
     """Libraries whose version does not work with the others."""
     for name, (lowest, above) in FITTING.items():
         try:
-            found = metadata.version(name)
+            installed = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+        numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
         if not lowest <= numbers < above:
-            wanted = f"from {'.'.join(map(str, lowest))} to below {'.'.join(map(str, above))}"
+            fitting = f"from {'.'.join(map(str, lowest))} to below {'.'.join(map(str, above))}"
             yield Finding(
                 kind="version",
                 about=name,
-                what=f"{name} {found} is installed; strandline works with versions {wanted}",
+                what=f"{name} {installed} is installed; strandline works with versions {fitting}",
                 meaning="Operations may fail, or write what others can't read.",
                 fix="install strandline into an environment of its own, with the versions it asks for",
             )

@@ -26,6 +26,7 @@ from strandline.ledger.owner import certainly_dead
 from strandline.ledger.sinks import sink_by_id
 from strandline.model.ids import lease_of_stream
 from strandline.model.moments import span_of, text_of
+from strandline.model.operations import Recovered
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.beats import holding
@@ -61,7 +62,7 @@ def mend(
 def fix(lake: OpenLake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:
     """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
     actor = checked_actor(actor, None)
-    done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
+    done = [_recovery(recovered) for recovered in lake.recovered]
     done += _payloads(Look.at(lake, deep=True), actor)
     done += _recovered(Look.at(lake, deep=True))
     for repair in (_leases, _watermarks, _metadata, _clock):
@@ -88,7 +89,7 @@ def _note(lake: OpenLake, text: str, actor: str) -> str:
 
 def follow(lake: OpenLake) -> list[str]:
     """Let Iceberg follow a ledger that was restored: its refs may be at commits that this ledger does not know."""
-    done = [f"operation {one.op_id} ({one.kind}): {one.outcome}" for one in lake.recovered]
+    done = [_recovery(recovered) for recovered in lake.recovered]
     done += _recovered(Look.at(lake, deep=False))
     return done + list(_refs(Look.at(lake, deep=False), lake.view().whole().tables))
 
@@ -103,12 +104,16 @@ def _payloads(look: Look, actor: str) -> Iterator[str]:
                 yield text
 
 
+def _recovery(recovered: Recovered) -> str:
+    return f"operation {recovered.op_id} ({recovered.kind}): {recovered.outcome}"
+
+
 def _recovered(look: Look) -> Iterator[str]:
     """The Iceberg half needs Java; where there is none, that is a finding of the examination that follows."""
     try:
-        for one in look.lake.recover():
-            if one.settled:
-                yield f"operation {one.op_id} ({one.kind}): {one.outcome}"
+        for recovered in look.lake.recover():
+            if recovered.settled:
+                yield _recovery(recovered)
     except StrandError:
         return
 
@@ -194,11 +199,11 @@ def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
         if location is None or state.table.table_id in under_way.unsettled:
             continue
         try:
-            found = refs(read_metadata(location.current))
+            ref_ids = refs(read_metadata(location.current))
         except UNREADABLE:
             continue
-        orphans = orphan_branches(found, under_way)
-        if found.get(MAIN_REF) == state.head.log_snapshot and not orphans:
+        orphans = orphan_branches(ref_ids, under_way)
+        if ref_ids.get(MAIN_REF) == state.head.log_snapshot and not orphans:
             continue
         try:
             yield from _settle(look.lake, state, orphans, take_back=state.table.name in take_back)

@@ -136,8 +136,8 @@ def _parked(sink: Sink, state: StreamState, reason: str) -> Finding:
 def destinations(look: Look) -> Iterator[Finding]:
     """Every destination answers, accepts us, and belongs to this lake's sink."""
     with look.lake.ledger.read() as conn:
-        known = list_sinks(conn)
-    for sink in known:
+        sinks = list_sinks(conn)
+    for sink in sinks:
         kind = known_type(sink.type)
         if kind is not None and kind.looks_with_spark and not look.deep:
             continue

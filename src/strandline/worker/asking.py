@@ -59,7 +59,7 @@ def carry_out(
 
 def _could(lake: Lake, place: str | None) -> bool:
     """Whether a worker lives that would take it."""
-    return any(one.state == WORKING and place in (None, one.place) for one in living(lake))
+    return any(worker.state == WORKING and place in (None, worker.place) for worker in living(lake))
 
 
 def _wait(
@@ -88,7 +88,7 @@ def _in_hand(lake: Lake, seen: Request, place: str | None) -> bool:
     """Whether somebody who lives does it, or will."""
     if seen.state == WAITING:
         return _could(lake, place)
-    return any(one.worker_id == seen.worker_id for one in living(lake)) or _could(lake, place)
+    return any(worker.worker_id == seen.worker_id for worker in living(lake)) or _could(lake, place)
 
 
 def _forget(lake: Lake, seen: Request) -> bool:
