@@ -56,7 +56,7 @@ def test_a_worker_that_lives_does_it_and_the_command_gets_its_answer(filled: Lak
         wait_until(lambda: bool(requests_of_workers(filled)))
         (flushed,) = carry_out(filled, "flush", FLUSH, report=said)
         assert (flushed["rows"], flushed["flushed_seq"] > 0) == (5, True)
-        assert filled._iceberg is None, "this lake has started nothing"
+        assert filled._spark._iceberg is None, "this lake has started nothing"
     assert "asked the worker" in said.lines
     assert asked(filled) == []
 
