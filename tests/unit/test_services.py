@@ -84,6 +84,7 @@ def test_a_repair_that_dies_in_the_middle_stores_its_rows_once(lake: Lake, monke
     assert [batch.batch for batch in lake.quarantine.list()] == [batch_id]
     lake.quarantine.repair(batch_id, [message(1)])
     assert lake.quarantine.list() == [] and sorted(part_ids(lake)) == ["p0", "p1", "p2"]
+    assert lake.view().state("messages").head.books.acked == 4, "the row was stored again, as a duplicate"
 
 
 def test_a_batch_is_given_up_once(lake: Lake) -> None:
