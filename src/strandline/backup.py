@@ -83,7 +83,7 @@ def backup(
             manifest = _fill(lake, partial, backup_id, held_until_us, link=link)
         fail("backup.before_rename")
         partial.rename(to)
-        (to / OWNER).unlink()  # not before: without an owner and a final name it would be nobody's
+        (to / OWNER).unlink()  # not before: without an owner and a final name it would be no process's
         sync(to.parent)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)

@@ -35,8 +35,8 @@ class Reports:
     ) -> Diagnosis:
         """Do what is safe, then check everything.
 
-        `take_back` names tables whose `main` may leave somebody's commit; `claim_warehouse` says that this ledger is
-        the one whose warehouse it is.
+        `take_back` names tables whose `main` may leave another writer's commit; `claim_warehouse` says that the
+        warehouse is this ledger's.
         """
         from strandline.reports.repairs import mend
 

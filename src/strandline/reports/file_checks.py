@@ -26,7 +26,7 @@ from strandline.reports.findings import RESTORE, Finding, Look
 
 TOLD_FILES = 5
 YOUNG_S = 24 * 3600
-"""What is younger may belong to somebody who is still writing."""
+"""What is younger may be of a writer that is not done."""
 
 
 def warehouse(look: Look) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ class UnderWay:
 
 
 def catalog(look: Look) -> Iterator[Finding]:
-    """The pins are in Iceberg, its ref is at them, and nobody else has been there."""
+    """The pins are in Iceberg, its ref is at them, and no other writer has been there."""
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
     for state in look.states():
@@ -87,7 +87,7 @@ def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
 
 
 def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterator[Finding]:
-    """Every snapshot that somebody reads is there, down to its manifests."""
+    """Every snapshot that a reader may be at is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
         pins = pinned_snapshots(conn, state.table.table_id)
     snapshot_by_id = snapshots(metadata)
@@ -153,7 +153,7 @@ def _unreadable(look: Look, state: TableState, location: Location, error: Except
 
 
 def can_step_back(look: Look, state: TableState, location: Location) -> bool:
-    """Whether the metadata before the last commit has every snapshot that is read, and nobody is writing now."""
+    """Whether the metadata before the last commit has every snapshot that is read, and no operation writes now."""
     if location.previous is None or state.table.table_id in UnderWay.of(look).unsettled:
         return False
     try:

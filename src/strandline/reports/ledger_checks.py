@@ -197,7 +197,7 @@ def _sample(refs: Sequence[BatchRef]) -> Sequence[BatchRef]:
 
 
 def under_way(look: Look) -> Iterator[Finding]:
-    """Records of operations: those that nobody can read, those whose process is dead, loads that were not finished."""
+    """Records of operations: those that can't be read, those whose process is dead, loads that were not finished."""
     with look.lake.ledger.read() as conn:
         intents = read_intents(conn)
         loads = list_loads(conn)

@@ -1,6 +1,6 @@
 """What the ledger says of a lake as metrics, for Prometheus: what a server and a worker show alike.
 
-They are read from the ledger when somebody asks, so they are true for every process that writes there. The values of
+They are read from the ledger when Prometheus asks, so they are true for every process that writes there. The values of
 partitions never become labels: they may be secret to a person who only watches.
 """
 

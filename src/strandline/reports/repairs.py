@@ -60,7 +60,7 @@ def mend(
 
 
 def fix(lake: OpenLake, *, take_back: Collection[str] = (), actor: str = "") -> list[str]:
-    """Do what is safe, and say what was done. `take_back` names tables whose `main` may leave somebody's commit."""
+    """Do what is safe, and say it. `take_back` names tables whose `main` may leave another writer's commit."""
     actor = checked_actor(actor, None)
     done = [_recovery(recovered) for recovered in lake.recovered]
     done += _payloads(Look.at(lake, deep=True), actor)

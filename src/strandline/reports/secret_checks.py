@@ -1,4 +1,4 @@
-"""Whether somebody else could read the lake, or a secret of it. Lakes that an older version made may be so."""
+"""Whether other users of the machine could read the lake, or a secret of it: an older version may have let them."""
 
 from __future__ import annotations
 

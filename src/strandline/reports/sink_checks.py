@@ -1,6 +1,6 @@
 """Whether the sinks are where they say, can go on, and reach their destinations.
 
-A destination is only asked, and nothing is written there: whoever looks may not be the one who delivers. An Iceberg
+A destination is only asked, and nothing is written there: another process may be the one that delivers. An Iceberg
 copy can be asked by Spark alone, so that is left to a deep look.
 """
 
@@ -56,7 +56,7 @@ def branches(look: Look) -> Iterator[Finding]:
 
 
 def paused(look: Look) -> Iterator[Finding]:
-    """Sinks that send nothing until somebody lets them, and sections of the config that make no sink."""
+    """Sinks that send nothing until a person lets them, and sections of the config that make no sink."""
     with look.lake.ledger.read() as conn:
         resting = [sink for sink in list_sinks(conn) if sink.paused is not None]
         refused = refused_sections(conn, look.lake.config.sinks)
