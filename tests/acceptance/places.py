@@ -28,7 +28,11 @@ class Blobs:
 
     def rows(self) -> list[str]:
         """Every row of every object."""
-        return [row for path in self.objects() for row in pq.read_table(path).column("part_id").to_pylist()]
+        return self.column("part_id")
+
+    def column(self, name: str) -> list[str]:
+        """A column of every object."""
+        return [row for path in self.objects() for row in pq.read_table(path).column(name).to_pylist()]
 
     def ranges(self) -> list[tuple[int, int]]:
         """What the names say."""

@@ -13,6 +13,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("server",),
     ("worker",),
+    ("testing",),
     ("",),  # the package itself: what a Python user imports
     ("copies",),
     ("clone",),

@@ -1,0 +1,240 @@
+"""One trial: a lake with rows, a sink of the type under test, and ticks in which something goes wrong.
+
+The lake is a real one and the tick is the one of every sink. Between the tick and the destination stands a `Watched`,
+which may ship a unit more than once, lose an answer, or die. Death here is an exception that no handler catches; the
+lake is then left as it is, as a killed process leaves it, and opened anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from strandline import failpoints
+from strandline.create import create
+from strandline.failpoints import FailpointReached
+from strandline.lake import Lake
+from strandline.ledger import deliveries, owner
+from strandline.ledger.dead_letters import list_letters
+from strandline.ledger.sinks import find_sink
+from strandline.model.ids import lease_of_stream
+from strandline.model.sinks import Shipped, Sink, Standing, Stream, StreamState
+from strandline.operations.beats import holding
+from strandline.sinks.destination import CountsReplayed, Destination, Marked, Replays, Unit
+from strandline.sinks.instances import destination
+from strandline.sinks.tick import Ticked, Ticker
+from strandline.testing.subject import COLUMNS, TABLE, Subject
+
+SINK = "tried"
+UNIT_ROWS = 3
+ATTEMPTS = 3
+TICKS = 4
+"""A tick gives a stream up when it had to wait `ATTEMPTS` times in it."""
+ACTOR = "acceptance"
+
+Ship = Callable[[Destination, Unit], Shipped]
+
+
+class Failed(AssertionError):
+    """The destination does not hold what every destination has to."""
+
+
+def plainly(place: Destination, unit: Unit) -> Shipped:
+    """Ship a unit as the tick does."""
+    return place.ship(unit)
+
+
+class Watched:
+    """A destination whose units are shipped by somebody else; what it can do beside that, it can still do."""
+
+    def __init__(self, place: Destination, ship: Ship) -> None:
+        self._place = place
+        self._ship = ship
+        # A protocol's methods are looked for on the object itself.
+        for protocol, names in ((CountsReplayed, ["replayed"]), (Replays, ["replay"]), (Marked, ["has_lost"])):
+            if isinstance(place, protocol):
+                for name in [*names, *(["highest_epoch"] if protocol is Marked else [])]:
+                    setattr(self, name, getattr(place, name))
+
+    def probe(self) -> None:
+        """As the destination does."""
+        self._place.probe()
+
+    def look(self) -> None:
+        """As the destination does."""
+        self._place.look()
+
+    def standing(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> Standing:
+        """As the destination does."""
+        return self._place.standing(stream, table, partition_by)
+
+    def ship(self, unit: Unit) -> Shipped:
+        """Hand the unit to whom it is shipped by."""
+        return self._ship(self._place, unit)
+
+    def close(self) -> None:
+        """As the destination does."""
+        self._place.close()
+
+
+class Trial:
+    """A lake whose rows go to the destination under test, three rows a unit."""
+
+    def __init__(self, subject: Subject, folder: Path) -> None:
+        self.subject = subject
+        self._rows = 0
+        self._seqs: dict[str, int] = {}
+        self._refused: set[str] = set()
+        self.lake = create(folder / "lake")
+        self.lake.create_table(TABLE, COLUMNS, row_key=["id"])
+        given = {"unit_rows": UNIT_ROWS, "max_attempts": ATTEMPTS, **subject.settings()}
+        self.lake.add_sink(SINK, subject.type, given)
+
+    def append(self, rows: int, **values: object) -> None:
+        """Put more rows into the log; with the values of a row that is refused, they are expected to be."""
+        ids = [f"r{self._rows + n:05}" for n in range(rows)]
+        ack = self.lake.append(TABLE, [{"id": id_, "n": n, "body": "goods", **values} for n, id_ in enumerate(ids)])
+        self.lake.flush(TABLE)
+        self._rows += rows
+        self._seqs |= {id_: (ack.first_seq or 0) + n for n, id_ in enumerate(ids)}
+        if values:
+            self._refused.update(ids)
+
+    # -- ticks -----------------------------------------------------------------------------------------------------
+
+    def sink(self) -> Sink:
+        """The sink as it is now."""
+        with self.lake.ledger.read() as conn:
+            return find_sink(conn, SINK)
+
+    def place(self, lake: Lake | None = None) -> Destination:
+        """The destination, as a process that has just started has it."""
+        return destination((lake or self.lake).surroundings, self.sink())
+
+    def tick(self, ship: Ship = plainly, *, units: int | None = None, lake: Lake | None = None) -> list[Ticked]:
+        """Deliver what is due, or so many units of it. A destination whose process dies is not closed."""
+        lake = lake or self.lake
+        place, stop, shipped = self.place(lake), threading.Event(), []
+
+        def counted(inner: Destination, unit: Unit) -> Shipped:
+            done = ship(inner, unit)
+            shipped.append(done)
+            if units is not None and len(shipped) >= units:
+                stop.set()
+            return done
+
+        ticker = Ticker(lake.context, self.sink(), Watched(place, counted), ACTOR, wait_s=60.0, stop=stop)
+        ticked = ticker.tick()
+        place.close()
+        return ticked
+
+    def dies(self, ship: Ship = plainly, failpoint: str | None = None) -> bool:
+        """Deliver one unit and die at a failpoint, or where `ship` does; False where the unit came through."""
+        failpoints.arm(failpoint and f"{failpoint}=raise")
+        try:
+            self.tick(ship, units=1)
+        except FailpointReached:
+            pass
+        else:
+            return False
+        finally:
+            failpoints.arm(None)
+        gc.collect()  # files and locks that the dead process held are closed, as its end would close them
+        owner.unregister(self.lake.context.owner)
+        self.lake.ledger.close()
+        self.lake = Lake(self.lake.root)
+        return True
+
+    def forget_marks(self) -> None:
+        """Lose what the ledger knows of how far each stream is: the destination has to say it."""
+        for state in self.streams():
+            lease = lease_of_stream(self.sink().sink_id, state.stream.text())
+            with holding(self.lake.context, lease) as hold, self.lake.ledger.write() as txn:
+                deliveries.forget_mark(txn, hold, self.sink(), state.stream)
+
+    def streams(self) -> list[StreamState]:
+        """How far the sink is."""
+        with self.lake.ledger.read() as conn:
+            return deliveries.read_streams(conn, find_sink(conn, SINK))
+
+    # -- what has to hold ------------------------------------------------------------------------------------------
+
+    def settled(self, when: str, ticked: list[Ticked] | None = None) -> None:
+        """Everything up to the sink's watermark is there once, and what was refused is a dead letter."""
+        upto = max((state.mark.seq for state in self.streams() if state.mark is not None), default=0)
+        due = {id_ for id_, seq in self._seqs.items() if seq <= upto}
+        self._compare(when, due - self._refused, ticked)
+        with self.lake.ledger.read() as conn:
+            buried = {letter.seq for letter in list_letters(conn, self.sink().sink_id, state=None)}
+        if buried != {self._seqs[id_] for id_ in due & self._refused}:
+            raise Failed(f"{when}: rows that were refused are no dead letters, or dead letters were not refused")
+
+    def delivered(self, when: str, ship: Ship = plainly) -> None:
+        """The same of every row, after ticks that deliver what is left."""
+        for _ in range(TICKS):
+            ticked = self.tick(ship)
+            if all(done.outcome == "delivered" for done in ticked):
+                break
+        self.settled(when, ticked)
+        held = len(self.subject.ids())
+        if held != self._rows - len(self._refused):
+            raise Failed(f"{when}: {self._rows - held} rows were not delivered{_said(ticked)}")
+
+    def _compare(self, when: str, due: set[str], ticked: list[Ticked] | None) -> None:
+        held = Counter(self.subject.ids())
+        faults = {
+            "lost": sorted(due - held.keys()),
+            "stored twice": sorted(id_ for id_, times in held.items() if times > 1),
+            "stored, and not to be": sorted(held.keys() - due),
+        }
+        if any(faults.values()):
+            words = "; ".join(f"{what}: {', '.join(ids[:5])} ({len(ids)})" for what, ids in faults.items() if ids)
+            raise Failed(f"{when}: {words}{_said(ticked or [])}")
+
+
+def _said(ticked: list[Ticked]) -> str:
+    errors = [f"{done.outcome}: {done.error}" for done in ticked if done.error]
+    return f". The tick said: {'; '.join(errors)}" if errors else ""
+
+
+class Lines:
+    """Notes the lines that a destination's own module runs while it ships, and dies before one of them."""
+
+    def __init__(self, place: Destination, die_at: int | None = None) -> None:
+        self.passed: list[int] = []
+        self._die_at = die_at
+        self._file = inspect.getsourcefile(type(place))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note, and maybe die, in this block."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def places(self, most: int | None) -> list[int]:
+        """Where to die: the first and the last passage of each line, or so many of these."""
+        first = {line: count for count, line in reversed([*enumerate(self.passed, 1)])}
+        last = {line: count for count, line in enumerate(self.passed, 1)}
+        places = sorted({*first.values(), *last.values()})
+        return places if most is None else places[:: max(1, -(-len(places) // most))]
+
+    def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        if frame.f_code.co_filename != self._file:
+            return None
+        if event == "line":
+            self.passed.append(frame.f_lineno)
+            if len(self.passed) == self._die_at:
+                raise FailpointReached(f"line {frame.f_lineno}")
+        return self._trace
