@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 Reader = Callable[[object], T]
@@ -35,6 +35,8 @@ class Key:
     is_secret: bool = False
     is_sensitive: bool = False
     is_address: bool = False
+    unit: Literal["s", "bytes"] | None = None
+    """What a number among its values counts, for people to read."""
 
     @property
     def expects(self) -> str:

@@ -17,7 +17,7 @@ from strandline.ledger.sinks import find_sink
 from strandline.redaction import MASK
 from strandline.sinks import registry
 from strandline.sinks.instances import SECRETS, destination
-from strandline.sinks.settings import in_clear, is_secret, parse, resolved, shown
+from strandline.sinks.settings import changed, in_clear, is_secret, parse, resolved, shown, unit_of
 from tests.kit import call, environment, make_table
 from tests.packages import blocks, install, install_shelf, look_anew
 
@@ -95,6 +95,23 @@ def test_a_type_of_a_package_reads_its_settings_as_ours_do(shelf: Path) -> None:
             parse("shelf", given, "sink 'x'")
         assert caught.value.message == message
         assert hint in caught.value.hint
+
+
+def test_a_length_of_time_and_a_size_are_shown_with_their_units(lake: Lake) -> None:
+    """Those that only the type has too; a count has none."""
+    assert call("--lake", lake.root, "sink", "set", "mine", "--set", "every=90s", "--set", "unit_bytes=1MiB").code == 0
+    lines = call("--lake", lake.root, "sink", "show", "mine").out.splitlines()
+    assert {"  every = 90s", "  unit_bytes = 1MiB"} <= set(lines)
+    assert (unit_of("forward", "timeout"), unit_of("forward", "chunk_bytes")) == ("s", "bytes")
+    assert (unit_of("shelf", "longest"), unit_of("blub", "every"), unit_of("blub", "timeout")) == (None, "s", None)
+
+
+def test_one_token_takes_the_place_of_another() -> None:
+    """Whichever it is; an empty value takes a setting away, and what has no group stays."""
+    settings = {"url": "http://x", "token": "a", "timeout": 5.0}
+    assert changed("forward", settings, {"token_file": "f"}) == {"url": "http://x", "timeout": 5.0, "token_file": "f"}
+    assert changed("forward", settings, {"timeout": ""}) == {"url": "http://x", "token": "a"}
+    assert changed("blob", {"token": "a"}, {"token_file": "f"}) == {"token": "a", "token_file": "f"}
 
 
 def test_a_misspelt_type_names_the_nearest_of_all(shelf: Path) -> None:

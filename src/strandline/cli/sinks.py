@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from strandline.sinks.repair import PreviewedStream
 
 PARKED, NOT_NOW = 6, 5
-DURATIONS = frozenset({"every", "timeout"})
-SIZES = frozenset({"unit_bytes", "chunk_bytes"})
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A sink's name.")]
 Settings = Annotated[
@@ -171,7 +169,7 @@ def show(context: typer.Context, name: Name) -> None:
 def _show(sink: SinkStatus) -> None:
     output.say(f"{sink.sink}  ({sink.type}, {sink.sink_id})  branch {sink.branch or 'DELETED'}")
     for key, value in sorted(sink.settings.items()):
-        output.say(f"  {key} = {_setting_text(key, value)}")
+        output.say(f"  {key} = {_setting_text(sink.type, key, value)}")
     if sink.receiver:
         output.say(f"  delivers to the lake {output.cell(sink.receiver)}")
     if sink.paused:
@@ -190,11 +188,14 @@ def _show(sink: SinkStatus) -> None:
         _show_trouble(sink.sink, stream)
 
 
-def _setting_text(key: str, value: object) -> str:
+def _setting_text(type_: str, key: str, value: object) -> str:
     """A setting as `--set` takes it: a length of time and a size with their units."""
-    if key in DURATIONS and isinstance(value, int | float):
+    from strandline.sinks.settings import unit_of
+
+    unit = unit_of(type_, key)
+    if unit == "s" and isinstance(value, int | float):
         return output.span(value)
-    if key in SIZES and isinstance(value, int):
+    if unit == "bytes" and isinstance(value, int):
         return output.exact_size(value)
     return output.cell(value)
 

@@ -48,10 +48,6 @@ class Ticking(TypedDict, total=False):
     take_over: bool
 
 
-TOKENS = frozenset({"token", "token_env", "token_file"})
-"""One token in place of another, however either is given."""
-
-
 @dataclass(frozen=True)
 class AddedSink:
     """A sink that was made, and what a person should know whose other sinks deliver to the same place."""
@@ -375,12 +371,13 @@ class Sinks:
         """
         from strandline.ledger.sinks import find_sink
         from strandline.sinks import instances
+        from strandline.sinks.settings import changed
 
         around = self._lake.surroundings
         with around.ledger.write() as txn:
             sink = find_sink(txn.conn, name)
-            merged = _merged(instances.as_given(around, txn.conn, sink), changes)
-            checked = instances.wanted(name, sink.type, merged, where=f"sink {name!r}")
+            settings = changed(sink.type, instances.as_given(around, txn.conn, sink), changes)
+            checked = instances.wanted(name, sink.type, settings, where=f"sink {name!r}")
             instances.change_in(txn, around, sink, checked)
         return self._status(sink)
 
@@ -413,12 +410,6 @@ def ticked_streams(ticked: Iterable[Ticked]) -> list[TickedStream]:
         )
         for stream in ticked
     ]
-
-
-def _merged(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    replaced = TOKENS if TOKENS & changes.keys() else frozenset()
-    kept = {key: value for key, value in settings.items() if key not in replaced}
-    return {key: value for key, value in {**kept, **changes}.items() if value != ""}
 
 
 def _removable(conn: Connection, sections: Sections, name: str, sink_id: str | None) -> Sink:

@@ -164,9 +164,9 @@ def _sink_default(key: Key) -> str:
     """A sink's defaults are in plain units: a size is a number of bytes, a duration one of seconds."""
     if key.default is None:
         return ""
-    if isinstance(key.default, float):
+    if key.unit == "s":
         return _shown(f"{key.default:g}s")
-    if key.expects.startswith("a size") and isinstance(key.default, int):
+    if key.unit == "bytes" and isinstance(key.default, int):
         return _shown(f"{key.default >> 20}MiB")
     return _shown(key.default)
 

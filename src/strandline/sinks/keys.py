@@ -98,10 +98,10 @@ OF_ALL: dict[str, Key] = {
     ),
     "drop_columns": Key(None, names, "columns that are not sent"),
     "redact": Key(None, _redactions, "a text becomes its SHA-256, or nothing"),
-    "every": Key(60.0, span, "how often the worker ticks it"),
+    "every": Key(60.0, span, "how often the worker ticks it", unit="s"),
     "cron": Key(None, _cron, "when the worker ticks it, instead of `every`"),
     "unit_rows": Key(1_000_000, count, "how many rows one delivery carries at most"),
-    "unit_bytes": Key(256 << 20, size, "how many bytes one delivery carries at most"),
+    "unit_bytes": Key(256 << 20, size, "how many bytes one delivery carries at most", unit="bytes"),
     "hold_until": Key(None, _moment, "nothing is sent before this time; `strand sink preview` shows what would be"),
     "max_attempts": Key(8, count, "failed attempts until a delivery is parked"),
 }

@@ -74,6 +74,22 @@ def resolved(type_: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: key.default for name, key in keys.items()}, **given}
 
 
+def changed(type_: str, settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """Settings with changes: an empty value takes one away, and one token takes the place of another."""
+    kind = known_type(type_)
+    groups = () if kind is None else kind.in_place_of
+    replaced = {name for group in groups if group & changes.keys() for name in group}
+    kept = {name: value for name, value in settings.items() if name not in replaced}
+    return {name: value for name, value in {**kept, **changes}.items() if value != ""}
+
+
+def unit_of(type_: str, name: str) -> str | None:
+    """What a number in a setting counts: "s" or "bytes", if either."""
+    kind = known_type(type_)
+    key = OF_ALL.get(name) or (None if kind is None else kind.keys.get(name))
+    return None if key is None else key.unit
+
+
 _PORTS = {"http": 80, "https": 443}
 
 

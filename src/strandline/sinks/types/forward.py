@@ -48,8 +48,10 @@ TYPE = SinkType(
         "format": Key("arrow", one_of("arrow", "ndjson"), "how rows are sent"),
         "compression": Key("zstd", one_of("zstd", "gzip", "none"), "how bodies are compressed"),
         "chunk_rows": Key(5000, count, "how many rows one request carries at most"),
-        "chunk_bytes": Key(4 << 20, size, "how many bytes one request carries at most, before it is compressed"),
-        "timeout": Key(30.0, span, "how long an answer may take"),
+        "chunk_bytes": Key(
+            4 << 20, size, "how many bytes one request carries at most, before it is compressed", unit="bytes"
+        ),
+        "timeout": Key(30.0, span, "how long an answer may take", unit="s"),
     },
     make=_make,
     required=("url",),
