@@ -15,8 +15,8 @@ SQL = re.compile(
     r"WITH\s+\S+\s+AS\s*\(|CALL\s+\S+\.|BEGIN\s+IMMEDIATE)",
     re.IGNORECASE | re.DOTALL,
 )
-SPEAKS_SQL = ("ledger", "engines", "views", "rules.sets")
-"""Rules ask their questions of relations that are handed in, so what they ask is SQL, and stands in one module."""
+SPEAKS_SQL = ("ledger", "engines", "views", "rules")
+"""A kind of rule says beside how it judges rows what it asks of a relation, so rules speak it too."""
 
 WRITERS = ("engines.spark.stage", "engines.spark.iceberg", "engines.spark.maintain", "engines.spark.copy")
 """The lake's own tables are written in the first three; the last writes tables in other catalogs."""

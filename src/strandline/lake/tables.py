@@ -110,7 +110,7 @@ class Tables:
         from strandline.model.constraints import parse_constraints
         from strandline.model.schema import Schema, parse_mapping
         from strandline.operations.declare import check_new, look_before
-        from strandline.rules.row_rules import Target
+        from strandline.rules.kind import Target
 
         def target(table: str) -> Target:
             state = self._lake.memory.state(table, branch)

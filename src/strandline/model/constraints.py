@@ -24,6 +24,8 @@ from typing import ClassVar, Literal, TypeAlias, cast
 from strandline.errors import BadRequest, nearest
 
 OnDelete = Literal["restrict", "cascade"]
+Scope = Literal["row", "table", "tables"]
+"""What a rule is judged by: a row alone, other rows of its table, or rows of other tables too."""
 
 MAX_TEXT = 10_000
 MAX_CONSTRAINTS = 200
@@ -42,6 +44,7 @@ class Unique:
 
     columns: tuple[str, ...]
     rule: ClassVar[str] = "unique"
+    scope: ClassVar[Scope] = "table"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""
@@ -55,6 +58,7 @@ class OneOf:
     columns: tuple[str]
     values: tuple[str, ...]
     rule: ClassVar[str] = "one_of"
+    scope: ClassVar[Scope] = "row"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""
@@ -69,6 +73,7 @@ class Range:
     low: str
     high: str
     rule: ClassVar[str] = "range"
+    scope: ClassVar[Scope] = "row"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""
@@ -82,6 +87,7 @@ class Check:
     columns: tuple[str]
     pattern: str
     rule: ClassVar[str] = "check"
+    scope: ClassVar[Scope] = "row"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""
@@ -96,6 +102,7 @@ class Reference:
     table: str
     on_delete: OnDelete = "restrict"
     rule: ClassVar[str] = "reference"
+    scope: ClassVar[Scope] = "tables"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""
@@ -110,6 +117,7 @@ class Cardinality:
     low: int
     high: int | None
     rule: ClassVar[str] = "cardinality"
+    scope: ClassVar[Scope] = "tables"
 
     def text(self) -> str:
         """As `parse_constraint` reads it."""

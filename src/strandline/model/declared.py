@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strandline.errors import NotFound
-from strandline.model.constraints import Cardinality, Reference, Unique
+from strandline.model.constraints import Cardinality, Reference
 from strandline.model.tables import TableState
 
 
@@ -46,14 +46,11 @@ class Declared:
         """The references that are made to rows of a table."""
         return self._links[1].get(table_id, ())
 
-    def uniques(self, table_id: str) -> tuple[Unique, ...]:
-        """What is unique in a table."""
-        state = self.states.get(table_id)
-        return tuple(one for one in state.schema.constraints if isinstance(one, Unique)) if state is not None else ()
-
     def depends(self, table_id: str) -> bool:
         """Whether a row of a table is judged by other rows: then a change must know what was there before."""
-        return bool(self.links_from(table_id) or self.links_to(table_id) or self.uniques(table_id))
+        state = self.states.get(table_id)
+        rules = state.schema.constraints if state is not None else ()
+        return bool(self.links_to(table_id)) or any(rule.scope != "row" for rule in rules)
 
     def joined(self, tables: Iterable[str]) -> dict[str, int]:
         """These tables, and those that they refer to or that refer to them; each with the version of its schema."""

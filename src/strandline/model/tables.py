@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from strandline.errors import Unsupported
-from strandline.model.constraints import Reference, Unique
 from strandline.model.ids import state_id
 from strandline.model.schema import Schema
 from strandline.model.shapes import Shape, file_columns, shape_of
@@ -223,7 +222,7 @@ class TableState:
             schema.column(name)
             for schema in self.schemas.values()
             for rule in schema.constraints
-            if isinstance(rule, Unique | Reference)
+            if rule.scope != "row"
             for name in rule.columns
         }
         return sorted({one.stored for one in found if one.type in FILTERED})

@@ -14,8 +14,10 @@ from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
-from strandline.rules.row_rules import Target, check_constraints
-from strandline.rules.sets import leasts, unreferred
+from strandline.rules.cardinality import leasts
+from strandline.rules.kind import Target
+from strandline.rules.kinds import check_constraints
+from strandline.rules.sets import too_few
 from strandline.views.view import View
 
 
@@ -60,7 +62,7 @@ def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> lis
     if not wanted:
         return []
     view = take_view()
-    refuse_broken(unreferred(view, name, schema))
+    refuse_broken(too_few(view, name, schema))
     return [view.state(reference.table) for _, reference in wanted]
 
 

@@ -43,11 +43,12 @@ from strandline.model.tables import TableState
 from strandline.model.types import REMOVED
 from strandline.model.violations import Violation
 from strandline.model.wording import counted
-from strandline.operations.merge_judging import MergePlan, conflict_kind, examined
+from strandline.operations.merge_judging import MergePlan, examined
 from strandline.operations.merge_rows import Sides, TableMerge
 from strandline.operations.merge_schemas import Line, merged_schemas
 from strandline.operations.mutate import give_way, table_change
-from strandline.rules.rows import Judged, RowChange
+from strandline.rules.changes import Claims, RowChange
+from strandline.rules.kinds import conflict_kind
 from strandline.rules.sets import breaking, newly_broken
 from strandline.views.diff import Written, plain_rows
 from strandline.views.looking import Looking
@@ -275,7 +276,7 @@ class Merger:
         commit_id = new_id()
         coming = {state.table.table_id for state, _ in plan.coming}
         look = Looking(self._ledger, request.into, Versions(plan.base), coming)
-        judged, changes = examined(plan, look, request.resolution)
+        claims, changes = examined(plan, look, request.resolution)
         _refuse_unknown(request.resolution, plan)
         kept = [one for one in plan.tables if one.written.num_rows]
         if changes is None:
@@ -286,7 +287,7 @@ class Merger:
                 if change.state.table.table_id not in coming:
                     by_table.setdefault(change.state.table.table_id, []).append(change)
             written = [
-                table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
+                table_change(rows, request.actor, commit_id, list(claims.writes.get(table_id, ())))
                 for table_id, rows in by_table.items()
             ]
         return Mutation(
@@ -298,7 +299,7 @@ class Merger:
             actor=request.actor,
             message=request.message or f"merge {request.source} into {request.into}",
             changes=tuple(written),
-            reads=tuple(_reads(plan, look, judged)),
+            reads=tuple(_reads(plan, look, claims)),
             shape=plan.base.shape,
             tip=plan.base.tip if plan.is_ahead else None,
             source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas.brought, plan.barriers),
@@ -444,7 +445,7 @@ def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
         for rule in state.schema.constraints:
             if isinstance(rule, Cardinality) and rule.low:
                 _note_seen(plan, after, state)
-                yield from (one for one, _ in breaking(after, state, rule) if (one.table, one.key) not in gone)
+                yield from (one for one in breaking(after, state, rule) if (one.table, one.key) not in gone)
 
 
 def _note_seen(plan: MergePlan, after: View, state: TableState) -> None:
@@ -471,7 +472,7 @@ def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
     return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
 
 
-def _reads(plan: MergePlan, look: Looking, judged: Judged) -> Iterator[TableRead]:
+def _reads(plan: MergePlan, look: Looking, relied: Claims) -> Iterator[TableRead]:
     """What the merge depends on: the rows it met, and of tables that it takes over that nothing was written."""
     for one in plan.adopted:
         if one.last_seq is not None:
@@ -481,12 +482,12 @@ def _reads(plan: MergePlan, look: Looking, judged: Judged) -> Iterator[TableRead
         keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
     names = {table_id: state.table.name for table_id, state in plan.declared.states.items()}
     names |= {table.state.table.table_id: table.state.table.name for table in plan.tables}
-    for table_id in {**keys, **judged.reads, **dict.fromkeys(plan.seen)}:
+    for table_id in {**keys, **relied.reads, **dict.fromkeys(plan.seen)}:
         head = plan.base.heads.get(table_id)
         if head is None:
             continue  # it comes with the merge
         name = names.get(table_id, table_id)
-        asked, claims = list(keys.get(table_id, {})), list(judged.reads.get(table_id, {}))
+        asked, claims = list(keys.get(table_id, {})), list(relied.reads.get(table_id, {}))
         if len(asked) > FEW_KEYS or table_id in plan.seen:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:

@@ -24,7 +24,9 @@ from strandline.model.types import REMOVED
 from strandline.model.wire import to_json_lines
 from strandline.operations.merge_rows import TableMerge
 from strandline.operations.merge_schemas import Schemas
-from strandline.rules.rows import Changes, Judged, RowChange, examine
+from strandline.rules.changes import Changes, Claims, RowChange, key_row
+from strandline.rules.kinds import conflict_kind
+from strandline.rules.rows import examine
 from strandline.views.looking import Looking
 from strandline.views.versions import row_at
 
@@ -53,7 +55,7 @@ class MergePlan:
     barriers: dict[str, int] = field(default_factory=dict)
 
 
-def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Judged, Changes | None]:
+def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Claims, Changes | None]:
     """Judge the merged rows, if any of the tables declares anything; what breaks a rule is added to the conflicts."""
     declared = plan.declared
     if plan.schemas.brought or plan.coming:
@@ -65,7 +67,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Ju
     ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
     ids += [state.table.table_id for state, _ in plan.coming]
     if not any(declared.depends(one) or declared.states[one].schema.constraints for one in ids):
-        return Judged(), None
+        return Claims(), None
     changes: Changes = {}
     for table in plan.tables:
         for change in _row_changes(table):
@@ -73,14 +75,14 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Ju
     for state, rows in plan.coming:
         for change in _row_changes(TableMerge(state, rows, rows.slice(0, 0), 0)):
             changes[change.at] = change
-    found = examine(declared, changes, look)
-    while _give_up(plan, found.orphaned, changes, look, resolution):
-        found = examine(declared, changes, look)  # what refers to such a row is an orphan now
+    judging = examine(declared, changes, look)
+    while _give_up(plan, judging.orphaned, changes, look, resolution):
+        judging = examine(declared, changes, look)  # what refers to such a row is an orphan now
     undecided = {(one.table, key_text(one.key)) for one in plan.conflicts}
-    for violation, state, key in zip(found.violations, found.states, found.keys, strict=True):
-        told = pa.Table.from_arrays(list(key.values()), names=list(key))
-        named = orjson.loads(next(iter(to_json_lines(told, state.schema))))
-        at = state.table.table_id, key_hash([one[0].as_py() for one in key.values()])
+    for breach in judging.breaches:
+        violation, state, key = breach.violation, breach.state, key_row(breach.key, breach.state)
+        named = _image(key, state) or {}
+        at = state.table.table_id, key_hash(breach.key)
         met = changes.get(at)
         if met is None:  # a row of the target that the merge does not write
             if (violation.table, key_text(named)) in undecided:
@@ -99,7 +101,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Ju
                 _image(met.after if met is not None else None, state),
             )
         )
-    return found.judged, changes
+    return judging.claims, changes
 
 
 def _give_up(
@@ -124,14 +126,6 @@ def _give_up(
             changes[at] = RowChange(state, row.hash, row.key, version.row, None)
             plan.given_up.add(named)
     return len(plan.given_up) > before
-
-
-_KINDS = {"reference": "orphan_edge", "unique": "unique_violation", "cardinality": "cardinality_violation"}
-
-
-def conflict_kind(rule: str) -> str:
-    """The kind of conflict that a broken rule is."""
-    return _KINDS.get(rule.split("(", maxsplit=1)[0], "value_violation")
 
 
 def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] | None:

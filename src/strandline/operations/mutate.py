@@ -62,7 +62,8 @@ from strandline.model.types import REMOVED
 from strandline.operations.context import Context
 from strandline.operations.recovery import recover
 from strandline.rules.cascades import Cascades
-from strandline.rules.rows import Changes, Judged, RowChange, column_of, judge
+from strandline.rules.changes import Changes, Claims, RowChange, column_of
+from strandline.rules.rows import judge
 from strandline.views.looking import Looking, read_declared
 from strandline.views.versions import Versions, given_columns, read_versions, row_at
 
@@ -441,11 +442,11 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
         if state.head.branch_id != base.branch_id or state.table.table_id not in declared.states:
             raise SchemaMoved(f"branch {request.branch!r} was made anew")
     _check_expectations(request, look, declared)
-    relied = Judged()
+    relied = Claims()
     changes = _applied_all(request, look, declared, relied)
     for state in request.whole:
         _delete_others(state, changes, look, declared)
-    judged = judge(declared, changes, look, relied)
+    claims = judge(declared, changes, look, relied)
     commit_id = new_id()
     written: dict[str, list[RowChange]] = {}
     for change in changes.values():
@@ -460,10 +461,10 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
         actor=request.actor,
         message=request.message,
         changes=tuple(
-            table_change(rows, request.actor, commit_id, list(judged.writes.get(table_id, ())))
+            table_change(rows, request.actor, commit_id, list(claims.writes.get(table_id, ())))
             for table_id, rows in written.items()
         ),
-        reads=tuple(_reads(request, look, declared, judged)),
+        reads=tuple(_reads(request, look, declared, claims)),
         shape=declared.shape,
         remember=request.remember,
         tip=request.tip,
@@ -471,7 +472,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     )
 
 
-def _applied_all(request: Request, look: Looking, declared: Declared, relied: Judged) -> Changes:
+def _applied_all(request: Request, look: Looking, declared: Declared, relied: Claims) -> Changes:
     """Every row that the statements change, as it was and is after the last; a delete takes what refers to it along."""
     changes: Changes = {}
     taken: list[tuple[Change, Version | None]] = []
@@ -526,12 +527,12 @@ def _delete_others(state: TableState, changes: Changes, look: Looking, declared:
         changes[table_id, one.hash] = RowChange(state, one.hash, one.key, before, None)
 
 
-def _reads(request: Request, look: Looking, declared: Declared, judged: Judged) -> Iterator[TableRead]:
+def _reads(request: Request, look: Looking, declared: Declared, relied: Claims) -> Iterator[TableRead]:
     """What was asked for on the way: keys and claims, or all of a table."""
     whole = {state.table.table_id for state in request.whole}
-    for table_id in {**look.asked, **judged.reads}:
+    for table_id in {**look.asked, **relied.reads}:
         head = look.heads[table_id]
-        name, claims = declared.states[table_id].table.name, list(judged.reads.get(table_id, ()))
+        name, claims = declared.states[table_id].table.name, list(relied.reads.get(table_id, ()))
         if table_id in whole:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:

@@ -22,8 +22,10 @@ from strandline.model.wanted import parse_wanted, to_document
 from strandline.operations.context import Context
 from strandline.operations.declare import check_new, refuse_broken
 from strandline.operations.erase import erase, with_erasing
-from strandline.rules.row_rules import Target, check_constraints
-from strandline.rules.sets import breaking, lacking, leasts, unreferred
+from strandline.rules.cardinality import leasts
+from strandline.rules.kind import Target
+from strandline.rules.kinds import check_constraints
+from strandline.rules.sets import breaking, lacking, too_few
 from strandline.views.view import View
 
 ATTEMPTS = 10
@@ -120,7 +122,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
     seen: set[str] = set()
     for table in planned.tables:
         if table.state is None or table.state.is_dropped:
-            found += unreferred(after, table.name, table.schema)
+            found += too_few(after, table.name, table.schema)
             seen |= {reference.table.lower() for _, reference in leasts(table.name, table.schema)}
             continue
         if not table.is_validated:
@@ -130,7 +132,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
         for column in table.required:
             found += lacking(after, state, column)
         for constraint in table.constraints:
-            found += [one for one, _ in breaking(after, state, constraint)]
+            found += breaking(after, state, constraint)
     refuse_broken(found)
     return [view.state(name) for name in view.tables if name.lower() in seen]
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from strandline.model.constraints import Reference
 from strandline.model.declared import Declared, Link
 from strandline.model.row_versions import ValueHolder
-from strandline.rules.rows import Changes, Judged, LookUp, RowChange, Values, key_values, values_of
+from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values, key_values, values_of
 
 _Which: TypeAlias = tuple[str, Reference]
 """A reference, by the table that makes it."""
@@ -25,11 +25,11 @@ _Which: TypeAlias = tuple[str, Reference]
 class Cascades:
     """What refers to the rows that a mutation deletes, while its statements are applied to `changes`."""
 
-    def __init__(self, declared: Declared, changes: Changes, look: LookUp, judged: Judged) -> None:
+    def __init__(self, declared: Declared, changes: Changes, look: LookUp, claims: Claims) -> None:
         self._declared = declared
         self._changes = changes
         self._look = look
-        self._judged = judged
+        self._claims = claims
         self._stored: dict[_Which, dict[Values, list[ValueHolder]]] = {}
         self._given: dict[_Which, dict[Values, dict[bytes, None]]] = {}
 
@@ -73,7 +73,7 @@ class Cascades:
         if not unknown:
             return []
         columns = link.reference.columns
-        self._judged.read(link.source, "reference", columns, unknown)
+        self._claims.read(link.source, "reference", columns, unknown)
         rows = self._look.having(link.source, columns, unknown)
         known.update((key, []) for key in unknown)
         for row in rows:

@@ -1,117 +1,106 @@
-"""What constraints mean for the columns they name: whether they fit a schema, and which values pass.
+"""What a row keeps or breaks by itself: one_of, range, check.
 
-Only Arrow judges values here, column by column: its regular expressions are RE2's, which take linear time whatever the
-pattern, and its comparisons are those of the column's type.
+Only Arrow judges values here, column by column, for both evaluators: its regular expressions are RE2's, which take
+linear time whatever the pattern, and its comparisons are those of the column's type. A rule of this kind is an entry of
+`ROW_RULES`: the types that it fits, and which values keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import BadRequest
-from strandline.model.arrow import arrow_type
-from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
-from strandline.model.schema import Schema
-from strandline.model.types import KEY_TYPES, Column, Primitive, is_exact, type_text
+from strandline.model.arrow import arrow_type, batch_arrow
+from strandline.model.constraints import Check, Constraint, OneOf, Range
+from strandline.model.tables import TableState
+from strandline.model.types import SEQ, Primitive
+from strandline.rules.changes import RowChange, column_of, key_values
+from strandline.rules.kind import Breach, Declaration, Judging, Kind, Relations, breach, key_of, names, need, table
 
-ROW_RULES = (OneOf, Range, Check)
-"""Those that a row keeps or breaks by itself."""
-
-RANGE_TYPES = frozenset({"long", "int", "double", "float", "date", "timestamp", "decimal"})
-ONE_OF_TYPES = frozenset({"string", "long", "int", "boolean", "date", "decimal"})
+RowRule: TypeAlias = OneOf | Range | Check
 
 
 @dataclass(frozen=True)
-class Target:
-    """A table that may be referred to: its key, and the types of that."""
+class Judge:
+    """The types whose columns a rule fits, and which values of such a column keep it; it need not think of nulls."""
 
-    table: str
-    key: tuple[str, ...]
-    schema: Schema
-
-
-def check_constraints(schema: Schema, key: Sequence[str], target_of: Callable[[str], Target]) -> None:
-    """BadRequest unless the schema's constraints make sense in a table with this key.
-
-    `target_of` finds a table that a reference names, or says that there is none.
-    """
-    if schema.constraints and not key:
-        raise BadRequest("a log table has no constraints", hint="Give the table a key.")
-    for constraint in schema.constraints:
-        columns = [schema.column(name) for name in constraint.columns]
-        match constraint:
-            case Unique():
-                for column in columns:
-                    _need(is_exact(column.type), constraint, column, f"one of {', '.join(sorted(KEY_TYPES))}, decimal")
-            case Reference():
-                _check_reference(constraint, columns, target_of(constraint.table))
-            case Cardinality():
-                references = [one.columns for one in schema.constraints if isinstance(one, Reference)]
-                if constraint.columns not in references:
-                    raise BadRequest(
-                        f"{constraint.text()} counts references that are not declared",
-                        hint=f"Declare reference({', '.join(constraint.columns)} -> TABLE) too.",
-                    )
-            case _:
-                _check_row_rule(constraint, columns[0])
+    types: Sequence[str]
+    keeps: Callable[[RowRule, pa.Array], pa.BooleanArray]
 
 
-def _check_reference(constraint: Reference, columns: Sequence[Column], target: Target) -> None:
-    wanted = [target.schema.column(name).type for name in target.key]
-    if not wanted:
-        raise BadRequest(f"{constraint.text()} names a log table", hint="Only a keyed table's rows can be referred to.")
-    if [column.type for column in columns] != wanted:
-        raise BadRequest(
-            f"{constraint.text()}: the key of {target.table!r} is "
-            f"({', '.join(f'{name}:{type_text(type_)}' for name, type_ in zip(target.key, wanted, strict=True))})",
-            hint="Name as many columns, of the same types and in the same order.",
-        )
+def _is_one_of(rule: RowRule, values: pa.Array) -> pa.BooleanArray:
+    return pc.is_in(values, value_set=_values(cast("OneOf", rule).values, values.type))
 
 
-def _check_row_rule(constraint: OneOf | Range | Check, column: Column) -> None:
-    name = column.type.name if isinstance(column.type, Primitive) else type(column.type).__name__.lower()
-    match constraint:
-        case Check():
-            _need(name == "string", constraint, column, "a string")
-        case Range():
-            _need(name in RANGE_TYPES, constraint, column, f"one of {', '.join(sorted(RANGE_TYPES))}")
-        case OneOf():
-            _need(name in ONE_OF_TYPES, constraint, column, f"one of {', '.join(sorted(ONE_OF_TYPES))}")
-    try:
-        passing(constraint, pa.nulls(1, arrow_type(column.type, stored=True)))
-    except pa.ArrowException as error:
-        raise BadRequest(f"{constraint.text()}: {error}", hint=f"Column {column.text()!r} decides what fits.") from None
-    if isinstance(constraint, Range) and constraint.low and constraint.high:
-        low, high = _values((constraint.low, constraint.high), arrow_type(column.type, stored=True))
-        if pc.greater(low, high).as_py():
-            raise BadRequest(f"no value is in {constraint.text()}", hint="The first is the least, the second the most.")
+def _is_matched(rule: RowRule, values: pa.Array) -> pa.BooleanArray:
+    return pc.match_substring_regex(values, cast("Check", rule).pattern)
 
 
-def _need(fits: bool, constraint: Constraint, column: Column, wanted: str) -> None:
-    if not fits:
-        raise BadRequest(f"{constraint.text()} does not fit column {column.text()!r}", hint=f"It has to be {wanted}.")
-
-
-def passing(constraint: OneOf | Range | Check, values: pa.Array) -> pa.BooleanArray:
-    """Which of a column's values keep a rule; a null keeps every rule."""
-    match constraint:
-        case OneOf(values=allowed):
-            kept = pc.is_in(values, value_set=_values(allowed, values.type))
-            return pc.or_kleene(kept, pc.is_null(values))
-        case Check(pattern=pattern):
-            return pc.fill_null(pc.match_substring_regex(values, pattern), True)
-        case Range(low=low, high=high):
-            kept = pa.repeat(pa.scalar(True), len(values))
-            if low:
-                kept = pc.and_(kept, pc.fill_null(pc.greater_equal(values, _values([low], values.type)[0]), True))
-            if high:
-                kept = pc.and_(kept, pc.fill_null(pc.less_equal(values, _values([high], values.type)[0]), True))
-            return kept
+def _is_in_range(rule: RowRule, values: pa.Array) -> pa.BooleanArray:
+    low, high = cast("Range", rule).low, cast("Range", rule).high
+    kept = pa.repeat(pa.scalar(True), len(values))
+    if low:
+        kept = pc.and_kleene(kept, pc.greater_equal(values, _values([low], values.type)[0]))
+    if high:
+        kept = pc.and_kleene(kept, pc.less_equal(values, _values([high], values.type)[0]))
+    return kept
 
 
 def _values(texts: Sequence[str], type_: pa.DataType) -> pa.Array:
     return pa.array(texts, pa.string()).cast(type_)
+
+
+ROW_RULES: Mapping[type[Constraint], Judge] = {
+    OneOf: Judge(("boolean", "date", "decimal", "int", "long", "string"), _is_one_of),
+    Range: Judge(("date", "decimal", "double", "float", "int", "long", "timestamp"), _is_in_range),
+    Check: Judge(("string",), _is_matched),
+}
+
+
+def passing(rule: RowRule, values: pa.Array) -> pa.BooleanArray:
+    """Which of a column's values keep a rule; a null keeps every rule."""
+    return pc.or_kleene(ROW_RULES[type(rule)].keeps(rule, values), pc.is_null(values))
+
+
+def _fit(rule: RowRule, declaration: Declaration) -> None:
+    (column,) = declaration.columns(rule)
+    name = column.type.name if isinstance(column.type, Primitive) else type(column.type).__name__.lower()
+    types = ROW_RULES[type(rule)].types
+    need(name in types, rule, column, "a string" if types == ("string",) else f"one of {', '.join(types)}")
+    try:
+        passing(rule, pa.nulls(1, arrow_type(column.type, stored=True)))
+    except pa.ArrowException as error:
+        raise BadRequest(f"{rule.text()}: {error}", hint=f"Column {column.text()!r} decides what fits.") from None
+    if isinstance(rule, Range) and rule.low and rule.high:
+        low, high = _values((rule.low, rule.high), arrow_type(column.type, stored=True))
+        if pc.greater(low, high).as_py():
+            raise BadRequest(f"no value is in {rule.text()}", hint="The first is the least, the second the most.")
+
+
+def _judge_rows(judging: Judging, state: TableState, rule: RowRule, rows: Sequence[RowChange]) -> None:
+    written = [change for change in rows if change.after is not None]
+    if not written:
+        return
+    field = batch_arrow(state.schema, state.table).field(rule.columns[0])
+    values = column_of([change.after for change in written], field)
+    for change, is_kept, value in zip(written, passing(rule, values).to_pylist(), values, strict=True):
+        if not is_kept:
+            reason = f"breaks {rule.text()}"
+            judging.tell(state, key_values(change.key), rule, (value.as_py(),), reason, change.place)
+
+
+def _search(relations: Relations, state: TableState, rule: RowRule) -> Iterator[Breach]:
+    keys = len(key_of(state))
+    query = f"SELECT {names([*key_of(state), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {table(state)}"
+    for batch in relations.ask(query).reader():
+        broken = batch.filter(pc.invert(passing(rule, batch.column(keys))))
+        for *key, value, seq in zip(*(column.to_pylist() for column in broken.columns), strict=True):
+            yield breach(state, tuple(key), rule, (value,), f"is not allowed by {rule.text()}", seq=seq)
+
+
+KIND = Kind(fit=_fit, search=_search, judge_rows=_judge_rows)

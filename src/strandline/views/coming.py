@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.sandbox import quote_name
-from strandline.model.constraints import Constraint, Reference, Unique
+from strandline.model.constraints import Constraint, Reference
 from strandline.model.declared import Declared
 from strandline.model.reporting import most_reported
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.violations import Violation
-from strandline.rules.row_rules import ROW_RULES
-from strandline.rules.sets import breaking
+from strandline.rules.references import left_behind
+from strandline.rules.sets import breaches
 from strandline.views.result import Result
 from strandline.views.view import View
 
@@ -153,28 +154,28 @@ class Coming:
         broken: list[Broken] = []
         for table_id in getting:
             for rule in self._state(table_id).schema.constraints:
-                if isinstance(rule, (*ROW_RULES, Unique)):
-                    broken += self._breaking(table_id, rule)
+                if rule.scope != "tables":
+                    broken += islice(self._breaking(table_id, rule), most_reported())
         made = [link for table_id in {*getting, *losing} for link in self._declared.links_from(table_id)]
         met = [link for table_id in {*getting, *losing} for link in self._declared.links_to(table_id)]
         for link in {(link.source.table.table_id, link.reference): link for link in (*made, *met)}.values():
             rules: tuple[Constraint, ...] = (link.reference, *link.counts)
             for rule in rules:
-                broken += self._breaking(link.source.table.table_id, rule)
+                broken += islice(self._breaking(link.source.table.table_id, rule), most_reported())
         return sorted(broken, key=lambda breach: (breach.at is None, breach.at))
 
     def _breaking(self, table_id: str, rule: Constraint) -> Iterator[Broken]:
         state = self._state(table_id)
         for joined in (state, *(link.target for link in self._declared.links_from(table_id))):
             self._then(joined.table.table_id)
-        for violation, seq in breaking(self, state, rule):
+        for breach in breaches(self, state, rule):
+            seq, violation = breach.seq, breach.violation
             at = (table_id, seq) if seq is not None and self._comes(table_id, seq) else None
-            worded = violation
-            if at is None and isinstance(rule, Unique):
+            if at is None and rule.scope == "table":
                 continue  # it was there before: those that come with its value are told
             if at is None and isinstance(rule, Reference):
-                worded = replace(violation, reason=f"still refers to a deleted row of {rule.table!r}")
-            yield Broken(worded, at, isinstance(rule, ROW_RULES))
+                violation = left_behind(violation, rule)
+            yield Broken(violation, at, rule.scope == "row")
 
     def _comes(self, table_id: str, seq: int) -> bool:
         incoming = self._incoming.get(table_id)

@@ -1,0 +1,138 @@
+"""cardinality: how many rows may refer to one row of the referenced table.
+
+The rule is declared where the references are, and a least number is broken by a row of the other table, which may have
+come without any. So it is judged when all changes are there. Too many are told of the row that came last; in a relation
+none came last, and there the row that they refer to is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.errors import BadRequest
+from strandline.model.constraints import Cardinality, Reference
+from strandline.model.declared import Link
+from strandline.model.keys import key_hash, shown_key
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.violations import Violation
+from strandline.model.wording import counted
+from strandline.rules.changes import RowChange, Values, key_values, values_of
+from strandline.rules.kind import (
+    Breach,
+    Declaration,
+    Judging,
+    Kind,
+    Relations,
+    is_there,
+    joined,
+    names,
+    rows_of,
+    table,
+)
+
+
+def _fit(rule: Cardinality, declaration: Declaration) -> None:
+    constraints = declaration.schema.constraints
+    if not any(isinstance(other, Reference) and other.columns == rule.columns for other in constraints):
+        raise BadRequest(
+            f"{rule.text()} counts references that are not declared",
+            hint=f"Declare reference({', '.join(rule.columns)} -> TABLE) too.",
+        )
+
+
+def _judge_counts(judging: Judging) -> None:
+    """As many rows refer to one as may, wherever that number changes."""
+    for table_id in {table_id: None for table_id, _ in judging.changes}:
+        for link in judging.declared.links_from(table_id):
+            if link.counts:
+                _count(judging, link)
+        for link in judging.declared.links_to(table_id):
+            if any(rule.low for rule in link.counts) and not judging.changed(link.source):
+                _count(judging, link)
+
+
+def _count(judging: Judging, link: Link) -> None:
+    columns, rows = link.reference.columns, judging.changed(link.source)
+    after = values_of([change.after for change in rows], link.source, columns)
+    before = values_of([change.before for change in rows], link.source, columns)
+    touched: dict[Values, RowChange | None] = {}
+    for change, had, has in zip(rows, before, after, strict=True):
+        if has != had:
+            touched.update({had: None} if had is not None and had not in touched else {})
+            touched.update({has: change} if has is not None else {})
+    for change in judging.changed(link.target):
+        if change.before is None and change.after is not None and any(rule.low for rule in link.counts):
+            touched.setdefault(key_values(change.key), None)
+    if not touched:
+        return
+    judging.claims.read(link.source, "reference", columns, touched)
+    numbers = dict.fromkeys(touched, 0)
+    for holder in judging.look.having(link.source, columns, list(touched)):
+        numbers[holder.value] += (link.source.table.table_id, holder.hash) not in judging.changes
+    for has in after:
+        if has in numbers:
+            numbers[has] += 1
+    for rule in link.counts:
+        for value, number in numbers.items():
+            _judge_number(judging, link, rule, value, number, touched[value])
+
+
+def _judge_number(
+    judging: Judging, link: Link, rule: Cardinality, value: Values, number: int, by: RowChange | None
+) -> None:
+    target = judging.changes.get((link.target.table.table_id, key_hash(value)))
+    if target is not None and target.after is None:
+        return
+    reason = f"{_referred(number)}, and {rule.text()}"
+    if rule.high is not None and number > rule.high and by is not None:
+        judging.tell(link.source, key_values(by.key), rule, value, reason, by.place)
+    elif number < rule.low:
+        judging.tell(link.target, value, rule, value, reason)
+
+
+def _search(relations: Relations, state: TableState, rule: Cardinality) -> Iterator[Breach]:
+    reference = next(
+        other for other in state.schema.constraints if isinstance(other, Reference) and other.columns == rule.columns
+    )
+    if not is_there(relations, reference.table):
+        return
+    target = relations.state(reference.table)
+    key, number = names(target.table.key, "x."), f"count({names(state.table.key[:1], 't.')})"
+    wrong = f"{number} < {rule.low}" + ("" if rule.high is None else f" OR {number} > {rule.high}")
+    query = (
+        f"SELECT {key}, {number} FROM {table(target)} x LEFT JOIN {table(state)} t "
+        f"ON {joined(rule.columns, target)} GROUP BY {key} HAVING {wrong}"
+    )
+    for *values, rows in rows_of(relations, query):
+        yield _miscounted(target, rule, tuple(values), rows)
+
+
+def unreferred(relations: Relations, name: str, schema: Schema) -> Iterator[Breach]:
+    """The rows that too few refer to if a table comes now, which has no rows yet, and wants some to be there."""
+    for rule, reference in leasts(name, schema):
+        if is_there(relations, reference.table):
+            target = relations.state(reference.table)
+            for key in rows_of(relations, f"SELECT {names(target.table.key)} FROM {table(target)}"):
+                yield _miscounted(target, rule, key, 0)
+
+
+def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:
+    """What a table wants to be referred to at least so often, in others than itself."""
+    references = {other.columns: other for other in schema.constraints if isinstance(other, Reference)}
+    rules = [rule for rule in schema.constraints if isinstance(rule, Cardinality) and rule.low]
+    pairs = [(rule, references[rule.columns]) for rule in rules]
+    return [(rule, reference) for rule, reference in pairs if reference.table.lower() != name.lower()]
+
+
+def _miscounted(target: TableState, rule: Cardinality, key: Values, number: int) -> Breach:
+    text, fields = shown_key(key), ", ".join(rule.columns)
+    violation = Violation(target.table.name, text, fields, rule.text(), text, _referred(number))
+    return Breach(violation, rule, target, key, key)
+
+
+def _referred(number: int) -> str:
+    return f"is referred to by {counted(number, 'row')}"
+
+
+KIND = Kind(fit=_fit, search=_search, judge_commit=_judge_counts, conflict="cardinality_violation")

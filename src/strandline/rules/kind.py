@@ -1,0 +1,200 @@
+"""What a kind of rule says of itself, and what it is handed to judge by.
+
+A kind is a module beside this one. There stand together: which columns it fits, how it judges the rows that a commit
+changes, how it finds all rows of a relation that break it, and what each of these says. Both judges must come to the
+same; `tests/unit/test_rules_agree.py` writes down what that means and holds them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from strandline.engines.duck.sandbox import quote_name
+from strandline.errors import BadRequest
+from strandline.model.constraints import Constraint
+from strandline.model.declared import Declared
+from strandline.model.keys import shown_key
+from strandline.model.row_versions import ValueHolder
+from strandline.model.schema import Schema
+from strandline.model.tables import TableState
+from strandline.model.types import SEQ, Column
+from strandline.model.values import shown
+from strandline.model.violations import Violation
+from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values
+
+RuleT = TypeVar("RuleT", bound=Constraint)
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A rule that a row breaks: the row by its table and key, and the value that the rule is about.
+
+    `seq` is that of the row, where it was found in a relation and the rule is its own table's.
+    """
+
+    violation: Violation
+    rule: Constraint
+    state: TableState
+    key: Values
+    value: Values
+    seq: int | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that may be referred to: its key, and the types of that."""
+
+    table: str
+    key: tuple[str, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Where a rule is declared: a schema, and how the tables that it names are found."""
+
+    schema: Schema
+    target_of: Callable[[str], Target]
+
+    def columns(self, rule: Constraint) -> list[Column]:
+        """The columns that a rule is about."""
+        return [self.schema.column(name) for name in rule.columns]
+
+
+class Answer(Protocol):
+    """The answer to a query, which is fetched once."""
+
+    def reader(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow batches, as they are computed."""
+
+
+class Relations(Protocol):
+    """Tables of a branch, under their names: as they are, or as they will be."""
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of all of them."""
+
+    def ask(self, query: str) -> Answer:
+        """Run a query over them."""
+
+    def state(self, name: str) -> TableState:
+        """One of them."""
+
+
+class Judging:
+    """One commit while it is judged row by row: what it changes, what it relies on, and what it would break."""
+
+    def __init__(self, declared: Declared, changes: Changes, look: LookUp, claims: Claims | None = None) -> None:
+        self.declared = declared
+        self.changes = changes
+        self.look = look
+        self.claims = claims or Claims()
+        self.breaches: list[Breach] = []
+        self.orphaned: list[tuple[TableState, ValueHolder]] = []
+
+    @property
+    def only_rows(self) -> bool:
+        """Whether every row that breaks something is wrong by itself."""
+        return all(breach.rule.scope == "row" for breach in self.breaches)
+
+    def changed(self, state: TableState) -> list[RowChange]:
+        """What the commit changes of a table."""
+        return [change for change in self.changes.values() if change.state.table.table_id == state.table.table_id]
+
+    def tell(
+        self, state: TableState, key: Values, rule: Constraint, value: Values, reason: str, place: int = -1
+    ) -> None:
+        """Note that a row breaks a rule."""
+        self.breaches.append(breach(state, key, rule, value, reason, place=place))
+
+
+@dataclass(frozen=True)
+class Kind(Generic[RuleT]):
+    """A kind of rule, by what it does.
+
+    `fit` refuses a rule that makes no sense where it is declared. `search` finds the rows of a relation that break it.
+    `judge_rows` judges the changed rows of the table that declares it; `judge_commit` judges what only all changes
+    together tell. `conflict` is what a merge calls rows that break it.
+    """
+
+    fit: Callable[[RuleT, Declaration], None]
+    search: Callable[[Relations, TableState, RuleT], Iterator[Breach]]
+    judge_rows: Callable[[Judging, TableState, RuleT, Sequence[RowChange]], None] | None = None
+    judge_commit: Callable[[Judging], None] | None = None
+    conflict: str = "value_violation"
+
+
+def breach(
+    state: TableState,
+    key: Values,
+    rule: Constraint,
+    value: Values,
+    reason: str,
+    *,
+    seq: int | None = None,
+    place: int = -1,
+) -> Breach:
+    """A rule that a row breaks, with its words."""
+    text = shown(value[0] if len(value) == 1 else value)
+    index = None if place < 0 else place
+    fields = ", ".join(rule.columns)
+    violation = Violation(state.table.name, shown_key(key), fields, rule.text(), text, reason, index)
+    return Breach(violation, rule, state, key, value, seq)
+
+
+def need(fits: bool, rule: Constraint, column: Column, types: str) -> None:
+    """BadRequest where a rule does not fit a column's type."""
+    if not fits:
+        raise BadRequest(f"{rule.text()} does not fit column {column.text()!r}", hint=f"It has to be {types}.")
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def rows_of(relations: Relations, query: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of an answer, as Python values."""
+    for batch in relations.ask(query).reader():
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def own_rows(relations: Relations, state: TableState, rule: Constraint, query: str, reason: str) -> Iterator[Breach]:
+    """The breaches of a query whose rows are a key, the rule's columns and a seq."""
+    keys = len(key_of(state))
+    for *values, seq in rows_of(relations, query):
+        yield breach(state, tuple(values[:keys]), rule, tuple(values[keys:]), reason, seq=seq)
+
+
+def key_of(state: TableState) -> tuple[str, ...]:
+    """What names a row: its key, and in a log table its seq."""
+    return state.table.key or (SEQ,)
+
+
+def table(state: TableState) -> str:
+    """A table, as a query names it."""
+    return quote_name(state.table.name)
+
+
+def names(columns: Sequence[str], alias: str = "") -> str:
+    """Columns, as a query names them."""
+    return ", ".join(f"{alias}{quote_name(name)}" for name in columns)
+
+
+def all_there(columns: Sequence[str], alias: str = "") -> str:
+    """The condition that none of these columns is null."""
+    return " AND ".join(f"{alias}{quote_name(name)} IS NOT NULL" for name in columns)
+
+
+def joined(columns: Sequence[str], target: TableState) -> str:
+    """The condition that columns of `t` name the key of `x`."""
+    pairs = zip(columns, target.table.key, strict=True)
+    return " AND ".join(f"t.{quote_name(name)} = x.{quote_name(key)}" for name, key in pairs)
+
+
+def is_there(relations: Relations, name: str) -> bool:
+    """Whether there is such a table: one that is yet to come has no rows."""
+    return name.lower() in map(str.lower, relations.tables)

@@ -1,0 +1,71 @@
+"""unique: no two rows of a table agree in some columns, unless one of them has a null there.
+
+Of the rows that share a value, judging row by row tells all but the first, each with the name of another: the first
+alone would be right. A relation has no first, so there all of them are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strandline.model.constraints import Unique
+from strandline.model.keys import shown_key
+from strandline.model.tables import TableState
+from strandline.model.types import KEY_TYPES, SEQ, is_exact
+from strandline.rules.changes import RowChange, Values, key_values, values_of
+from strandline.rules.kind import (
+    Breach,
+    Declaration,
+    Judging,
+    Kind,
+    Relations,
+    all_there,
+    key_of,
+    names,
+    need,
+    own_rows,
+)
+from strandline.rules.kind import table as named
+
+
+def _fit(rule: Unique, declaration: Declaration) -> None:
+    for column in declaration.columns(rule):
+        need(is_exact(column.type), rule, column, f"one of {', '.join(sorted(KEY_TYPES))}, decimal")
+
+
+def _judge_rows(judging: Judging, state: TableState, rule: Unique, rows: Sequence[RowChange]) -> None:
+    """No value is taken twice: among the changed rows, and by others."""
+    after = values_of([change.after for change in rows], state, rule.columns)
+    before = values_of([change.before for change in rows], state, rule.columns)
+    holders: dict[Values, list[RowChange]] = {}
+    taken: dict[Values, RowChange] = {}
+    for change, had, has in zip(rows, before, after, strict=True):
+        if has is not None:
+            holders.setdefault(has, []).append(change)
+            if has != had:
+                taken[has] = change
+    for value, (first, *others) in holders.items():
+        reason = f"is taken by {shown_key(key_values(first.key))} too"
+        for change in others:
+            judging.tell(state, key_values(change.key), rule, value, reason, change.place)
+    if not taken:
+        return
+    judging.claims.read(state, "unique", rule.columns, taken)
+    judging.claims.write(state, "unique", rule.columns, taken)
+    for holder in judging.look.having(state, rule.columns, list(taken)):
+        if (state.table.table_id, holder.hash) not in judging.changes:
+            change = taken[holder.value]
+            reason = f"is taken by {shown_key(key_values(holder.key))}"
+            judging.tell(state, key_values(change.key), rule, holder.value, reason, change.place)
+
+
+def _search(relations: Relations, state: TableState, rule: Unique) -> Iterator[Breach]:
+    by = names(rule.columns)
+    query = (
+        f"SELECT {names(key_of(state))}, {by}, {SEQ} FROM {named(state)} WHERE {all_there(rule.columns)} "
+        f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by}"
+    )
+    return own_rows(relations, state, rule, query, "is taken by another row too")
+
+
+KIND = Kind(fit=_fit, search=_search, judge_rows=_judge_rows, conflict="unique_violation")
