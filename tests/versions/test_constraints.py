@@ -223,6 +223,42 @@ def test_as_many_rows_refer_to_one_as_may(lake: Lake) -> None:
     assert members(lake) == [("b", "red"), ("c", "red")]
 
 
+def test_rows_that_are_not_there_are_not_referred_to_too_rarely(lake: Lake) -> None:
+    """A reference that leads nowhere breaks one rule: what it names has no number of rows that refer to it."""
+    make_teams(lake, "restrict", "cardinality(team: 2..2)")
+    assert refused(lake, member("a", team="red")) == [("member", "'a'", "team", "reference")]
+    several = [member(id, team="red") for id in "abc"]
+    assert refused(lake, *several) == [("member", f"'{id}'", "team", "reference") for id in "abc"]
+
+
+def test_columns_that_refer_to_two_tables_are_counted_for_each(lake: Lake) -> None:
+    """By a mutation, by a schema change and for a table that comes to others."""
+    rules = ["reference(team -> team)", "reference(team -> club)", "cardinality(team: 1..1)"]
+    for table in ("team", "club"):
+        lake.create_table(table, TEAM, key=["id"])
+        lake.mutate([sl.put(table, {"id": "red"})])
+    with pytest.raises(Conflict) as caught:
+        lake.create_table("member", MEMBER, key=["id"], constraints=rules)
+    assert {one["table"] for one in caught.value.detail["violations"]} == {"team", "club"}
+    lake.create_table("member", MEMBER, key=["id"], constraints=rules[:2])
+    lake.mutate([member("a", team="red"), member("b", team="red")])
+    document = {"tables": {"member": {"columns": MEMBER, "constraints": rules}}}
+    with pytest.raises(Conflict) as caught:
+        lake.schema_apply(document)
+    assert {one["table"] for one in caught.value.detail["violations"]} == {"team", "club"}
+    lake.mutate([sl.delete("member", "b")])
+    lake.schema_apply(document)
+    assert refused(lake, member("b", team="red")) == [("member", "'b'", "team", "cardinality")] * 2
+
+
+def test_each_row_that_takes_a_value_is_told_once(lake: Lake) -> None:
+    """Two rows that take the value of a third are both wrong."""
+    make_teams(lake)
+    lake.mutate([member("a", email="@1")])
+    more = member("b", email="@1"), member("c", email="@1")
+    assert refused(lake, *more) == [("member", "'b'", "email", "unique"), ("member", "'c'", "email", "unique")]
+
+
 @pytest.mark.parametrize("how", ["create", "apply"])
 def test_a_table_that_rows_must_be_referred_to_from_comes_before_them(lake: Lake, how: str) -> None:
     """Rows that are there already would fall short of it: they are listed, and the table is not made."""

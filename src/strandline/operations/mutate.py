@@ -443,7 +443,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
             raise SchemaMoved(f"branch {request.branch!r} was made anew")
     _check_expectations(request, look, declared)
     relied = Claims()
-    changes = _applied_all(request, look, declared, relied)
+    changes = apply_statements(request, look, declared, relied)
     for state in request.whole:
         _delete_others(state, changes, look, declared)
     claims = judge(declared, changes, look, relied)
@@ -472,7 +472,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     )
 
 
-def _applied_all(request: Request, look: Looking, declared: Declared, relied: Claims) -> Changes:
+def apply_statements(request: Request, look: Looking, declared: Declared, relied: Claims) -> Changes:
     """Every row that the statements change, as it was and is after the last; a delete takes what refers to it along."""
     changes: Changes = {}
     taken: list[tuple[Change, Version | None]] = []

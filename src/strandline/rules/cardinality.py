@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from strandline.errors import BadRequest
 from strandline.model.constraints import Cardinality, Reference
 from strandline.model.declared import Link
-from strandline.model.keys import key_hash, shown_key
+from strandline.model.keys import shown_key
 from strandline.model.schema import Schema
 from strandline.model.tables import TableState
 from strandline.model.violations import Violation
@@ -30,11 +30,11 @@ from strandline.rules.kind import (
     rows_of,
     table,
 )
+from strandline.rules.references import targets_present
 
 
 def _fit(rule: Cardinality, declaration: Declaration) -> None:
-    constraints = declaration.schema.constraints
-    if not any(isinstance(other, Reference) and other.columns == rule.columns for other in constraints):
+    if not _references(declaration.schema, rule):
         raise BadRequest(
             f"{rule.text()} counts references that are not declared",
             hint=f"Declare reference({', '.join(rule.columns)} -> TABLE) too.",
@@ -81,23 +81,29 @@ def _count(judging: Judging, link: Link) -> None:
 def _judge_number(
     judging: Judging, link: Link, rule: Cardinality, value: Values, number: int, by: RowChange | None
 ) -> None:
-    target = judging.changes.get((link.target.table.table_id, key_hash(value)))
-    if target is not None and target.after is None:
+    is_high = rule.high is not None and number > rule.high
+    # What is not there has no number. Looked up last: a commit that keeps its rules need not depend on such a row.
+    if not (is_high or number < rule.low) or not targets_present(judging, link.target, [value]):
         return
     reason = f"{_referred(number)}, and {rule.text()}"
-    if rule.high is not None and number > rule.high and by is not None:
-        judging.tell(link.source, key_values(by.key), rule, value, reason, by.place)
-    elif number < rule.low:
+    if not is_high:
         judging.tell(link.target, value, rule, value, reason)
+    elif by is not None:
+        judging.tell(link.source, key_values(by.key), rule, value, reason, by.place)
 
 
 def _search(relations: Relations, state: TableState, rule: Cardinality) -> Iterator[Breach]:
-    reference = next(
-        other for other in state.schema.constraints if isinstance(other, Reference) and other.columns == rule.columns
-    )
-    if not is_there(relations, reference.table):
-        return
-    target = relations.state(reference.table)
+    for name in {reference.table.lower(): None for reference in _references(state.schema, rule)}:
+        if is_there(relations, name):
+            yield from _search_in(relations, state, rule, relations.state(name))
+
+
+def _references(schema: Schema, rule: Cardinality) -> list[Reference]:
+    """The references that a rule counts: the same columns may refer to several tables, each with its own rows."""
+    return [other for other in schema.constraints if isinstance(other, Reference) and other.columns == rule.columns]
+
+
+def _search_in(relations: Relations, state: TableState, rule: Cardinality, target: TableState) -> Iterator[Breach]:
     key, number = names(target.table.key, "x."), f"count({names(state.table.key[:1], 't.')})"
     wrong = f"{number} < {rule.low}" + ("" if rule.high is None else f" OR {number} > {rule.high}")
     query = (
@@ -119,10 +125,13 @@ def unreferred(relations: Relations, name: str, schema: Schema) -> Iterator[Brea
 
 def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:
     """What a table wants to be referred to at least so often, in others than itself."""
-    references = {other.columns: other for other in schema.constraints if isinstance(other, Reference)}
-    rules = [rule for rule in schema.constraints if isinstance(rule, Cardinality) and rule.low]
-    pairs = [(rule, references[rule.columns]) for rule in rules]
-    return [(rule, reference) for rule, reference in pairs if reference.table.lower() != name.lower()]
+    return [
+        (rule, reference)
+        for rule in schema.constraints
+        if isinstance(rule, Cardinality) and rule.low
+        for reference in _references(schema, rule)
+        if reference.table.lower() != name.lower()
+    ]
 
 
 def _miscounted(target: TableState, rule: Cardinality, key: Values, number: int) -> Breach:

@@ -43,7 +43,7 @@ def _judge_rows(judging: Judging, state: TableState, rule: Unique, rows: Sequenc
         if has is not None:
             holders.setdefault(has, []).append(change)
             if has != had:
-                taken[has] = change
+                taken.setdefault(has, change)  # the first: of those that share a value the others are told anyway
     for value, (first, *others) in holders.items():
         reason = f"is taken by {shown_key(key_values(first.key))} too"
         for change in others:
