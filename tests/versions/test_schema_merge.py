@@ -10,6 +10,7 @@ import pytest
 import strandline as sl
 from strandline.errors import MergeConflict
 from strandline.lake import Lake
+from strandline.model.reporting import MAX_REPORTED
 from tests.versions.test_schema import Document, apply, column, constrained, renamed, rows, two_people, without
 
 Change = Callable[[Document], None]
@@ -98,6 +99,22 @@ def test_a_fast_forward_brings_a_default_and_the_past_can_be_looked_at(lake: Lak
     lake.mutate([sl.put("person", {"id": "d", "city": "Kiel"})])
     found = lake.view(at=lake.log()[0].commit_id).sql("select id, city from person order by id").rows()
     assert found == [("a", "Rome"), ("b", "Rome"), ("c", "Bonn"), ("d", "Kiel")]
+
+
+def test_a_row_that_breaks_what_a_merge_brings_is_found_behind_many_that_it_mends(lake: Lake) -> None:
+    """The rows that the merge writes are judged as it writes them, however many they are; then come the others."""
+    two_people(lake)
+    many = [f"m{number}" for number in range(MAX_REPORTED + 5)]
+    lake.mutate([sl.put("person", {"id": id, "age": 95}) for id in many])
+    lake.branch("x")
+    lake.mutate([sl.patch("person", id, {"age": 5}) for id in many], branch="x")
+    apply(lake, constrained("range(age: 0..90)"), branch="x")
+    lake.mutate([sl.patch("person", "a", {"age": 99})])
+    lake.mutate([sl.patch("person", id, {"name": id}) for id in many])
+    lake.mutate([sl.patch("person", "b", {"age": 99})])
+    (conflict,) = lake.merge("x", dry_run=True).conflicts
+    assert (conflict.kind, conflict.fields) == ("value_violation", ("age",))
+    assert conflict.ours is not None and sorted(conflict.ours["rows"]) == ["'a'", "'b'"]
 
 
 @pytest.mark.parametrize("said", ["long", {"type": "long", "default": 9}])

@@ -428,10 +428,12 @@ def _newly_broken(plan: MergePlan, before: View, after: View) -> Iterator[Violat
         state = after.state(table.state.table.name)
         if state.table.table_id in plan.schemas.brought:
             _note_seen(plan, after, state)
-            written = _shown_keys(table.written, state)
-            for one in newly_broken(after, state, before.state(state.table.name).schema):
-                if one.table not in coming and (one.table != state.table.name or one.key not in written):
-                    yield one
+            skipped = {(state.table.name, key) for key in _shown_keys(table.written, state)}
+
+            def counts(violation: Violation, skipped: set[tuple[str, str]] = skipped) -> bool:
+                return violation.table not in coming and (violation.table, violation.key) not in skipped
+
+            yield from newly_broken(after, state, before.state(state.table.name).schema, counts)
 
 
 def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
@@ -445,7 +447,7 @@ def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
         for rule in state.schema.constraints:
             if isinstance(rule, Cardinality) and rule.low:
                 _note_seen(plan, after, state)
-                yield from (one for one in breaking(after, state, rule) if (one.table, one.key) not in gone)
+                yield from breaking(after, state, rule, lambda row: (row.table, row.key) not in gone)
 
 
 def _note_seen(plan: MergePlan, after: View, state: TableState) -> None:

@@ -7,8 +7,9 @@ counted as they come, so the first breaches of a table cost no more memory than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeAlias
 
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.constraints import Constraint
@@ -22,42 +23,51 @@ from strandline.rules.cardinality import unreferred
 from strandline.rules.kind import Breach, Relations, key_of, names, rows_of, table
 from strandline.rules.kinds import kind_of
 
+Counts: TypeAlias = Callable[[Violation], bool]
+"""Whether a row that breaks something counts: a merge leaves out those that it writes."""
+
+
+def _all(_: Violation) -> bool:
+    return True
+
 
 def breaches(relations: Relations, state: TableState, rule: Constraint) -> Iterator[Breach]:
     """The rows that break a rule of their table, or a rule about their table, as they are found."""
     return kind_of(rule).search(relations, state, rule)
 
 
-def breaking(relations: Relations, state: TableState, rule: Constraint) -> list[Violation]:
-    """The first of them, as an error lists them."""
-    return _first(breach.violation for breach in breaches(relations, state, rule))
+def breaking(relations: Relations, state: TableState, rule: Constraint, counts: Counts = _all) -> list[Violation]:
+    """The first of them that count, as an error lists them."""
+    return _first((breach.violation for breach in breaches(relations, state, rule)), counts)
 
 
-def lacking(relations: Relations, state: TableState, column: str) -> list[Violation]:
+def lacking(relations: Relations, state: TableState, column: str, counts: Counts = _all) -> list[Violation]:
     """The first rows without a value in a column. A log table has no key: there a row is named by its seq."""
     query = f"SELECT {names(key_of(state))} FROM {table(state)} WHERE {quote_name(column)} IS NULL"
     keys = rows_of(relations, query)
     name = state.table.name
-    return _first(Violation(name, shown_key(key), column, "required", shown(None), "there is no value") for key in keys)
+    rows = (Violation(name, shown_key(key), column, "required", shown(None), "there is no value") for key in keys)
+    return _first(rows, counts)
 
 
-def newly_broken(relations: Relations, state: TableState, before: Schema) -> list[Violation]:
-    """The first rows that break what a table declares and did not declare before."""
+def newly_broken(relations: Relations, state: TableState, before: Schema, counts: Counts = _all) -> list[Violation]:
+    """The first rows that count and break what a table declares and did not declare before."""
     required = {column.stored for column in before.columns if not column.nullable}
     violations: list[Violation] = []
     for column in state.schema.columns:
         if not column.nullable and column.stored not in required:
-            violations += lacking(relations, state, column.name)
+            violations += lacking(relations, state, column.name, counts)
     for rule in state.schema.constraints:
         if rule not in before.constraints:
-            violations += breaking(relations, state, rule)
+            violations += breaking(relations, state, rule, counts)
     return violations
 
 
 def too_few(relations: Relations, name: str, schema: Schema) -> list[Violation]:
     """The first rows that too few refer to if a table comes now, without rows."""
-    return _first(breach.violation for breach in unreferred(relations, name, schema))
+    return _first((breach.violation for breach in unreferred(relations, name, schema)), _all)
 
 
-def _first(violations: Iterator[Violation]) -> list[Violation]:
-    return list(islice(violations, most_reported()))
+def _first(violations: Iterator[Violation], counts: Counts) -> list[Violation]:
+    # What does not count is left out before the first are taken: it may be so many that none of the others is seen.
+    return list(islice(filter(counts, violations), most_reported()))
