@@ -20,6 +20,7 @@ from strandline.operations.core.registry import ENTRIES, all_declared, declared
 from strandline.operations.expire import Expiry
 from strandline.operations.fold import Folding
 from strandline.operations.purge import Purging
+from strandline.operations.refilter import Refiltering
 from strandline.operations.retain import Retention
 from strandline.operations.sweep import Sweep
 
@@ -28,6 +29,7 @@ RULES = MaintenanceConfig(every_s=600, grace_s=900, fold_bytes=100, fold_percent
 SIGNATURES = {
     "compact": signatures.Compacting,
     "fold": signatures.Bounds,
+    "refilter": signatures.Bounds,
     "retain": signatures.Retaining,
     "expire": signatures.Expiring,
     "sweep": signatures.Sweeping,
@@ -122,6 +124,8 @@ def test_a_request_of_another_version_is_read_as_far_as_it_is_known() -> None:
             "100 bytes of its log are not in its state, which has 1,000",
         ),
         (Folding, {"unfolded_bytes": 100, "state_bytes": 1001}, None),
+        (Refiltering, {"unfiltered_files": 3}, "3 files of its state have no filter for a later rule"),
+        (Refiltering, {"unfolded_bytes": 3}, None),
         (Sweep, {"released_batches": 2}, "in Iceberg and past their grace: 2 batches"),
         (Sweep, {"released_batches": 0}, None),
         (Purging, {"small_files": 1, "old_rows": 1, "snapshots": 1}, None),
@@ -148,7 +152,7 @@ def test_what_a_worker_does_by_itself_is_bounded() -> None:
 def test_what_goes_is_removed_before_the_rest_is_rewritten() -> None:
     scheduled = sorted(all_declared(), key=lambda operation: operation.turn)
     order = [operation.name for operation in scheduled if not operation.of_one_table and not operation.of_lake]
-    assert order == ["retain", "fold", "compact", "expire"]
+    assert order == ["retain", "fold", "compact", "expire", "refilter"]
 
 
 def test_every_option_that_a_person_types_is_explained() -> None:

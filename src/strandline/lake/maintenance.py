@@ -32,6 +32,12 @@ class Maintenance:
 
         return self.run(Folding(**how), tables, branch, actor)
 
+    def refilter(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
+        """Let lookups by value skip files of these keyed tables, or of all, that are older than a rule."""
+        from strandline.operations.refilter import Refiltering
+
+        return self.run(Refiltering(**how), tables, branch, actor)
+
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
         from strandline.operations.retain import Retention

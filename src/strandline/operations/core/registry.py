@@ -25,6 +25,7 @@ class Entry:
 ENTRIES: dict[str, Entry] = {
     "compact": Entry("Merge small files into large ones; no row changes.", lambda: import_module("strandline.operations.compact").Compaction),  # noqa: E501
     "fold": Entry("Bring the states of keyed tables up to date; no row changes.", lambda: import_module("strandline.operations.fold").Folding),  # noqa: E501
+    "refilter": Entry("Let lookups by value skip files that are older than a rule.", lambda: import_module("strandline.operations.refilter").Refiltering),  # noqa: E501
     "retain": Entry("Remove rows that are older than their table's retention.", lambda: import_module("strandline.operations.retain").Retention),  # noqa: E501
     "expire": Entry("Remove snapshots that nobody needs any more.", lambda: import_module("strandline.operations.expire").Expiry),  # noqa: E501
     "sweep": Entry("Remove what crashes left, and what is past its grace.", lambda: import_module("strandline.operations.sweep").Sweep),  # noqa: E501
