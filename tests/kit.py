@@ -25,7 +25,8 @@ from strandline.lake import Lake
 from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
 from strandline.ledger.intents import read_intents
-from strandline.model.operations import Intent, Recovered
+from strandline.ledger.publishing import Intent
+from strandline.model.operations import Recovered
 from tests import slices
 
 COLUMNS = {"part_id": "string", "source": "string", "n": "long", "body": "string?"}

@@ -16,7 +16,7 @@ from examples.demo.messages import TABLE
 from examples.demo.plan import LIVE
 from examples.demo.run import WORKER, Run
 from strandline.ledger.intents import read_intents
-from strandline.model.operations import Intent
+from strandline.ledger.publishing import Intent
 
 VICTIM = LIVE[1]
 # A batch is generated and committed in far less.

@@ -33,12 +33,12 @@ from strandline.ledger.checks import counter_at_us
 from strandline.ledger.copying import clean_copy, copy_catalog, copy_ledger
 from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.publishing import Intent
 from strandline.ledger.restores import pins
 from strandline.ledger.sinks import list_sinks
 from strandline.ledger.tables import list_tables
 from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, Manifest, StoredFile
 from strandline.model.ids import new_id
-from strandline.model.operations import Intent
 from strandline.operations.partial import OWNER, begin
 from strandline.reports.open_lake import OpenLake
 from strandline.sinks.keys import SECRET_FILE

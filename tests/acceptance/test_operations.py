@@ -20,12 +20,12 @@ from strandline.errors import Damaged, LeaseLost, RecoveryRequired
 from strandline.lake import Lake
 from strandline.ledger import leases, schema
 from strandline.ledger.ledger import Connection
+from strandline.ledger.publishing import Effect, Effects
 from strandline.ledger.tables import read_head, read_states
-from strandline.model.operations import Effects
 from strandline.model.tables import TableState
 from strandline.operations import settle as settling
 from strandline.operations.context import Context
-from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.flush import flush_effects, scope_of
 from strandline.operations.stage_tail import prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running, run
 from strandline.operations.watch import Watch
@@ -151,11 +151,11 @@ class FlushSeveral:
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Every tail, one after another."""
-        effects = []
+        effects: list[Effect] = []
         for state in self.states:
             prepare_branch(ctx, state, running.op_id)
-            effects.append(flush_effect(state, stage_tail(ctx, state, state.tail, running.op_id)))
-        return Effects(tables=tuple(effects))
+            effects += flush_effects(state, stage_tail(ctx, state, state.tail, running.op_id))
+        return tuple(effects)
 
 
 @pytest.mark.both_ledgers(only=["stage.after_append@2", "staged.after_commit", "settle.before_ref@2"])

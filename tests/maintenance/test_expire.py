@@ -16,6 +16,8 @@ from strandline.lake import Lake
 from strandline.ledger import holds
 from strandline.ledger.deliveries import open_delivery
 from strandline.ledger.files import list_snapshots
+from strandline.ledger.holds import CondemnSnapshots
+from strandline.ledger.publishing import Intent, Publishing
 from strandline.model.ids import lease_of_stream
 from strandline.model.sinks import Mark
 from strandline.operations import expire as expiring
@@ -157,8 +159,11 @@ def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Pat
     current, old, older = known(lake)
 
     def condemn(snapshot: int) -> None:
+        effect, head = CondemnSnapshots(table_id, (snapshot,)), view.state("messages").head
         with lake.ledger.write() as txn:
-            holds.condemn(txn, table_id, [snapshot], txn.at_us)
+            intent = Intent("op", "expire", "staged", head.branch_id, "ann", "", txn.at_us, ())
+            effect.check(txn.conn, intent)
+            effect.apply(txn, Publishing(intent))
 
     def deliver(snapshot: int) -> None:
         (sink,), (state,) = lake.sinks(), streams(lake, "archive")

@@ -12,7 +12,7 @@ from strandline import failpoints
 from strandline.engines.spark import maintain
 from strandline.lake import Lake
 from strandline.ledger import schema
-from strandline.ledger.intents import delete_intent
+from strandline.ledger.intent_rows import delete_intent
 from strandline.ledger.leases import release_operation
 from strandline.model.ids import new_id, private_branch
 from strandline.operations import stage_tail as staging

@@ -24,8 +24,12 @@ from strandline.errors import Busy
 from strandline.lake import Lake
 from strandline.ledger import schema as db
 from strandline.ledger.adoption import Adoption
+from strandline.ledger.effects import KINDS
+from strandline.ledger.effects_version_1 import CommitOf1, EffectsOf1, TableEffectOf1
 from strandline.ledger.loads import Load, Part
+from strandline.ledger.mutations import Brought
 from strandline.ledger.owner import Owner
+from strandline.ledger.purges import Shortened, Tombstone
 from strandline.ledger.restores import Restored
 from strandline.model.backups import Manifest, StoredFile
 from strandline.model.changes import RowChange, RowDiff
@@ -34,7 +38,7 @@ from strandline.model.inbound import Received
 from strandline.model.maintenance import Maintained
 from strandline.model.merge import Merged, RowConflict
 from strandline.model.migration import Step
-from strandline.model.operations import CommitDraft, Effects, Flushed, Loaded, Recovered, TableEffect, TableScope
+from strandline.model.operations import Flushed, Loaded, Recovered, TableScope
 from strandline.model.sinks import Replayed, SentChunk
 from strandline.model.tables import Ack, DataFile, TableSettings
 from strandline.model.violations import Violation
@@ -50,9 +54,13 @@ ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{16,}|[0-9A-HJKMNP-TV-Z]{26}
 
 RECORDS: dict[str, type] = {
     "intent, version 1: scope": TableScope,
-    "intent, version 1: effects": Effects,
-    "intent, version 1: effect on a table": TableEffect,
-    "intent, version 1: commit": CommitDraft,
+    "intent, version 1: effects": EffectsOf1,
+    "intent, version 1: effect on a table": TableEffectOf1,
+    "intent, version 1: commit": CommitOf1,
+    **{f"intent, version 2: {name}": kind for name, kind in KINDS.items()},
+    "intent, version 2: schema that a merge brings": Brought,
+    "intent, version 2: quarantined batch that a purge shortens": Shortened,
+    "intent, version 2: tombstone of a purge": Tombstone,
     "intent: table that a merge takes over": Adoption,
     "data file": DataFile,
     "settings of a table": TableSettings,

@@ -15,7 +15,7 @@ from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
 from strandline.ledger import batches, branches
 from strandline.ledger.ledger import Txn
-from strandline.model.operations import Intent
+from strandline.ledger.publishing import Intent
 from strandline.operations import publish
 from tests.kit import crash, in_ledger, make_table, message, reopened, strand, strand_json
 from tests.versions.kit import make_people

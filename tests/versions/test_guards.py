@@ -13,9 +13,11 @@ import pytest
 import strandline as sl
 from strandline.errors import Conflict, LeaseLost
 from strandline.lake import Lake
-from strandline.ledger import merges, purges
 from strandline.ledger.horizons import find_horizon
+from strandline.ledger.merges import TakeMerge
 from strandline.ledger.mutations import Held
+from strandline.ledger.publishing import Intent
+from strandline.ledger.purges import StayUnreferred
 from strandline.model.tables import DataFile
 from strandline.operations import merge as merging
 from strandline.operations import steps
@@ -53,7 +55,12 @@ def test_what_was_chosen_at_another_version_of_a_table_is_not_done(lake: Lake, o
         assert operation.cover(conn) is None
 
 
-def teams(lake: Lake) -> dict[str, Any]:
+def asking(branch_id: str) -> Intent:
+    """An operation on a branch that is about to be published."""
+    return Intent("op", "test", "staged", branch_id, "ann", "", 0, ())
+
+
+def teams(lake: Lake) -> StayUnreferred:
     """A team without members, and what a purge of it relies on."""
     lake.create_table("team", {"id": "string"}, key=["id"])
     rule = "reference(team -> team, restrict)"
@@ -63,7 +70,8 @@ def teams(lake: Lake) -> dict[str, Any]:
     table_id = lake.view().state("team").table.table_id
     found = find_referring(lake.context, "main", table_id, pa.table({"id": ["t"]}))
     assert list(found.violations) == []
-    return {"relied": found.relied}
+    assert found.relied is not None
+    return found.relied
 
 
 REFERRED: dict[str, tuple[Callable[[Lake], object], bool]] = {
@@ -83,9 +91,9 @@ def test_a_purge_is_published_only_if_nobody_can_refer_to_what_goes(lake: Lake, 
     with lake.ledger.read() as conn:
         if refused:
             with pytest.raises(Conflict, match="refer to some that are being purged"):
-                purges.check(conn, purge)
+                purge.check(conn, asking(purge.branch_id))
         else:
-            purges.check(conn, purge)
+            purge.check(conn, asking(purge.branch_id))
 
 
 MERGED: dict[str, tuple[Callable[[Lake], object], bool]] = {
@@ -109,9 +117,9 @@ def test_a_large_merge_is_published_only_if_its_branches_are_so_still(lake: Lake
     with lake.ledger.read() as conn:
         if refused:
             with pytest.raises(Conflict, match="changed while it was merged"):
-                merges.check(conn, planned.branch_id, merges.stored(planned, 1))
+                TakeMerge.of(planned, 1).check(conn, asking(planned.branch_id))
         else:
-            merges.check(conn, planned.branch_id, merges.stored(planned, 1))
+            TakeMerge.of(planned, 1).check(conn, asking(planned.branch_id))
 
 
 def test_large_merges_into_a_branch_come_one_after_another(lake: Lake, judge: Judge) -> None:

@@ -17,10 +17,10 @@ import pytest
 import strandline as sl
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.ledger import intents, mutations, reservations
+from strandline.ledger import intent_rows, mutations, reservations
 from strandline.ledger.mutations import Mutation
+from strandline.ledger.publishing import Intent
 from strandline.model.ids import new_id
-from strandline.model.operations import Intent
 from strandline.operations import merge as merging
 from strandline.operations import mutate as mutating
 from strandline.operations.recovery import NOBODY
@@ -108,7 +108,7 @@ def begun(lake: Lake, kind: str) -> str:
     """An operation on main has begun, and its process is dead."""
     op_id, at = new_id(), head(lake)
     with lake.ledger.write() as txn:
-        intents.write_intent(txn, Intent(op_id, kind, "staging", at.branch_id, "ann", NOBODY, txn.at_us, ()))
+        intent_rows.write_intent(txn, Intent(op_id, kind, "staging", at.branch_id, "ann", NOBODY, txn.at_us, ()))
     return op_id
 
 

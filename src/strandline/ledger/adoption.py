@@ -11,15 +11,16 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
-from strandline.ledger import batches, files, intents, touches
+from strandline.ledger import batches, files, intent_rows, touches
 from strandline.ledger import schema as db
 from strandline.ledger.branches import lineage
 from strandline.ledger.heads import note_rewrite
 from strandline.ledger.ledger import Txn
+from strandline.ledger.publishing import Intent
 from strandline.ledger.tables import read_head
 from strandline.model.commits import MERGE
 from strandline.model.ids import new_id, state_id
-from strandline.model.operations import Intent, TableScope
+from strandline.model.operations import TableScope
 
 
 @dataclass(frozen=True)
@@ -124,13 +125,9 @@ def leave_refs(txn: Txn, branch_id: str, moved: list[TableScope], actor: str) ->
     """
     if not moved:
         return
-    scopes = {one.table_id: one for one in moved}
-    for old in intents.read_intents(txn.conn):
-        if isinstance(old, Intent) and old.is_refs_alone and old.branch_id == branch_id:
-            scopes = {one.table_id: one for one in old.scopes} | scopes
-            intents.delete_intent(txn, old.op_id)
+    scopes = {scope.table_id: scope for scope in [*intent_rows.take_refs_left(txn, branch_id), *moved]}
     left = tuple(scopes.values())
-    intents.write_intent(txn, Intent(new_id(), MERGE, "published", branch_id, actor, "", txn.at_us, left))
+    intent_rows.write_intent(txn, Intent(new_id(), MERGE, "published", branch_id, actor, "", txn.at_us, left))
 
 
 def _adopt_state(txn: Txn, source_id: str, target_id: str, state: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.model.operations import Intent
+from strandline.ledger.publishing import Intent
 
 RECOVERY_ACTOR = "strandline:recovery"
 DOCTOR = "doctor"
@@ -85,9 +85,9 @@ def audit_decision(
 
 
 def audit_intent(
-    txn: Txn, intent: Intent, outcome: str, reason: str, *, moved: bool, actor: str = RECOVERY_ACTOR
+    txn: Txn, intent: Intent, outcome: str, reason: str, *, moved: Mapping[str, int], actor: str = RECOVERY_ACTOR
 ) -> None:
-    """Write down what became of an operation, and whether its tables moved."""
+    """Write down what became of an operation, and the snapshots that its tables have `moved` to by it."""
     write_audit(
         txn,
         op_id=intent.op_id,
@@ -100,12 +100,11 @@ def audit_intent(
     )
 
 
-def _settled_tables(intent: Intent, *, moved: bool) -> list[AuditedTable]:
+def _settled_tables(intent: Intent, *, moved: Mapping[str, int]) -> list[AuditedTable]:
     """Per table, the snapshot it came from and the one it is at now: the same one when nothing moved."""
-    to = {effect.table_id: effect.snapshot for effect in intent.effects.tables} if intent.effects and moved else {}
     return [
         AuditedTable(
-            scope.table_id, scope.iceberg_name, scope.log_snapshot, to.get(scope.table_id) or scope.log_snapshot
+            scope.table_id, scope.iceberg_name, scope.log_snapshot, moved.get(scope.table_id) or scope.log_snapshot
         )
         for scope in intent.scopes
     ]

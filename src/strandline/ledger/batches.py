@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, update
 
-from strandline.errors import HistoryGone, NotFound
+from strandline.errors import HistoryGone, NotFound, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us, grace_end_us
@@ -19,6 +19,7 @@ from strandline.ledger.heads import note_rewrite
 from strandline.ledger.holds import forget_lapsed, held_since
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.prepared import Prepared, Step, together
+from strandline.ledger.publishing import Effect, Intent, Publishing
 from strandline.model.tables import BatchRef, Payload
 
 GRACE_S = 15 * 60
@@ -114,6 +115,29 @@ def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Se
     """How many of these batches the tail still refers to."""
     found = _first_seqs(conn, branch_id, table_id)
     return sum(batch_id in found for batch_id in batch_ids)
+
+
+@dataclass(frozen=True)
+class ReleaseBatches(Effect):
+    """Batches leave a tail, because their rows are in the log or are duplicates."""
+
+    branch_id: str
+    table_id: str
+    batches: tuple[str, ...]
+
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """All of them are in the tail still: one that was set aside meanwhile must not be in the log too."""
+        count = count_in_tail(conn, self.branch_id, self.table_id, self.batches)
+        if count != len(self.batches):
+            raise TableMoved(
+                f"the tail of table {self.table_id} has {count} of the {len(self.batches)} batches that were staged",
+                expected=len(self.batches),
+                actual=count,
+            )
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Take them out."""
+        release(txn, self.branch_id, self.table_id, self.batches)
 
 
 def _first_seqs(conn: Connection, branch_id: str, table_id: str) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from strandline.errors import BadRequest, NotFound
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.prepared import Prepared, Step
+from strandline.ledger.publishing import Effect, Publishing
 from strandline.model.commits import Commit
 from strandline.model.ids import new_id
 
@@ -65,6 +67,37 @@ def write_commit(
     )
     txn.write_last(writing(commit, at.branch_id, op_id))
     return commit
+
+
+@dataclass(frozen=True)
+class WriteCommit(Effect):
+    """The commit of an operation, on its branch; with an id where rows carry it already.
+
+    `merged` is the tip of what a merge brings. It takes a seq, so what it stands before and behind is not free: rows
+    that the operation has reserved seqs for are noted as published before it, and later effects are known by its seq.
+    """
+
+    kind: str
+    message: str
+    tables: Mapping[str, int]
+    commit_id: str | None = None
+    merged: str | None = None
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Write it, and let the effects behind it know it."""
+        intent = publishing.intent
+        names = select(db.branches.c.name).where(db.branches.c.branch_id == intent.branch_id)
+        publishing.commit = write_commit(
+            txn,
+            txn.conn.execute(names).scalar_one(),
+            kind=self.kind,
+            actor=intent.actor,
+            message=self.message,
+            tables=self.tables,
+            op_id=intent.op_id,
+            commit_id=self.commit_id,
+            merged=self.merged,
+        )
 
 
 def write_move(txn: Txn, branch_id: str, number: int, was: str | None) -> None:

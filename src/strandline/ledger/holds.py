@@ -21,6 +21,7 @@ from strandline.errors import HistoryGone, TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.ledger import Txn
+from strandline.ledger.publishing import Effect, Intent, Publishing
 
 CHUNK = 500
 
@@ -156,36 +157,56 @@ def _over(conn: Connection, now_us: int | None, grace_s: float) -> ColumnElement
     return and_(~sent, ~needed)
 
 
-def condemn(txn: Txn, table_id: str, snapshot_ids: Sequence[int], found_at_us: int) -> None:
-    """Let nobody pin these any more. Conflict when somebody has, or left one, since they were found to be free."""
-    raise_pins(txn, table_id)
-    snapshot, delivery = db.snapshots.c, db.deliveries.c
-    for some in _chunks(snapshot_ids):
-        named = (snapshot.table_id == table_id, snapshot.snapshot_id.in_(some))
-        found = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named)).scalar()
-        needed = txn.conn.execute(
-            select(delivery.snapshot_id).where(delivery.table_id == table_id, delivery.snapshot_id.in_(some))
-        ).first()
-        current = txn.conn.execute(
-            select(snapshot.snapshot_id).where(*named, snapshot.superseded_at_us.is_(None))
-        ).first()
-        held_us = held_since(txn.conn, forgetting_us(txn.conn))
-        fresh = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named, _FRESH)).scalar()
-        held = held_us is not None and fresh is not None and fresh >= held_us
-        left = fresh is not None and fresh > found_at_us  # by a branch whose views may read for their grace yet
-        if needed is not None or current is not None or held or left:
-            raise TableMoved(
-                f"a snapshot of table {table_id} that was about to expire is needed again",
-                hint="Nothing was removed. The next expiry looks again.",
-                expected=list(some),
-                actual=None,
+@dataclass(frozen=True)
+class CondemnSnapshots(Effect):
+    """Snapshots that nobody may pin from the publish on, and that settling removes."""
+
+    table_id: str
+    snapshots: tuple[int, ...]
+
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """Nobody has come to need one of them since they were found to be free."""
+        for chunk in _chunks(self.snapshots):
+            _refuse_needed(conn, self.table_id, chunk, intent.created_at_us)
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Condemn them, and say since when the table's history may be gone.
+
+        The pins are raised, and it is looked once more, because whoever pins one raises them too: on every database one
+        of the two waits for the other.
+        """
+        raise_pins(txn, self.table_id)
+        snapshot, table = db.snapshots.c, db.tables.c
+        for chunk in _chunks(self.snapshots):
+            _refuse_needed(txn.conn, self.table_id, chunk, publishing.intent.created_at_us)
+            named = (snapshot.table_id == self.table_id, snapshot.snapshot_id.in_(chunk))
+            newest_us = txn.conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named)).scalar()
+            txn.conn.execute(update(db.snapshots).where(*named, _FRESH).values(condemned_at_us=txn.at_us))
+            txn.conn.execute(
+                update(db.tables)
+                .where(table.table_id == self.table_id, table.expired_upto_us < (newest_us or 0))
+                .values(expired_upto_us=newest_us)
             )
-        txn.conn.execute(update(db.snapshots).where(*named, _FRESH).values(condemned_at_us=txn.at_us))
-        table = db.tables.c
-        txn.conn.execute(
-            update(db.tables)
-            .where(table.table_id == table_id, table.expired_upto_us < (found or 0))
-            .values(expired_upto_us=found)
+
+
+def _refuse_needed(conn: Connection, table_id: str, snapshot_ids: list[int], found_at_us: int) -> None:
+    """Conflict when somebody has pinned one of these snapshots, or left one, since they were found to be free."""
+    snapshot, delivery = db.snapshots.c, db.deliveries.c
+    named = (snapshot.table_id == table_id, snapshot.snapshot_id.in_(snapshot_ids))
+    sent = conn.execute(
+        select(delivery.snapshot_id).where(delivery.table_id == table_id, delivery.snapshot_id.in_(snapshot_ids))
+    ).first()
+    current = conn.execute(select(snapshot.snapshot_id).where(*named, snapshot.superseded_at_us.is_(None))).first()
+    held_us = held_since(conn, forgetting_us(conn))
+    fresh = conn.execute(select(func.max(snapshot.superseded_at_us)).where(*named, _FRESH)).scalar()
+    held = held_us is not None and fresh is not None and fresh >= held_us
+    left = fresh is not None and fresh > found_at_us  # by a branch whose views may read for their grace yet
+    if sent is not None or current is not None or held or left:
+        raise TableMoved(
+            f"a snapshot of table {table_id} that was about to expire is needed again",
+            hint="Nothing was removed. The next expiry looks again.",
+            expected=list(snapshot_ids),
+            actual=None,
         )
 
 

@@ -9,15 +9,17 @@ under a clock that was ahead moves for good.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from strandline.errors import KeyExists
 from strandline.ledger import schema as db
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.ledger import Txn
+from strandline.ledger.publishing import Effect, Intent, Publishing
 
 
 def recall(
@@ -66,6 +68,33 @@ def remember(txn: Txn, scope: str, key: str, digest: str, answer: Mapping[str, A
             kept_until_us=None if kept_s is None else txn.at_us + kept_s * 1_000_000,
         )
     )
+
+
+@dataclass(frozen=True)
+class KeepAnswer(Effect):
+    """An operation's answer is kept under its key for good, with the commit that it made."""
+
+    scope: str
+    key: str
+    digest: str
+    answer: Mapping[str, object]
+
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """Nothing is kept under the key: whoever used it first has the answer."""
+        kept = db.idempotency.c
+        row = conn.execute(select(kept.digest).where(kept.scope == self.scope, kept.key == self.key)).first()
+        if row is not None:
+            raise KeyExists(
+                f"the idempotency key {self.key!r} was used by somebody else",
+                hint="Run the same again: it gets the first answer.",
+                expected=row.digest,
+                actual=self.digest,
+            )
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Keep it."""
+        commit_id = publishing.commit.commit_id if publishing.commit is not None else None
+        remember(txn, self.scope, self.key, self.digest, {**self.answer, "commit": commit_id}, kept_s=None)
 
 
 def forget(txn: Txn, scope: str, key: str) -> None:

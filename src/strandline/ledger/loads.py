@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from strandline.errors import TableMoved
 from strandline.ledger import schema as db
 from strandline.ledger.ledger import Txn
+from strandline.ledger.publishing import Effect, Intent, Publishing
 from strandline.model.ids import lease_of_load, new_id
 
 _ONCE = "once:"
@@ -169,20 +170,40 @@ def set_parts(txn: Txn, load_id: str, parts: Sequence[Part], *, skipped: int) ->
     )
 
 
-def advance_load(txn: Txn, load_id: str, *, since: int, parts_done: int, answer: Mapping[str, Any]) -> None:
-    """Move a load on from `since` parts to `parts_done`; refused when somebody else moved it already."""
-    moved = txn.conn.execute(
-        update(db.loads)
-        .where(db.loads.c.load_id == load_id, db.loads.c.parts_done == since, db.loads.c.finished == 0)
-        .values(parts_done=parts_done, answer=orjson.dumps(dict(answer)).decode())
-    )
-    if moved.rowcount == 0:
-        raise TableMoved(
-            f"load {load_id} was moved on by somebody else",
-            hint="Run the same load again: it goes on where the other one stopped.",
-            expected=since,
-            actual=None,
-        )
+@dataclass(frozen=True)
+class AdvanceLoad(Effect):
+    """A load moves on with the rows of one bite, so neither can be there without the other.
+
+    It had `since` parts published, and has `parts_done` by this; `answer` is what it comes to so far.
+    """
+
+    load_id: str
+    since: int
+    parts_done: int
+    finished: bool
+    answer: Mapping[str, object]
+
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """Nobody else has moved it on, finished it or given it up."""
+        if conn.execute(select(db.loads.c.load_id).where(*self._is_there())).first() is None:
+            raise TableMoved(
+                f"load {self.load_id} was moved on by somebody else",
+                hint="Run the same load again: it goes on where the other one stopped.",
+                expected=self.since,
+                actual=None,
+            )
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Move it on; the last bite finishes it."""
+        values = {"parts_done": self.parts_done, "answer": orjson.dumps(dict(self.answer)).decode()}
+        moved = txn.conn.execute(update(db.loads).where(*self._is_there()).values(**values))
+        assert moved.rowcount == 1, f"load {self.load_id} was checked, and is not where it was"
+        if self.finished:
+            finish_load(txn, self.load_id)
+
+    def _is_there(self) -> tuple[ColumnElement[bool], ...]:
+        load = db.loads.c
+        return load.load_id == self.load_id, load.parts_done == self.since, load.finished == 0
 
 
 def finish_load(txn: Txn, load_id: str) -> None:

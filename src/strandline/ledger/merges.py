@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
@@ -13,51 +12,73 @@ from strandline.ledger import schema as db
 from strandline.ledger.adoption import Adoption
 from strandline.ledger.ledger import Txn
 from strandline.ledger.mutations import Brought, Mutation, Source, bring, source_moved
-from strandline.model.schema import from_json
+from strandline.ledger.publishing import Effect, Intent, Publishing
 from strandline.model.types import Column
 
 
-def stored(mutation: Mutation, first_seq: int) -> dict[str, Any]:
-    """What the publish has to know of a merge, whose own rows begin at a seq."""
-    source = mutation.source
-    assert source is not None, "a merge has a source"
-    return {
-        "base": mutation.base,
-        "first_seq": first_seq,
-        "shape": mutation.shape,
-        "branch_id": source.branch_id,
-        "tip": source.tip,
-        "adopted": [asdict(one) for one in source.adopted],
-        "schemas": {
-            table_id: {"table": one.table, "schema": one.schema.to_json(), "version": one.version}
-            for table_id, one in source.schemas.items()
-        },
-        "barriers": dict(source.barriers),
-    }
+@dataclass(frozen=True)
+class TakeMerge(Effect):
+    """The tables and schemas that come with a large merge, from the branch `branch_id` as it was at its `tip`.
 
-
-def check(conn: Connection, branch_id: str, merge: Mapping[str, Any]) -> None:
-    """Conflict where tables of the branch were made or changed since it was planned, or the source is another.
-
-    The rows that it depends on are held.
+    `base` and `shape` are the target's last commit and that of its tables when it was planned. Its own rows begin at
+    `first_seq`; None where it was staged by ledger format 1.
     """
-    shape = conn.execute(select(db.branches.c.shape).where(db.branches.c.branch_id == branch_id)).scalar_one()
-    moved = source_moved(conn, branch_id, merge["base"], _source(merge), still=False)
-    if shape != merge["shape"] or moved is not None:
-        raise TableMoved(
-            "a branch was changed while it was merged",
-            hint="Nothing was changed. Try again.",
-            expected=merge["shape"],
-            actual=shape,
+
+    base: int
+    shape: int | None
+    branch_id: str
+    tip: str
+    adopted: tuple[Adoption, ...]
+    schemas: Mapping[str, Brought]
+    barriers: Mapping[str, int]
+    first_seq: int | None = None
+
+    @classmethod
+    def of(cls, mutation: Mutation, first_seq: int) -> TakeMerge:
+        """What the publish has to know of a merge, whose own rows begin at a seq."""
+        source = mutation.source
+        assert source is not None, "a merge has a source"
+        return cls(
+            mutation.base,
+            mutation.shape,
+            source.branch_id,
+            source.tip,
+            source.adopted,
+            source.schemas,
+            source.barriers,
+            first_seq,
         )
 
+    @property
+    def source(self) -> Source:
+        """The branch that it takes from."""
+        return Source(self.branch_id, self.tip, self.adopted, self.schemas, self.barriers)
 
-def bring_stored(txn: Txn, branch_id: str, actor: str, merge: Mapping[str, Any], number: int) -> None:
-    """Give the branch the tables and schemas that come with the merge of this number."""
-    source = _source(merge)
-    if "first_seq" not in merge:  # it was staged by format 1
-        source = replace(source, schemas={at: _carried(one, number) for at, one in source.schemas.items()})
-    bring(txn, branch_id, actor, source, number, merge.get("first_seq", number))
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """No table of the branch was made or changed since it was planned, and the source is the same.
+
+        The rows that it depends on are held.
+        """
+        branch = db.branches.c
+        shape = conn.execute(select(branch.shape).where(branch.branch_id == intent.branch_id)).scalar_one()
+        moved = source_moved(conn, intent.branch_id, self.base, self.source, still=False)
+        if shape != self.shape or moved is not None:
+            raise TableMoved(
+                "a branch was changed while it was merged",
+                hint="Nothing was changed. Try again.",
+                expected=self.shape,
+                actual=shape,
+            )
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Give the branch the tables and schemas, known by the merge's commit."""
+        intent, source, number = publishing.intent, self.source, publishing.number
+        first_seq = self.first_seq
+        if first_seq is None:
+            first_seq = number
+            carried = {table_id: _carried(brought, number) for table_id, brought in source.schemas.items()}
+            source = replace(source, schemas=carried)
+        bring(txn, intent.branch_id, intent.actor, source, number, first_seq)
 
 
 def _carried(brought: Brought, number: int) -> Brought:
@@ -74,16 +95,3 @@ def _carried(brought: Brought, number: int) -> Brought:
 
     schema = replace(brought.schema, columns=tuple(map(carried, brought.schema.columns)))
     return replace(brought, schema=schema, version=brought.version if schema == brought.schema else None)
-
-
-def _source(merge: Mapping[str, Any]) -> Source:
-    return Source(
-        merge["branch_id"],
-        merge["tip"],
-        tuple(Adoption(**one) for one in merge["adopted"]),
-        {
-            table_id: Brought(one["table"], from_json(one["schema"]), one["version"])
-            for table_id, one in merge["schemas"].items()
-        },
-        merge["barriers"],
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -19,6 +20,7 @@ from strandline.ledger.appends import Append, store
 from strandline.ledger.dead_letters import DISCARDED
 from strandline.ledger.encode import checksum, encode_batch
 from strandline.ledger.ledger import MAIN, Txn
+from strandline.ledger.publishing import Effect, Intent, Publishing
 from strandline.ledger.purged_keys import count_as_seen
 from strandline.ledger.tables import list_tables, read_head, read_states
 from strandline.model.migration import PURGES, keeps_purges
@@ -57,64 +59,114 @@ def read_quarantined(conn: Connection, table_id: str) -> list[tuple[str, int, by
     return [(row.batch_id, row.rows, bytes(row.payload)) for row in rows]
 
 
-def record(txn: Txn, op_id: str, purge: Mapping[str, Any]) -> None:
-    """The ledger's part of a purge's publish. Of several operations that are one purge, the first records it."""
-    if "tombstone" not in purge:
-        return
-    count_as_seen(txn, op_id)
-    for some in _chunks(purge["letters"], CHUNK):
-        txn.conn.execute(
-            update(db.dead_letters)
-            .where(db.dead_letters.c.letter_id.in_(list(some)))
-            .values(payload=b"", answer='{"purged":true}', state=DISCARDED)
+@dataclass(frozen=True)
+class Shortened:
+    """What is left of a quarantined batch: its rows, and its bytes in base 64."""
+
+    batch_id: str
+    rows: int
+    payload: str
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """What is told of a purge for good."""
+
+    table_name: str
+    table_id: str
+    predicate: str
+    rows: int
+    upto_seq: int
+
+
+@dataclass(frozen=True)
+class RecordPurge(Effect):
+    """What a purge does in the ledger itself, besides the rows of a log; `letters` are dead letters that go.
+
+    Of several operations that are one purge, the first records it. Its tombstone is a row of a table, and takes a seq.
+    """
+
+    branch_id: str
+    table_id: str
+    actor: str
+    letters: tuple[str, ...]
+    quarantined: tuple[Shortened, ...]
+    tombstone: Tombstone
+
+    def apply(self, txn: Txn, publishing: Publishing) -> None:
+        """Let its keys count as seen, empty letters, shorten quarantine, and append the tombstone."""
+        op_id = publishing.intent.op_id
+        count_as_seen(txn, op_id)
+        for chunk in _chunks(self.letters, CHUNK):
+            txn.conn.execute(
+                update(db.dead_letters)
+                .where(db.dead_letters.c.letter_id.in_(list(chunk)))
+                .values(payload=b"", answer='{"purged":true}', state=DISCARDED)
+            )
+        for batch in self.quarantined:
+            _shrink(txn, self.branch_id, self.table_id, batch)
+        state = find_tombstones(txn.conn)
+        assert state is not None, "the table of purges is made before the first of them begins"
+        row = {"purge_id": op_id, **asdict(self.tombstone)}
+        batches = encode_batch(from_dicts([row], state.schema), state.table)
+        (answer,) = store(txn, [Append.of(state, self.actor, batches)])
+        if isinstance(answer, StrandError):
+            raise answer
+
+
+@dataclass(frozen=True)
+class StayUnreferred(Effect):
+    """Rows of a keyed table go only if no row may have come to refer to them since they were looked for.
+
+    That was at the commit of this `number`, of a branch whose tables had this `shape`. `claims` are the references to
+    them, as hashes in hex, by the table that may make them; `barriers` are those of these tables.
+    """
+
+    branch_id: str
+    number: int
+    shape: int
+    claims: Mapping[str, tuple[str, ...]]
+    barriers: Mapping[str, int]
+
+    def check(self, conn: Connection, intent: Intent) -> None:
+        """Neither tables nor rows came that could refer to them."""
+        if self._is_reshaped(conn) or any(self._is_claimed(conn, table_id) for table_id in self.claims):
+            raise TableMoved(
+                "rows were made to refer to some that are being purged, or may have been",
+                hint="Nothing was removed. It is looked at again.",
+            )
+
+    def _is_reshaped(self, conn: Connection) -> bool:
+        branch = db.branches.c
+        shape = conn.execute(select(branch.shape).where(branch.branch_id == self.branch_id)).scalar_one()
+        return shape != self.shape or any(
+            read_head(conn, self.branch_id, table_id).barrier != barrier for table_id, barrier in self.barriers.items()
         )
-    for batch in purge["quarantined"]:
-        _shrink(txn, purge["branch_id"], purge["table_id"], batch)
-    state = find_tombstones(txn.conn)
-    assert state is not None, "the table of purges is made before the first of them begins"
-    tombstone = {"purge_id": op_id, **purge["tombstone"]}
-    batches = encode_batch(from_dicts([tombstone], state.schema), state.table)
-    (answer,) = store(txn, [Append.of(state, purge["actor"], batches)])
-    if isinstance(answer, StrandError):
-        raise answer
 
-
-def check(conn: Connection, purge: Mapping[str, Any]) -> None:
-    """Conflict when somebody may have come to refer to a row that goes, since it was looked for."""
-    relied = purge.get("relied")
-    if not relied:
-        return
-    of, claim = relied["branch_id"], db.claims.c
-    shape = conn.execute(select(db.branches.c.shape).where(db.branches.c.branch_id == of)).scalar_one()
-    moved = shape != relied["shape"]
-    for table_id, barrier in relied["barriers"].items():
-        moved = moved or read_head(conn, of, table_id).barrier != barrier
-    for table_id, hashes in relied["claims"].items():
-        for some in _chunks([bytes.fromhex(one) for one in hashes], CHUNK):
-            here = (claim.table_id == table_id, claim.branch_id == of, claim.number > relied["number"])
-            found = select(claim.hash).where(*here, claim.hash.in_(list(some))).limit(1)
-            moved = moved or conn.execute(found).first() is not None
-    if moved:
-        raise TableMoved(
-            "rows were made to refer to some that are being purged, or may have been",
-            hint="Nothing was removed. It is looked at again.",
+    def _is_claimed(self, conn: Connection, table_id: str) -> bool:
+        claim = db.claims.c
+        later = (claim.table_id == table_id, claim.branch_id == self.branch_id, claim.number > self.number)
+        hashes = [bytes.fromhex(text) for text in self.claims[table_id]]
+        return any(
+            conn.execute(select(claim.hash).where(*later, claim.hash.in_(list(chunk))).limit(1)).first() is not None
+            for chunk in _chunks(hashes, CHUNK)
         )
 
 
-def _shrink(txn: Txn, branch_id: str, table_id: str, batch: Mapping[str, Any]) -> None:
+def _shrink(txn: Txn, branch_id: str, table_id: str, batch: Shortened) -> None:
     """Put a quarantined batch's other rows in its place; one without other rows goes."""
     quarantined, head = db.quarantine.c, db.heads.c
-    where = quarantined.batch_id == batch["batch_id"]
+    where = quarantined.batch_id == batch.batch_id
     before = txn.conn.execute(select(quarantined.rows).where(where)).scalar()
     if before is None:
         return
-    payload = base64.b64decode(batch["payload"])
-    if batch["rows"]:
+    payload = base64.b64decode(batch.payload)
+    if batch.rows:
         change = update(db.quarantine).where(where)
-        txn.conn.execute(change.values(payload=payload, checksum=checksum(payload), rows=batch["rows"]))
+        txn.conn.execute(change.values(payload=payload, checksum=checksum(payload), rows=batch.rows))
     else:
         txn.conn.execute(delete(db.quarantine).where(where))
-    gone = before - batch["rows"]
+    gone = before - batch.rows
     txn.conn.execute(
         update(db.heads)
         .where(head.branch_id == branch_id, head.table_id == table_id)

@@ -14,10 +14,10 @@ from strandline.ledger import making
 from strandline.ledger.branches import Branch, create_branch_of
 from strandline.ledger.files import read_files
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.publishing import Effects
 from strandline.ledger.refs import find_point
 from strandline.ledger.tables import branch_name, read_states
 from strandline.model.maintenance import Budget
-from strandline.model.operations import Effects
 from strandline.operations.bites import Bite
 from strandline.operations.context import Context
 from strandline.operations.fold import fold
@@ -35,8 +35,7 @@ class Trim(Bite):
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows."""
-        effect = stage_removal(ctx, self.state, self.removal, running.op_id)
-        return Effects(tables=(replace(effect, barrier=True),))
+        return (replace(stage_removal(ctx, self.state, self.removal, running.op_id), barrier=True),)
 
 
 def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:

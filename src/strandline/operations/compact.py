@@ -8,7 +8,7 @@ go on reading the files that it had.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from strandline.config import MaintenanceConfig
@@ -16,11 +16,12 @@ from strandline.engines.spark import maintain
 from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable
 from strandline.ledger.ledger import Connection
+from strandline.ledger.publishing import Effects
 from strandline.ledger.tables import read_states
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.operations.bites import BITE_BYTES, Bite, Bites, somebody_waits
 from strandline.operations.context import Context
@@ -113,19 +114,8 @@ class Compact(Bite):
         _check(running.op_id, self.groups, added)
         ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
         self.waited_for = somebody_waits(ctx, state)
-        return Effects(
-            tables=(
-                TableEffect(
-                    branch_id=state.head.branch_id,
-                    table_id=state.table.table_id,
-                    from_version=state.head.version,
-                    from_snapshot=state.head.log_snapshot,
-                    snapshot=snapshot,
-                    files=added,
-                    removed=tuple(file.path for group in self.groups for file in group),
-                ),
-            )
-        )
+        removed = tuple(file.path for group in self.groups for file in group)
+        return (replace(MoveTable.of(state.head), snapshot=snapshot, files=added, removed=removed),)
 
 
 def place_of(state: TableState, op_id: str) -> maintain.Place:

@@ -14,13 +14,14 @@ from typing import ClassVar, Self
 from strandline.config import MaintenanceConfig
 from strandline.errors import TableMoved
 from strandline.ledger.files import count_snapshots
-from strandline.ledger.holds import find_expirable
+from strandline.ledger.heads import MoveTable
+from strandline.ledger.holds import CondemnSnapshots, find_expirable
 from strandline.ledger.intents import read_intents
 from strandline.ledger.ledger import Connection
+from strandline.ledger.publishing import Effects, Intent
 from strandline.ledger.tables import read_states
 from strandline.model.ids import state_id
 from strandline.model.maintenance import Budget, Maintained, together
-from strandline.model.operations import Effects, Intent, TableEffect
 from strandline.model.tables import STATE, TableState
 from strandline.operations.context import Context
 from strandline.operations.core.declared import DRY_RUN, GRACE, MAX_TIME, WORKERS_S, Declared, Docs, Due, option
@@ -113,9 +114,8 @@ class Expire:
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Nothing is written: what goes is removed when it is settled."""
         head = self.state.head
-        condemned = tuple(one.snapshot_id for one in self.found)
-        effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None, condemned=condemned)
-        return Effects(tables=(effect,))
+        snapshots = tuple(expirable.snapshot_id for expirable in self.found)
+        return MoveTable.of(head), CondemnSnapshots(head.table_id, snapshots)
 
 
 def _is_at_work(conn: Connection, table_id: str) -> bool:

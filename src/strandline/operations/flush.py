@@ -7,14 +7,17 @@ several bites.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from strandline import logs
 from strandline.errors import StrandError
-from strandline.ledger.batches import sweep
+from strandline.ledger.batches import ReleaseBatches, sweep
+from strandline.ledger.heads import MoveStreams, MoveTable
 from strandline.ledger.ledger import Connection
+from strandline.ledger.publishing import Effects, of_kind
 from strandline.ledger.tables import read_states
-from strandline.model.operations import Effects, Flushed, TableEffect, TableScope
+from strandline.model.operations import Flushed, TableScope
 from strandline.model.tables import BatchRef, TableState
 from strandline.operations.context import Context
 from strandline.operations.deletion_time import store_us
@@ -49,7 +52,7 @@ class Flush:
         """Append the bite to a private branch."""
         prepare_branch(ctx, self.state, running.op_id)
         staged = stage_tail(ctx, self.state, self.refs, running.op_id)
-        return Effects(tables=(flush_effect(self.state, staged),))
+        return flush_effects(self.state, staged)
 
 
 def bite(state: TableState, upto: int) -> list[BatchRef]:
@@ -71,20 +74,23 @@ def scope_of(state: TableState) -> TableScope:
     return TableScope(head.branch_id, head.table_id, state.table.iceberg_name, head.version, head.log_snapshot)
 
 
-def flush_effect(state: TableState, staged: StagedRows) -> TableEffect:
+def flush_effects(state: TableState, staged: StagedRows) -> Effects:
     """What publishing staged tail rows does to the table."""
-    return TableEffect(
-        branch_id=state.head.branch_id,
-        table_id=state.table.table_id,
-        from_version=state.head.version,
-        from_snapshot=state.head.log_snapshot,
+    move = replace(
+        MoveTable.of(state.head),
         snapshot=staged.snapshot,
-        batches=staged.batches,
         files=staged.files,
         rows_added=staged.rows,
         rows_dropped=staged.dropped,
-        stream_heads=staged.stream_heads(),
     )
+    return table_effects(move, staged.stream_heads(), staged.batches)
+
+
+def table_effects(move: MoveTable, last_seqs: Mapping[str, int], batches: Sequence[str]) -> Effects:
+    """A table moves, with the streams that get rows and the batches that leave its tail, if any."""
+    at = move.branch_id, move.table_id
+    streams = (MoveStreams(*at, last_seqs),) if last_seqs else ()
+    return move, *streams, *((ReleaseBatches(*at, tuple(batches)),) if batches else ())
 
 
 def _sweep_released(ctx: Context) -> None:
@@ -108,9 +114,9 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
     operation: str | None = None
     warnings: list[str] = []
     while (done := run(ctx, Flush(table, branch, upto, actor))) is not None:
-        effect = done.effects.tables[0]
-        rows += effect.rows_added
-        dropped += effect.rows_dropped
+        (move,) = of_kind(done.effects, MoveTable)
+        rows += move.rows_added
+        dropped += move.rows_dropped
         operation = done.op_id
         warnings.extend(done.warnings)
         ctx.report(f"flushed {state.table.name}", rows + dropped, None)

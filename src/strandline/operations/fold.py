@@ -9,7 +9,7 @@ changes that a reader can see, so it makes no commit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from strandline.config import MaintenanceConfig
@@ -19,11 +19,12 @@ from strandline.engines.spark.read import fold_rows, read_view
 from strandline.errors import Damaged, Unsupported
 from strandline.failpoints import fail
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable
 from strandline.ledger.ledger import Connection
+from strandline.ledger.publishing import Effects, of_kind
 from strandline.ledger.tables import read_states
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import REMOVED, SEQ
 from strandline.operations.bites import BITE_BYTES, Bites, somebody_waits
@@ -140,11 +141,11 @@ class Fold:
         """Write the newest versions in the place of the older ones; the log's files stay for as long as that takes."""
         view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s).whole()
         with view.held():
-            effect = self._stage(ctx, view, running.op_id)
+            move = self._stage(ctx, view, running.op_id)
         self.waited_for = somebody_waits(ctx, folded_of(view.state(self.table)))
-        return Effects(tables=(effect,))
+        return (move,)
 
-    def _stage(self, ctx: Context, view: View, op_id: str) -> TableEffect:
+    def _stage(self, ctx: Context, view: View, op_id: str) -> MoveTable:
         state = view.state(self.table)
         folded = folded_of(state)
         log = view.files(self.table, since=state.folded_seq, until=self.upto)
@@ -153,11 +154,8 @@ class Fold:
         added: tuple[DataFile, ...] = ()
         if plan.rows or plan.gone:
             snapshot, added = self._write(ctx, state, plan, size_of(log), op_id)
-        return TableEffect(
-            branch_id=folded.head.branch_id,
-            table_id=folded.table.table_id,
-            from_version=folded.head.version,
-            from_snapshot=folded.head.log_snapshot,
+        return replace(
+            MoveTable.of(folded.head),
             snapshot=snapshot,
             files=added,
             rows_added=plan.rows,
@@ -269,7 +267,8 @@ def fold(ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, d
         operation = Fold(table, branch, actor, next_bite(log, upto, budget.bite(BITE_BYTES)))
         done = bites.take(operation, folded_of(state), 0)
         if done is not None:
-            ctx.report(f"folding {state.table.name}", done.effects.tables[0].last_seq, upto)
+            (move,) = of_kind(done.effects, MoveTable)
+            ctx.report(f"folding {state.table.name}", move.last_seq, upto)
         left, log = _look(ctx, table, branch, upto)
         budget.spend(after["unfolded_bytes"] - left["unfolded_bytes"])
         after = left

@@ -23,7 +23,8 @@ from strandline.ledger.encode import encode_batch
 from strandline.ledger.idempotency import forget, recall, remember
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Txn
-from strandline.ledger.loads import Load, LoadName, Part
+from strandline.ledger.loads import AdvanceLoad, Load, LoadName, Part
+from strandline.ledger.publishing import of_kind
 from strandline.ledger.query_marks import last_batch
 from strandline.ledger.tables import has_schema, read_shown
 from strandline.model.operations import Loaded
@@ -242,8 +243,8 @@ def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load)
         )
         done = run(ctx, LoadBite(state.table.name, request.branch, request.actor, plan))
         assert done is not None, "a bite of a load always has something to do"
-        assert done.effects.progress is not None
-        answer = dict(done.effects.progress["answer"])
+        (progress,) = of_kind(done.effects, AdvanceLoad)
+        answer = dict(progress.answer)
         operations.append(done.op_id)
         warnings.extend(done.warnings)
         at += len(parts)

@@ -8,7 +8,7 @@ until it is published, or has become a gap.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,17 +19,21 @@ from strandline.engines.spark.stage import NumberedFile
 from strandline.engines.storage import open_uri
 from strandline.failpoints import fail
 from strandline.ledger import leases, reservations
+from strandline.ledger.commits import WriteCommit
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable
+from strandline.ledger.idempotency import KeepAnswer
 from strandline.ledger.intake import Intake
 from strandline.ledger.ledger import Connection
-from strandline.ledger.loads import Part
+from strandline.ledger.loads import AdvanceLoad, Part
+from strandline.ledger.publishing import Effect, Effects
 from strandline.ledger.purged_keys import seen_hashes
+from strandline.ledger.query_marks import MoveQueryMark
 from strandline.ledger.tables import read_shown
-from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations.context import Context
-from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.flush import scope_of, table_effects
 from strandline.operations.load_parts import numbered, parts_frame, require_stored
 from strandline.operations.stage_tail import StagedRows, append, prepare_branch, stage_tail
 from strandline.operations.steps import Coverage, Running
@@ -162,40 +166,24 @@ class LoadBite:
 
     def _effects(self, state: TableState, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
         plan = self.plan
-        base = flush_effect(state, tail)
-        heads = {**base.stream_heads, **loaded.stream_heads()}
-        effect = TableEffect(
-            branch_id=base.branch_id,
-            table_id=base.table_id,
-            from_version=base.from_version,
-            from_snapshot=base.from_snapshot,
+        move = replace(
+            MoveTable.of(state.head),
             snapshot=loaded.snapshot or tail.snapshot,
-            batches=base.batches,
             files=(*tail.files, *loaded.files),
             rows_added=tail.rows + loaded.rows,
             rows_acked=plan.rows - loaded.too_old,
             rows_dropped=tail.dropped + loaded.dropped,
             last_seq=first_seq + plan.rows - 1 if plan.rows else 0,
-            stream_heads=heads,
         )
         answer = self._answer(loaded, first_seq)
-        commit = None
-        if plan.last:
-            commit = CommitDraft(
-                plan.kind, f"{plan.kind} {counted(answer['rows'], 'row')}", {state.table.name: answer["rows"]}
-            )
-        return Effects(
-            tables=(effect,),
-            commit=commit,
-            answer=self._key_answer(answer),
-            progress={
-                "load_id": plan.load_id,
-                "since": plan.since,
-                "parts_done": plan.since + len(plan.parts),
-                "finished": plan.last,
-                "answer": answer,
-            },
-            stream=self._stream(state),
+        message = f"{plan.kind} {counted(answer['rows'], 'row')}"
+        commit = WriteCommit(plan.kind, message, {state.table.name: answer["rows"]})
+        parts_done = plan.since + len(plan.parts)
+        return (
+            *table_effects(move, {**tail.stream_heads(), **loaded.stream_heads()}, tail.batches),
+            *((commit,) if plan.last else ()),
+            AdvanceLoad(plan.load_id, plan.since, parts_done, finished=plan.last, answer=answer),
+            *((self._once(state, answer),) if plan.last else ()),
         )
 
     def _answer(self, loaded: StagedRows, first_seq: int) -> dict[str, Any]:
@@ -210,13 +198,10 @@ class LoadBite:
             "skipped": so_far["skipped"],
         }
 
-    def _key_answer(self, answer: Mapping[str, Any]) -> dict[str, Any] | None:
-        if not self.plan.last or self.plan.query_mark is not None:
-            return None
-        return {"scope": self.plan.scope, "key": self.plan.key, "digest": self.plan.digest, "answer": dict(answer)}
-
-    def _stream(self, state: TableState) -> dict[str, Any] | None:
-        if not self.plan.last or self.plan.query_mark is None:
-            return None
-        query_id, batch = self.plan.query_mark
-        return {"query_id": query_id, "table_id": state.table.table_id, "batch": batch}
+    def _once(self, state: TableState, answer: Mapping[str, Any]) -> Effect:
+        """What tells that all of the load is there: its query's mark, or its answer under its key."""
+        plan = self.plan
+        if plan.query_mark is None:
+            return KeepAnswer(plan.scope, plan.key, plan.digest, answer)
+        query_id, batch = plan.query_mark
+        return MoveQueryMark(query_id, state.table.table_id, batch)

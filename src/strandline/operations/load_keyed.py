@@ -30,8 +30,9 @@ from strandline.ledger import loads
 from strandline.ledger.appends import IdempotencyKey
 from strandline.ledger.commits import commit_of_operation
 from strandline.ledger.idempotency import forget, recall
-from strandline.ledger.loads import LoadName
+from strandline.ledger.loads import AdvanceLoad, LoadName
 from strandline.ledger.mutations import Remember
+from strandline.ledger.publishing import of_kind
 from strandline.ledger.tables import branch_id, find_table
 from strandline.model import rows as rules
 from strandline.model.ids import new_id
@@ -235,10 +236,10 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
         if earlier is None:
             raise LeaseLost("another process thought that this one was dead, and gave its load up")
         return earlier
-    assert done.effects.progress is not None
+    (progress,) = of_kind(done.effects, AdvanceLoad)
     with ctx.ledger.read() as conn:
         commit = commit_of_operation(conn, done.op_id)
-    answer = {**done.effects.progress["answer"], "commit": commit}
+    answer = {**progress.answer, "commit": commit}
     return _loaded(load, answer, operations=(done.op_id,), warnings=done.warnings)
 
 

@@ -8,7 +8,7 @@ again because of others. A process that dies lets go of all of it by the way tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +22,23 @@ from strandline.errors import Conflict, KeyExists, SchemaMoved
 from strandline.failpoints import fail
 from strandline.ledger import leases, loads, reservations
 from strandline.ledger.bases import read_base
+from strandline.ledger.commits import WriteCommit
+from strandline.ledger.heads import MoveTable, PassOver
+from strandline.ledger.idempotency import KeepAnswer
+from strandline.ledger.judged import KeepSchemas
 from strandline.ledger.ledger import Connection
+from strandline.ledger.loads import AdvanceLoad
+from strandline.ledger.publishing import Effect, Effects
 from strandline.ledger.tables import is_protected, read_shown, refuse_protected
 from strandline.model.declared import Declared
 from strandline.model.foreign import column_ddl
 from strandline.model.ids import new_id
 from strandline.model.keys import shown_key
-from strandline.model.operations import CommitDraft, Effects, TableEffect
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
 from strandline.model.wording import counted
 from strandline.operations.context import Context
-from strandline.operations.flush import flush_effect, scope_of
+from strandline.operations.flush import scope_of, table_effects
 from strandline.operations.load_parts import numbered, parts_frame, require_stored
 from strandline.operations.load_steps import Place, by_line
 from strandline.operations.stage_tail import MAX_FILE_ROWS, SeqFiles, StagedRows, append, prepare_branch, stage_tail
@@ -319,14 +324,14 @@ class LoadTables:
             "last_seq": max((one.last_seq for one in staged), default=None),
         }
         written = sorted(self.plan.parts)
-        progress = {"load_id": self.plan.load_id, "since": 0, "parts_done": 0, "finished": True, "answer": answer}
-        commit = CommitDraft(self.kind, f"load {counted(rows, 'row')}", tables, self.commit_id) if staged else None
-        return Effects(
-            tables=tuple(staged_effect(one) for one in staged),
-            commit=commit,
-            answer={**self.plan.remember, "answer": answer} if self.plan.remember is not None else None,
-            progress=progress,
-            judged={"written": written, "schemas": declared.joined(written)},
+        commit = WriteCommit(self.kind, f"load {counted(rows, 'row')}", tables, self.commit_id)
+        keep = KeepAnswer(**self.plan.remember, answer=answer) if self.plan.remember is not None else None
+        return (
+            KeepSchemas(tuple(written), declared.joined(written)),
+            *staged_moves(staged),
+            *((commit, *passed_over(staged)) if staged else ()),
+            AdvanceLoad(self.plan.load_id, since=0, parts_done=0, finished=True, answer=answer),
+            *((keep,) if keep is not None else ()),
         )
 
 
@@ -334,21 +339,28 @@ def _moved() -> Conflict:
     return SchemaMoved("a table was changed while its rows were read", hint="Try again.")
 
 
-def staged_effect(staged: Staged) -> TableEffect:
-    """What publishing them does to the table, and to its tail, which lies below them."""
-    base, versions = flush_effect(staged.state, staged.tail), staged.puts + staged.goes
-    heads = StagedRows(None, staged.files).stream_heads()
-    return replace(
-        base,
-        snapshot=staged.snapshot,
-        files=(*staged.tail.files, *staged.files),
-        rows_added=staged.tail.rows + versions,
-        rows_acked=versions,
-        last_seq=staged.last_seq,
-        stream_heads={**base.stream_heads, **heads},
-        barrier=True,
-        unhashed=True,
-    )
+def staged_moves(written: Iterable[Staged]) -> Iterator[Effect]:
+    """What publishing them does to the tables, and to their tails, which lie below them."""
+    for staged in written:
+        tail, versions = staged.tail, staged.puts + staged.goes
+        move = replace(
+            MoveTable.of(staged.state.head),
+            snapshot=staged.snapshot,
+            files=(*tail.files, *staged.files),
+            rows_added=tail.rows + versions,
+            rows_acked=versions,
+            rows_dropped=tail.dropped,
+            last_seq=staged.last_seq,
+            barrier=True,
+        )
+        last_seqs = {**tail.stream_heads(), **StagedRows(None, staged.files).stream_heads()}
+        yield from table_effects(move, last_seqs, tail.batches)
+
+
+def passed_over(written: Iterable[Staged]) -> Iterator[PassOver]:
+    """Their rows are known by no hash: behind the commit, this is noted."""
+    for staged in written:
+        yield PassOver(staged.state.head.branch_id, staged.state.head.table_id)
 
 
 def _named(state: TableState, key: Sequence[Any]) -> str:

@@ -15,17 +15,19 @@ import pyarrow as pa
 from strandline.engines.spark import stage as spark_stage
 from strandline.errors import Conflict, Damaged, TableMoved
 from strandline.failpoints import fail
-from strandline.ledger import leases, merges, reservations
+from strandline.ledger import leases, reservations
+from strandline.ledger.commits import WriteCommit
 from strandline.ledger.ledger import Connection
+from strandline.ledger.merges import TakeMerge
 from strandline.ledger.mutations import Held, Mutation, TableChange, merging_into, touched
+from strandline.ledger.publishing import Effects
 from strandline.ledger.tables import branch_id, read_states_of
 from strandline.model.commits import MERGE
 from strandline.model.declared import Declared
-from strandline.model.operations import CommitDraft, Effects
 from strandline.model.tables import BatchRef, Payload, TableState
 from strandline.operations.context import Context
 from strandline.operations.flush import scope_of
-from strandline.operations.load_tables import Staged, staged_effect
+from strandline.operations.load_tables import Staged, passed_over, staged_moves
 from strandline.operations.stage_tail import (
     MAX_FILE_ROWS,
     SeqFiles,
@@ -138,10 +140,11 @@ class MergeTables:
         assert mutation.source is not None, "a merge has a source"
         rows = {change.append.table: change.append.rows for change in mutation.changes}
         tables = {**touched(mutation.source), **rows}
-        return Effects(
-            tables=tuple(staged_effect(one) for one in staged),
-            commit=CommitDraft(self.kind, mutation.message, tables, mutation.commit_id),
-            merge=merges.stored(mutation, first_seq),
+        return (
+            *staged_moves(staged),
+            WriteCommit(self.kind, mutation.message, tables, mutation.commit_id, merged=mutation.source.tip),
+            TakeMerge.of(mutation, first_seq),
+            *passed_over(staged),
         )
 
 

@@ -18,10 +18,11 @@ from typing import Any, ClassVar
 from strandline.engines.duck import relations
 from strandline.engines.duck.predicates import check_predicate
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable
+from strandline.ledger.publishing import Effects
 from strandline.ledger.purged_keys import note_hashes
 from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Maintained
-from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.types import SEQ
 from strandline.model.wording import counted
@@ -118,13 +119,12 @@ class Purge(Bite):
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
         state, found = self.state, self.found
-        head = state.head
         note_hashes(ctx.ledger, state.table.table_id, running.op_id, found.hashes)
-        effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
+        move = MoveTable.of(state.head)
         if found.removal.rows:
-            effect = stage_removal(ctx, state, found.removal, running.op_id)
-        record = found.beside.record(state, self.actor, self.where, found.removal.rows, head.last_seq)
-        return Effects(tables=(replace(effect, barrier=True),), purge=record)
+            move = stage_removal(ctx, state, found.removal, running.op_id)
+        record = found.beside.record(state, self.actor, self.where, found.removal.rows, state.head.last_seq)
+        return replace(move, barrier=True), record
 
 
 def purge(

@@ -14,6 +14,7 @@ from strandline.errors import StrandError, TableExists
 from strandline.ledger import batches, purges
 from strandline.ledger.files import count_snapshots
 from strandline.ledger.ledger import MAIN, Connection
+from strandline.ledger.purges import RecordPurge, Shortened, Tombstone
 from strandline.ledger.tables import create_table, read_states
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY
@@ -39,7 +40,7 @@ class Beside:
     """What goes of these, and what nobody can be sure of."""
 
     letters: Sequence[str] = ()
-    quarantined: Sequence[dict[str, Any]] = ()
+    quarantined: Sequence[Shortened] = ()
     quarantined_rows: int = 0
     unsure: Sequence[str] = ()
 
@@ -48,23 +49,17 @@ class Beside:
         """Whether nothing goes here."""
         return not (self.letters or self.quarantined)
 
-    def record(self, state: TableState, actor: str, where: str, rows: int, upto_seq: int) -> dict[str, Any]:
+    def record(self, state: TableState, actor: str, where: str, rows: int, upto_seq: int) -> RecordPurge:
         """What the publish writes down of a purge that removes so many rows."""
         table = state.table
-        return {
-            "branch_id": state.head.branch_id,
-            "table_id": table.table_id,
-            "actor": actor,
-            "letters": list(self.letters),
-            "quarantined": list(self.quarantined),
-            "tombstone": {
-                "table_name": table.name,
-                "table_id": table.table_id,
-                "predicate": where,
-                "rows": rows + self.quarantined_rows,
-                "upto_seq": upto_seq,
-            },
-        }
+        return RecordPurge(
+            branch_id=state.head.branch_id,
+            table_id=table.table_id,
+            actor=actor,
+            letters=tuple(self.letters),
+            quarantined=tuple(self.quarantined),
+            tombstone=Tombstone(table.name, table.table_id, where, rows + self.quarantined_rows, upto_seq),
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -100,7 +95,7 @@ def read_kept(conn: Connection, table_id: str) -> Kept:
 def find_beside(kept: Kept, gone: set[int], where: str) -> Beside:
     """What a condition names of it, and the letters of rows that go: these may be gone from the log already."""
     letters: list[str] = []
-    shrunk: list[dict[str, Any]] = []
+    shrunk: list[Shortened] = []
     unsure: list[str] = []
     rows_gone = 0
     for letter_id, seq, payload in kept.letters:
@@ -119,7 +114,7 @@ def find_beside(kept: Kept, gone: set[int], where: str) -> Beside:
         elif left.matched:
             rows_gone += left.matched
             bytes_left = base64.b64encode(encode(left.rows) if left.rows.num_rows else b"").decode()
-            shrunk.append({"batch_id": batch_id, "rows": left.rows.num_rows, "payload": bytes_left})
+            shrunk.append(Shortened(batch_id, left.rows.num_rows, bytes_left))
     return Beside(letters, shrunk, rows_gone, unsure)
 
 

@@ -26,13 +26,15 @@ from strandline.errors import Busy, NotFound
 from strandline.failpoints import fail
 from strandline.ledger.branches import holders
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable
 from strandline.ledger.ledger import Connection
 from strandline.ledger.making import MAKING
+from strandline.ledger.publishing import Effects
 from strandline.ledger.purged_keys import forget_done, note_hashes, read_unfinished
+from strandline.ledger.purges import RecordPurge, StayUnreferred
 from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.names import Holder
-from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import BatchRef, DataFile, Table, TableState
 from strandline.model.types import SEQ
 from strandline.operations.bites import run_unmoved
@@ -137,7 +139,7 @@ class PurgeKeys:
     branch: Holder
     actor: str
     hashes: Sequence[bytes]
-    record: Mapping[str, Any] | None
+    record: RecordPurge | None
     new: Sequence[bytes]
     of: str
     kind: str = "purge"
@@ -152,14 +154,15 @@ class PurgeKeys:
         """Write both without the rows, and the hashes of what is recorded now."""
         log, state = self.state, folded_of(self.state)
         (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
-        relied = self._relied(ctx, rows) if self.of == "branch" else {}
+        relied = self._relied(ctx, rows) if self.of == "branch" else None
         if self.record is not None:
             note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
-        effects = (
+        moves = (
             replace(_without(ctx, log, gone, running.op_id), barrier=True),
             _without(ctx, state, folded, running.op_id),
         )
-        return Effects(tables=effects, purge={**(self.record or {}), "relied": relied})
+        unreferred = () if relied is None else (relied,)
+        return *unreferred, *moves, *(() if self.record is None else (self.record,))
 
     def _find(self, ctx: Context, part: TableState) -> tuple[Removal, pa.Table]:
         head, key = part.head, part.table.key
@@ -169,9 +172,9 @@ class PurgeKeys:
         folded = named if self.of == MAKING else f"{named} AND {SEQ} <= {self.state.folded_seq}"
         return find_rows(part, files, folded, [sandbox.quote_name(name) for name in key], self.hashes)
 
-    def _relied(self, ctx: Context, rows: pa.Table) -> Mapping[str, Any]:
+    def _relied(self, ctx: Context, rows: pa.Table) -> StayUnreferred | None:
         if not rows.num_rows:
-            return {}
+            return None
         key = list(self.state.table.key)
         found = find_referring(
             ctx, self.branch, self.state.table.table_id, rows.select(key).group_by(key).aggregate([])
@@ -180,10 +183,9 @@ class PurgeKeys:
         return found.relied
 
 
-def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> TableEffect:
-    head = part.head
+def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> MoveTable:
     if not removal.rows:
-        return TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
+        return MoveTable.of(part.head)
     return stage_removal(ctx, part, removal, op_id)
 
 
@@ -303,7 +305,7 @@ def _in_tails(
 
 
 def _work_off(
-    ctx: Context, state: TableState, asked: Holder, actor: str, found: Found, record: Mapping[str, Any] | None
+    ctx: Context, state: TableState, asked: Holder, actor: str, found: Found, record: RecordPurge | None
 ) -> tuple[list[str], list[str]]:
     """Remove the rows from one place after another, until no place has any; then forget their hashes."""
     name = state.table.name

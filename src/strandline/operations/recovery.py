@@ -24,11 +24,13 @@ from dataclasses import replace
 from strandline import logs
 from strandline.errors import Conflict, NotFound, RecoveryRequired, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import audit, intents, leases, loads, reservations
+from strandline.ledger import audit, intent_rows, intents, leases, loads, reservations
+from strandline.ledger.heads import snapshots_of
 from strandline.ledger.ledger import Txn
+from strandline.ledger.publishing import Intent
 from strandline.ledger.tables import read_head, refuse_writes
 from strandline.model.ids import lease_of_operation
-from strandline.model.operations import Intent, Outcome, Recovered
+from strandline.model.operations import Outcome, Recovered
 from strandline.model.wording import counted
 from strandline.operations import publish
 from strandline.operations.context import Context
@@ -186,7 +188,7 @@ def discard(ctx: Context, op_id: str, actor: str) -> Recovered:
                 f"there is no unreadable operation {op_id}",
                 hint="`strand doctor` lists those there are; readable ones are recovered by `strand recover`.",
             )
-        intents.delete_intent(txn, op_id)
+        intent_rows.delete_intent(txn, op_id)
         leases.release_operation(txn, op_id)
         reservations.release(txn, op_id)
         audit.write_audit(
@@ -245,7 +247,7 @@ def _decide(ctx: Context, seen: Intent, judged: leases.Lease | None) -> tuple[Ou
             return None
         leases.take_over(txn, intent.op_id, ctx.owner.text())
         outcome, reason = _publish_or_abandon(txn, intent)
-        intents.set_owner(txn, intent.op_id, NOBODY)
+        intent_rows.set_owner(txn, intent.op_id, NOBODY)
         leases.release_operation(txn, intent.op_id)
         fail("recover.before_commit")
         return outcome, reason
@@ -267,7 +269,7 @@ def _publish_or_abandon(txn: Txn, intent: Intent) -> tuple[Outcome, str]:
             reason = f"what it depended on has moved: {error}"
         else:
             reason = "its process ended after everything was staged"
-            audit.audit_intent(txn, intent, "rolled_forward", reason, moved=True)
+            audit.audit_intent(txn, intent, "rolled_forward", reason, moved=snapshots_of(intent.effects))
             return "rolled_forward", reason
     publish.abandon(txn, intent, actor=audit.RECOVERY_ACTOR, reason=reason)
     return "rolled_back", reason
@@ -285,9 +287,9 @@ def _heal(ctx: Context, intent: Intent) -> list[Recovered]:
     with ctx.ledger.write() as txn:
         for scope in intent.scopes:
             refuse_writes(txn, scope.branch_id, scope.table_id, None)
-        intents.set_phase(txn, intent.op_id, "published")
-        intents.set_owner(txn, intent.op_id, NOBODY)
-        audit.audit_intent(txn, intent, "rolled_forward", reason, moved=True)
+        intent_rows.set_phase(txn, intent.op_id, "published")
+        intent_rows.set_owner(txn, intent.op_id, NOBODY)
+        audit.audit_intent(txn, intent, "rolled_forward", reason, moved=snapshots_of(intent.effects))
     return [Recovered(intent.op_id, intent.kind, "rolled_forward", reason, settled=_settle(ctx, intent.op_id))]
 
 

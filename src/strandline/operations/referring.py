@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from strandline.errors import Conflict
 from strandline.ledger.bases import Base, read_base
+from strandline.ledger.purges import StayUnreferred
 from strandline.ledger.tables import read_states
 from strandline.model.arrow import batch_arrow
 from strandline.model.declared import Declared, Link
@@ -30,7 +30,7 @@ class Referring:
     """The rows of a branch that refer to some others, and what that was judged by, for the publish to compare."""
 
     violations: Sequence[Violation]
-    relied: Mapping[str, Any]
+    relied: StayUnreferred | None
 
 
 def find_referring(ctx: Context, branch: str, table_id: str, keys: pa.Table) -> Referring:
@@ -40,7 +40,7 @@ def find_referring(ctx: Context, branch: str, table_id: str, keys: pa.Table) -> 
         base = read_base(conn, branch, [state.table.table_id for state in states])
     links = Declared.of(base.branch_id, base.shape, states).links_to(table_id)
     if not links or not keys.num_rows:
-        return Referring((), {})
+        return Referring((), None)
     view = View(ctx.ledger, branch, ctx.iceberg, only=list({link.source.table.name: None for link in links}))
     found = [one for link in links for one in _violations(view, link, keys)]
     return Referring(found, _relied(base, links, keys))
@@ -63,19 +63,19 @@ def _violations(view: View, link: Link, keys: pa.Table) -> Iterator[Violation]:
             yield Violation(source.table.name, shown_key(key), ", ".join(columns), rule.text(), shown(told), reason)
 
 
-def _relied(base: Base, links: Sequence[Link], keys: pa.Table) -> dict[str, Any]:
+def _relied(base: Base, links: Sequence[Link], keys: pa.Table) -> StayUnreferred:
     claims: dict[str, list[str]] = {}
     values = list(zip(*keys.to_pydict().values(), strict=True))
     for link in links:
         noted = claims.setdefault(link.source.table.table_id, [])
         noted += [claim_hash("reference", link.reference.columns, one).hex() for one in values]
-    return {
-        "branch_id": base.branch_id,
-        "number": base.number,
-        "shape": base.shape,
-        "claims": claims,
-        "barriers": {table_id: base.heads[table_id].barrier for table_id in claims},
-    }
+    return StayUnreferred(
+        branch_id=base.branch_id,
+        number=base.number,
+        shape=base.shape,
+        claims={table_id: tuple(hashes) for table_id, hashes in claims.items()},
+        barriers={table_id: base.heads[table_id].barrier for table_id in claims},
+    )
 
 
 def refuse_referred(found: Mapping[str, Referring], table: str) -> None:

@@ -7,7 +7,7 @@ file's rows. So there is one evaluator of conditions, and what Spark writes can 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ from strandline.engines.storage import open_uri
 from strandline.errors import Damaged
 from strandline.failpoints import fail
 from strandline.ledger.files import read_files
-from strandline.model.operations import TableEffect
+from strandline.ledger.heads import MoveTable
 from strandline.model.tables import DataFile, TableState
 from strandline.model.types import SEQ
 from strandline.operations.compact import place_of
@@ -99,7 +99,7 @@ def removal_of(found: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
     )
 
 
-def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str) -> TableEffect:
+def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str) -> MoveTable:
     """Write the log without these rows on the operation's branch; says what the publish has to do."""
     prepare_branch(ctx, state, op_id)
     groups = _groups(ctx, state, removal)
@@ -112,11 +112,8 @@ def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str)
     added = added_files(ctx, state, snapshot)
     _check(op_id, removal, groups, added)
     ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
-    return TableEffect(
-        branch_id=state.head.branch_id,
-        table_id=state.table.table_id,
-        from_version=state.head.version,
-        from_snapshot=state.head.log_snapshot,
+    return replace(
+        MoveTable.of(state.head),
         snapshot=snapshot,
         files=added,
         removed=tuple(file.path for file in [*removal.whole, *removal.partly]),

@@ -13,9 +13,10 @@ from typing import ClassVar, Self
 
 from strandline.config import MaintenanceConfig
 from strandline.ledger.files import read_files
+from strandline.ledger.heads import MoveTable, PruneStreams
+from strandline.ledger.publishing import Effects
 from strandline.ledger.tables import read_states
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.operations import Effects, TableEffect
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.operations import retain_keyed, retain_log
@@ -112,13 +113,13 @@ class Retain(Bite):
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows."""
-        head, change = self.state.head, self.change
-        effect = TableEffect(head.branch_id, head.table_id, head.version, head.log_snapshot, None)
+        change = self.change
+        move = MoveTable.of(self.state.head)
         if change.removal.rows:
-            effect = stage_removal(ctx, self.state, change.removal, running.op_id)
+            move = stage_removal(ctx, self.state, change.removal, running.op_id)
         self.waited_for = somebody_waits(ctx, self.state)
-        effect = replace(effect, pruned=change.pruned, past_sinks=self.past_sinks, barrier=change.barrier)
-        return Effects(tables=(replace(effect, kept_from=change.kept_from),))
+        prune = PruneStreams(move.branch_id, move.table_id, change.pruned, self.past_sinks)
+        return replace(move, barrier=change.barrier, kept_from=change.kept_from), prune
 
 
 def retain(ctx: Context, table: str, branch: str, actor: str, budget: Budget, asked_for: Retention) -> Maintained:

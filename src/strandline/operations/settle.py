@@ -10,13 +10,15 @@ from __future__ import annotations
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, RefReport
 from strandline.engines.spark.maintain import expire
 from strandline.failpoints import fail
-from strandline.ledger import audit, intents, leases
+from strandline.ledger import audit, intent_rows, intents, leases
 from strandline.ledger.files import knows_snapshot
-from strandline.ledger.holds import forget_snapshots
+from strandline.ledger.heads import snapshots_of
+from strandline.ledger.holds import CondemnSnapshots, forget_snapshots
 from strandline.ledger.ledger import MAIN, Txn
+from strandline.ledger.publishing import Intent, of_kind
 from strandline.ledger.tables import branch_name, read_head, refuse_writes
 from strandline.model.ids import branch_ref, private_branch
-from strandline.model.operations import Intent, TableScope
+from strandline.model.operations import TableScope
 from strandline.operations.context import Context
 
 
@@ -67,18 +69,16 @@ def _remove_condemned(ctx: Context, intent: Intent) -> list[str]:
     """Let Iceberg forget what the publish condemned. One that a ref still names stays condemned, for a later expiry."""
     warnings: list[str] = []
     names = {scope.table_id: scope.iceberg_name for scope in intent.scopes}
-    for effect in intent.effects.tables if intent.effects is not None else ():
-        if not effect.condemned:
-            continue
+    for effect in of_kind(intent.effects or (), CondemnSnapshots):
         ctx.fence.raise_()
         fail("expire.before_delete")
-        gone = expire(ctx.iceberg(), names[effect.table_id], effect.condemned)
+        gone = expire(ctx.iceberg(), names[effect.table_id], effect.snapshots)
         fail("expire.after_delete")
         with ctx.ledger.write() as txn:
             forget_snapshots(txn, effect.table_id, gone)
         fail("expire.after_forget")
-        if len(gone) < len(effect.condemned):
-            left = len(effect.condemned) - len(gone)
+        if len(gone) < len(effect.snapshots):
+            left = len(effect.snapshots) - len(gone)
             warnings.append(f"{left} snapshots of {names[effect.table_id]} are still named by a ref, and stay")
     return warnings
 
@@ -99,9 +99,9 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
                 intent,
                 "rolled_forward",
                 "it was published, and its process ended before the Iceberg refs followed",
-                moved=True,
+                moved=snapshots_of(intent.effects),
             )
-        intents.delete_intent(txn, intent.op_id)
+        intent_rows.delete_intent(txn, intent.op_id)
         leases.release_operation(txn, intent.op_id)
 
     ctx.ledger.run(forget)
@@ -112,9 +112,9 @@ def _refuse_damaged(ctx: Context, intent: Intent, scope: TableScope, missing: in
     reason = f"its pinned snapshot {missing} is not in the Iceberg table {scope.iceberg_name}"
     with ctx.ledger.write() as txn:
         refuse_writes(txn, scope.branch_id, scope.table_id, reason)
-        intents.set_phase(txn, intent.op_id, "damaged")
+        intent_rows.set_phase(txn, intent.op_id, "damaged")
         leases.release_operation(txn, intent.op_id)
-        audit.audit_intent(txn, intent, "damaged", reason, moved=True)
+        audit.audit_intent(txn, intent, "damaged", reason, moved=snapshots_of(intent.effects))
     return f"table {scope.iceberg_name} is damaged and refuses writes: {reason}"
 
 

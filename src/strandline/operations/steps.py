@@ -18,11 +18,12 @@ from typing import Protocol
 from strandline import logs
 from strandline.errors import Busy, Damaged, HeldByAnother, LeaseLost, RecoveryRequired, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import intents, leases
+from strandline.ledger import intent_rows, intents, leases
 from strandline.ledger.ledger import Connection, Txn
+from strandline.ledger.publishing import Effects, Intent
 from strandline.ledger.tables import read_head
 from strandline.model.ids import lease_of_operation, lease_of_table, new_id
-from strandline.model.operations import Effects, Intent, TableScope
+from strandline.model.operations import TableScope
 from strandline.operations import publish, recovery
 from strandline.operations.beats import beating
 from strandline.operations.context import Context
@@ -138,7 +139,7 @@ def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None
         intent = Intent(
             op_id, operation.kind, "staging", coverage.branch_id, operation.actor, owner, txn.at_us, coverage.scopes
         )
-        intents.write_intent(txn, intent)
+        intent_rows.write_intent(txn, intent)
         fail("begin.before_commit")
         ctx.live.add(op_id)
         return Running(intent, fences)

@@ -18,9 +18,9 @@ from strandline.ledger.catalog import Location, metadata_locations
 from strandline.ledger.checks import pinned_snapshots
 from strandline.ledger.files import knows_snapshot
 from strandline.ledger.intents import read_intents
+from strandline.ledger.publishing import Intent
 from strandline.model.ids import private_branch
 from strandline.model.moments import text_of
-from strandline.model.operations import Intent
 from strandline.model.tables import TableState
 from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look

@@ -11,8 +11,8 @@ from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.loads import list_loads
 from strandline.ledger.owner import certainly_dead
+from strandline.ledger.publishing import Intent
 from strandline.model.moments import text_of
-from strandline.model.operations import Intent
 from strandline.model.tables import BatchRef, TableState
 from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look

@@ -16,10 +16,10 @@ from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.loads import UnfinishedLoad, list_loads
+from strandline.ledger.publishing import Intent
 from strandline.ledger.requests import list_requests, read_workers
 from strandline.ledger.tables import Refusing, WaitingTail, refusing, waiting_tails
 from strandline.model.moments import age_s, text_of
-from strandline.model.operations import Intent
 from strandline.model.results import optional
 from strandline.redaction import shown_address
 from strandline.reports.audit import AuditEntry, audit_entry, names_by_id
