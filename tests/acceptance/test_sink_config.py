@@ -20,7 +20,7 @@ from strandline.model.sinks import Sink
 from strandline.reports.doctor import examine
 from strandline.sinks import following
 from strandline.sinks.following import GONE, ConfigFile, config_file
-from strandline.sinks.instances import wanted
+from strandline.sinks.instances import checked_sink
 from strandline.worker.facts import Sightings, read_facts
 from tests.delivery import GATEWAY, Receiver, assert_once
 from tests.kit import call, make_table, messages, strand_json
@@ -106,7 +106,7 @@ def test_f73_a_section_is_refused_that_another_process_has_made_under_its_old_na
 
     def overtaken(*given: Any, **more: Any) -> Sink:
         monkeypatch.undo()
-        other = wanted("old", "blob", {"uri": "file:///nowhere/blobs"}, where="")
+        other = checked_sink("old", "blob", {"uri": "file:///nowhere/blobs"}, where="")
         add(lake.surroundings, other, start=0, check=False, allowed=lambda _txn: None)
         return add(*given, **more)
 

@@ -313,7 +313,7 @@ def test_of_two_that_set_at_once_neither_is_lost(
     monkeypatch.undo()
     with filled.ledger.read() as conn:
         settings = as_given(filled.surroundings, conn, find_sink(conn, sink.name))
-    parsed = instances.wanted("central", "forward", {**url, **first, **second}, where="").settings
+    parsed = instances.checked_sink("central", "forward", {**url, **first, **second}, where="").settings
     assert {key: settings[key] for key in parsed} == parsed
 
 

@@ -186,7 +186,7 @@ class Sinks:
         from strandline.sinks.following import shared_place
 
         lake = self._lake
-        checked = instances.wanted(name, type, settings, where=f"sink {name!r}")
+        checked = instances.checked_sink(name, type, settings, where=f"sink {name!r}")
         sink = instances.add(lake.surroundings, checked, start=start, check=check, take_over=take_over, actor=actor)
         with lake.ledger.read() as conn:
             shared = shared_place(conn, sink)
@@ -377,7 +377,7 @@ class Sinks:
         with around.ledger.write() as txn:
             sink = find_sink(txn.conn, name)
             settings = changed(sink.type, instances.as_given(around, txn.conn, sink), changes)
-            checked = instances.wanted(name, sink.type, settings, where=f"sink {name!r}")
+            checked = instances.checked_sink(name, sink.type, settings, where=f"sink {name!r}")
             instances.change_in(txn, around, sink, checked)
         return self._status(sink)
 

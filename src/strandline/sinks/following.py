@@ -25,7 +25,7 @@ from strandline.errors import BadRequest, CallerError, Environment, StrandError
 from strandline.ledger import sinks
 from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.model.sinks import Sink
-from strandline.sinks.instances import Surroundings, Wanted, add, change, is_as_asked, wanted
+from strandline.sinks.instances import CheckedSink, Surroundings, add, change, checked_sink, is_as_written
 from strandline.sinks.registry import in_words, sink_type
 from strandline.sinks.settings import destination_of
 
@@ -143,8 +143,8 @@ def refused_sections(conn: Connection, sections: Sections) -> dict[str, StrandEr
     return refused
 
 
-def _read(sections: Sections) -> tuple[dict[str, Wanted], dict[str, StrandError]]:
-    checked: dict[str, Wanted] = {}
+def _read(sections: Sections) -> tuple[dict[str, CheckedSink], dict[str, StrandError]]:
+    checked: dict[str, CheckedSink] = {}
     refused: dict[str, StrandError] = {}
     for name, section in sections.items():
         where = f"[sinks.{name}]"
@@ -152,7 +152,7 @@ def _read(sections: Sections) -> tuple[dict[str, Wanted], dict[str, StrandError]
             if "type" not in section:
                 raise BadRequest(f"{where} has no type", hint=f"Add type = {in_words(quotes=True)}.")
             settings = {key: value for key, value in section.items() if key != "type"}
-            checked[name] = wanted(name, str(section["type"]), settings, where=where)
+            checked[name] = checked_sink(name, str(section["type"]), settings, where=where)
         except (CallerError, Environment) as error:
             refused[name] = error
     return checked, refused
@@ -166,7 +166,7 @@ class Governing:
     paused: str | None
 
 
-def governing(sink: Sink, sections: Sections, checked: Iterable[Wanted], names: Iterable[str]) -> Governing:
+def governing(sink: Sink, sections: Sections, checked: Iterable[CheckedSink], names: Iterable[str]) -> Governing:
     """What becomes of a sink under these sections; `names` are those of all sinks.
 
     A lake of an older format does not know which sinks are from the file: those that have a section. One without is
@@ -184,7 +184,7 @@ def governing(sink: Sink, sections: Sections, checked: Iterable[Wanted], names: 
     return Governing(from_config, paused)
 
 
-def goes_where(section: Wanted | Sink, sink: Sink) -> bool:
+def goes_where(section: CheckedSink | Sink, sink: Sink) -> bool:
     """Whether a section asks for what a sink is, or a sink is as another: the same type, and the same destination."""
     return section.type == sink.type and destination_of(section.type, section.settings) == destination_of(
         sink.type, sink.settings
@@ -201,7 +201,7 @@ def shared_place(conn: Connection, sink: Sink) -> str | None:
     return f"{subject} there too: {sink_type(sink.type).when_shared}"
 
 
-def _pause_and_resume(around: Surroundings, sections: Sections, checked: Iterable[Wanted]) -> None:
+def _pause_and_resume(around: Surroundings, sections: Sections, checked: Iterable[CheckedSink]) -> None:
     def changed(conn: Connection) -> list[tuple[Sink, Governing]]:
         every = sinks.list_sinks(conn)
         names = [sink.name for sink in every]
@@ -221,17 +221,17 @@ def _pause_and_resume(around: Surroundings, sections: Sections, checked: Iterabl
             log.warning(what, sink=sink.name, why=now.paused or f"[sinks.{sink.name}] is back")
 
 
-def _follow(around: Surroundings, section: Wanted, sections: Sections) -> None:
+def _follow(around: Surroundings, section: CheckedSink, sections: Sections) -> None:
     with around.ledger.read() as conn:
         sink = _governed(conn, section, sections)
-        same = sink is not None and is_as_asked(around, conn, sink, section)
+        same = sink is not None and is_as_written(around, conn, sink, section)
     if sink is None:
         add(around, section, start=0, check=False, allowed=lambda txn: _governed(txn.conn, section, sections))
     elif not same:
         change(around, sink, section)
 
 
-def _governed(conn: Connection, section: Wanted, sections: Sections) -> Sink | None:
+def _governed(conn: Connection, section: CheckedSink, sections: Sections) -> Sink | None:
     """The sink that a section governs; None where it is to be made; an error where it can't be followed."""
     every = sinks.list_sinks(conn)
     where = f"[sinks.{section.name}]"

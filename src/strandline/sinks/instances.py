@@ -51,8 +51,8 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A sink as it was asked for, checked."""
+class CheckedSink:
+    """A sink that is to be, or to be changed: its settings are read and checked."""
 
     name: str
     type: str
@@ -68,24 +68,24 @@ def check_name(name: str) -> None:
         raise BadRequest(f"{name!r} can't be a sink's name", hint="Use letters, digits, - and _, at most 64.")
 
 
-def wanted(name: str, type_: str, given: Mapping[str, object], *, where: str) -> Wanted:
-    """Read what was asked for; BadRequest says what is wrong with it, and where it was written."""
+def checked_sink(name: str, type_: str, settings: Mapping[str, object], *, where: str) -> CheckedSink:
+    """Read what a sink is to be; BadRequest says what is wrong with it, and where it was written."""
     check_name(name)
-    found = parse(type_, given, where)
-    hold = found.get("hold_until")
-    return Wanted(
+    parsed = parse(type_, settings, where)
+    hold = parsed.get("hold_until")
+    return CheckedSink(
         name=name,
         type=type_,
-        settings={key: value for key, value in found.items() if key not in _APART},
-        branch=found.get("branch", MAIN),
-        tables=tuple(found["tables"]) if "tables" in found else None,
+        settings={key: value for key, value in parsed.items() if key not in _APART},
+        branch=parsed.get("branch", MAIN),
+        tables=tuple(parsed["tables"]) if "tables" in parsed else None,
         hold_until_us=None if hold is None else int(dt.datetime.fromisoformat(hold).timestamp() * 1e6),
     )
 
 
 def add(
     around: Surroundings,
-    asked: Wanted,
+    checked: CheckedSink,
     *,
     start: int | Literal["now"],
     check: bool,
@@ -98,66 +98,68 @@ def add(
     `allowed` is what a section of `strand.toml` hands over that makes it: it raises where that may not be any more.
     """
     with around.ledger.read() as conn:
-        _check(conn, asked)
-        read_shown(conn, asked.branch, asked.tables, tails=False)  # a dropped table gets no new followers
+        _check(conn, checked)
+        read_shown(conn, checked.branch, checked.tables, tails=False)  # a dropped table gets no new followers
         now_seq = around.ledger.last_seq(conn)
     if start != "now" and not 0 <= start <= now_seq:
         raise BadRequest(f"a sink can't begin at seq {start}", hint=f"From 0 to {now_seq}, or now.")
     sink_id = new_id()
     if check:
-        _probe(around, asked, sink_id, take_over)
+        _probe(around, checked, sink_id, take_over)
     with around.ledger.write() as txn:
         if allowed is not None:
             allowed(txn)
         begins = txn.last_seq if start == "now" else start
-        sink = _insert(around, txn, asked, sink_id, begins, from_config=allowed is not None)
+        sink = _insert(around, txn, checked, sink_id, begins, from_config=allowed is not None)
         if take_over:
             decided(txn, sink, "taken_over", "its place is its own from here on, whosesoever it was", actor)
         return sink
 
 
-def _insert(around: Surroundings, txn: Txn, asked: Wanted, sink_id: str, start: int, *, from_config: bool) -> Sink:
+def _insert(
+    around: Surroundings, txn: Txn, checked: CheckedSink, sink_id: str, start: int, *, from_config: bool
+) -> Sink:
     return sinks.add_sink(
         txn,
         sink_id,
-        asked.name,
-        asked.type,
-        branch_id=branch_id(txn.conn, asked.branch),
-        tables=_table_ids(txn.conn, asked),
-        settings=put_away(around.root, sink_id, asked.type, asked.settings),
+        checked.name,
+        checked.type,
+        branch_id=branch_id(txn.conn, checked.branch),
+        tables=_table_ids(txn.conn, checked),
+        settings=put_away(around.root, sink_id, checked.type, checked.settings),
         start_seq=start,
-        hold_until_us=asked.hold_until_us,
+        hold_until_us=checked.hold_until_us,
         from_config=from_config,
     )
 
 
-def change(around: Surroundings, sink: Sink, asked: Wanted) -> None:
+def change(around: Surroundings, sink: Sink, checked: CheckedSink) -> None:
     """Give a sink other settings. Its marks stay; what is being delivered is finished under the old ones."""
     with around.ledger.write() as txn:
-        change_in(txn, around, sink, asked)
+        change_in(txn, around, sink, checked)
 
 
-def change_in(txn: Txn, around: Surroundings, sink: Sink, asked: Wanted) -> None:
+def change_in(txn: Txn, around: Surroundings, sink: Sink, checked: CheckedSink) -> None:
     """The same in a transaction that has read what is changed."""
-    _same_branch(txn.conn, sink, asked)
-    _check(txn.conn, asked)
+    _same_branch(txn.conn, sink, checked)
+    _check(txn.conn, checked)
     sinks.change_sink(
         txn,
         sink.sink_id,
-        tables=_table_ids(txn.conn, asked),
-        settings=put_away(around.root, sink.sink_id, asked.type, asked.settings),
-        hold_until_us=asked.hold_until_us,
+        tables=_table_ids(txn.conn, checked),
+        settings=put_away(around.root, sink.sink_id, checked.type, checked.settings),
+        hold_until_us=checked.hold_until_us,
     )
 
 
-def _same_branch(conn: Connection, sink: Sink, asked: Wanted) -> None:
+def _same_branch(conn: Connection, sink: Sink, checked: CheckedSink) -> None:
     """A sink's marks are of one branch: it can't go over to another."""
     follows = living_branch(conn, sink.branch_id)
     if follows is None:
         raise BadRequest(f"sink {sink.name!r} can't be changed: {BRANCH_GONE}")
-    if follows != asked.branch:
+    if follows != checked.branch:
         raise BadRequest(
-            f"sink {sink.name!r} follows the branch {follows!r}, and can't go over to {asked.branch!r}",
+            f"sink {sink.name!r} follows the branch {follows!r}, and can't go over to {checked.branch!r}",
             hint="Add another sink for that branch.",
         )
 
@@ -165,50 +167,50 @@ def _same_branch(conn: Connection, sink: Sink, asked: Wanted) -> None:
 def as_given(around: Surroundings, conn: Connection, sink: Sink) -> dict[str, Any]:
     """A sink's settings as they were given, those with a place of their own included, and secrets that are there."""
     names = {table.table_id: table.name for table in list_tables(conn)}
-    found: dict[str, Any] = {**_with_secrets_left(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
-    found.pop(SECRET_FILE, None)
+    settings: dict[str, Any] = {**_with_secrets_left(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
+    settings.pop(SECRET_FILE, None)
     if sink.tables is not None:
-        found["tables"] = [names[table_id] for table_id in sink.tables if table_id in names]
+        settings["tables"] = [names[table_id] for table_id in sink.tables if table_id in names]
     if sink.hold_until_us is not None:
-        found["hold_until"] = dt.datetime.fromtimestamp(sink.hold_until_us / 1e6, dt.UTC).isoformat()
-    return found
+        settings["hold_until"] = dt.datetime.fromtimestamp(sink.hold_until_us / 1e6, dt.UTC).isoformat()
+    return settings
 
 
-def is_as_asked(around: Surroundings, conn: Connection, there: Sink, asked: Wanted) -> bool:
+def is_as_written(around: Surroundings, conn: Connection, sink: Sink, checked: CheckedSink) -> bool:
     """Whether a sink is as it is written, its secrets included."""
-    follows = living_branch(conn, there.branch_id)
+    follows = living_branch(conn, sink.branch_id)
     if follows is None:  # every tick says so
         return True
-    known = {key: value for key, value in _with_secrets_left(around.root, there).items() if key != SECRET_FILE}
-    return follows == asked.branch and (known, there.tables, there.hold_until_us) == (
-        dict(asked.settings),
-        _table_ids(conn, asked),
-        asked.hold_until_us,
+    stored = {key: value for key, value in _with_secrets_left(around.root, sink).items() if key != SECRET_FILE}
+    return follows == checked.branch and (stored, sink.tables, sink.hold_until_us) == (
+        dict(checked.settings),
+        _table_ids(conn, checked),
+        checked.hold_until_us,
     )
 
 
-def _check(conn: Connection, asked: Wanted) -> None:
-    if asked.tables is not None:
-        for table in asked.tables:
+def _check(conn: Connection, checked: CheckedSink) -> None:
+    if checked.tables is not None:
+        for table in checked.tables:
             find_table(conn, table)
-    read = read_shown if asked.tables is None else read_states  # one that it names may have been dropped since
-    states = read(conn, asked.branch, asked.tables)
-    shared = [state.table.name for state in states if asked.branch != MAIN and not state.table.key]
-    if asked.tables is not None and shared:
+    read = read_shown if checked.tables is None else read_states  # one that it names may have been dropped since
+    states = read(conn, checked.branch, checked.tables)
+    shared = [state.table.name for state in states if checked.branch != MAIN and not state.table.key]
+    if checked.tables is not None and shared:
         raise BadRequest(
-            f"{', '.join(shared)} can't be delivered from branch {asked.branch!r}: log tables are the same on all",
+            f"{', '.join(shared)} can't be delivered from branch {checked.branch!r}: log tables are the same on all",
             hint="Name keyed tables alone, and let a sink on main deliver the others.",
         )
-    check_routing(asked.settings, [state for state in states if state.table.name not in shared])
+    check_routing(checked.settings, [state for state in states if state.table.name not in shared])
 
 
-def _table_ids(conn: Connection, asked: Wanted) -> tuple[str, ...] | None:
-    return None if asked.tables is None else tuple(find_table(conn, name).table_id for name in asked.tables)
+def _table_ids(conn: Connection, checked: CheckedSink) -> tuple[str, ...] | None:
+    return None if checked.tables is None else tuple(find_table(conn, name).table_id for name in checked.tables)
 
 
-def _probe(around: Surroundings, asked: Wanted, sink_id: str, take_over: bool) -> None:
+def _probe(around: Surroundings, checked: CheckedSink, sink_id: str, take_over: bool) -> None:
     """Ask the destination as the sink that is about to be made."""
-    sink = Sink(sink_id, asked.name, asked.type, "", None, asked.settings, 0, 0, None, None)
+    sink = Sink(sink_id, checked.name, checked.type, "", None, checked.settings, 0, 0, None, None)
     place = destination(around, sink, take_over=take_over)
     try:
         place.probe()
@@ -249,7 +251,7 @@ def forget_secrets(root: Path, sink: Sink) -> None:
 def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
     """The same where secrets may be given anew: a clone, or a restore elsewhere, came without the files of the first.
 
-    The file is asked for by those who deliver; here its absence would forbid to write it again.
+    The file is checked for by those who deliver; here its absence would forbid to write it again.
     """
     file = sink.settings.get(SECRET_FILE)
     return dict(sink.settings) if file is not None and not (root / file).exists() else with_secrets(root, sink)

@@ -21,15 +21,15 @@ from strandline.sinks.registry import known_type, sink_type
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
 
-def parse(type_: str, given: Mapping[str, object], where: str) -> dict[str, Any]:
-    """The settings that were given, checked and in plain units; `where` says in errors who gave them."""
+def parse(type_: str, written: Mapping[str, object], where: str) -> dict[str, Any]:
+    """Settings as they are written, checked and in plain units; `where` says in errors where that is."""
     try:
         kind = sink_type(type_)
     except StrandError as error:
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     keys = {**OF_ALL, **kind.keys}
     settings: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in written.items():
         if kind.open_keys is not None and name.startswith(kind.open_keys.prefix):
             settings[name] = str(value)
             continue
@@ -64,14 +64,14 @@ def _addresses(kind: SinkType) -> list[str]:
     return [name for name, key in kind.keys.items() if key.is_address]
 
 
-def resolved(type_: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a sink: those given, and the defaults of the rest. This is what a delivery is opened under.
 
     Of a type that can't be had, those that every sink has: its schedule is kept, and a tick says what is wrong.
     """
     kind = known_type(type_)
     keys = {**OF_ALL, **({} if kind is None else kind.keys)}
-    return {**{name: key.default for name, key in keys.items()}, **given}
+    return {**{name: key.default for name, key in keys.items()}, **settings}
 
 
 def changed(type_: str, settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:

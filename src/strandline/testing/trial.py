@@ -53,7 +53,7 @@ def plainly(place: Destination, unit: Unit) -> Shipped:
 
 
 class Watched:
-    """A destination whose units are shipped by somebody else; what it can do beside that, it can still do."""
+    """A destination whose units are shipped by the check; what it can do beside that, it can still do."""
 
     def __init__(self, place: Destination, ship: Ship) -> None:
         self._place = place
@@ -77,7 +77,7 @@ class Watched:
         return self._place.standing(stream, table, partition_by)
 
     def ship(self, unit: Unit) -> Shipped:
-        """Hand the unit to whom it is shipped by."""
+        """Let the check ship the unit."""
         return self._ship(self._place, unit)
 
     def close(self) -> None:
@@ -95,8 +95,8 @@ class Trial:
         self._refused: set[str] = set()
         self.lake = create(folder / "lake")
         self.lake.create_table(TABLE, COLUMNS, row_key=["id"])
-        given = {"unit_rows": UNIT_ROWS, "max_attempts": ATTEMPTS, **subject.settings()}
-        self.lake.add_sink(SINK, subject.type, given)
+        settings = {"unit_rows": UNIT_ROWS, "max_attempts": ATTEMPTS, **subject.settings()}
+        self.lake.add_sink(SINK, subject.type, settings)
 
     def append(self, rows: int, **values: object) -> None:
         """Put more rows into the log; with the values of a row that is refused, they are expected to be."""
