@@ -14,7 +14,7 @@ from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
 from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
-from strandline.errors import Conflict, Environment, NotFound, StrandError, known
+from strandline.errors import Conflict, Environment, NotFound, StrandError, in_our_words
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
 from strandline.operations.fence import Fence
@@ -78,7 +78,7 @@ def _create(root: Path, ledger: str | None, warehouse: str | None, store: Store 
 def _impossible(root: Path, error: OSError) -> StrandError:
     """What the machine says against a lake in a folder."""
     if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
-        return known(error)
+        return in_our_words(error)
     return Environment(
         f"can't make a lake in {root}: {error.strerror or error}",
         hint="Pick a folder on a disk that you may write to, or change its owner.",

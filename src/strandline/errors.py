@@ -322,7 +322,7 @@ class Internal(PersonError):
     hint = "This is a bug in strandline. Run again with --debug and report what it prints."
 
 
-def known(error: Exception) -> StrandError:
+def in_our_words(error: Exception) -> StrandError:
     """The error in our words. What the system refuses is the machine's; anything else unforeseen is a bug."""
     match error:
         case StrandError():
@@ -334,8 +334,8 @@ def known(error: Exception) -> StrandError:
     if (outage := judge(error)) is not None:
         return of_outage(outage)
     first, second = [*str(error).splitlines(), "", ""][:2]
-    said = second.removeprefix(": ") if second.startswith(": ") else first  # Java's own words stand behind Py4J's
-    return Internal(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    java_words = second.removeprefix(": ") if second.startswith(": ") else first  # Java's own words stand behind Py4J's
+    return Internal(f"{type(error).__name__}: {java_words}" if java_words else type(error).__name__)
 
 
 def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any) -> StrandError:
@@ -426,10 +426,10 @@ def kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:
         yield from kinds(child)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The hint for a name that does not exist: the nearest one that does, or all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    listed = sorted(names)
+    close = difflib.get_close_matches(name, listed, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]!r}?"
-    return f"Known: {', '.join(names)}." if names else "There are none yet."
+    return f"Known: {', '.join(listed)}." if listed else "There are none yet."

@@ -21,7 +21,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from strandline.errors import known
+from strandline.errors import in_our_words
 
 FOLDER = 0o700
 FILE = 0o600
@@ -96,7 +96,7 @@ def _new_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE)  # open until the process ends
     except OSError as error:
-        raise known(error) from error
+        raise in_our_words(error) from error
     fcntl.flock(handle, fcntl.LOCK_EX)
     atexit.register(_remove_own, folder, os.getpid())
     return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import strandline as sl
-from strandline.errors import BadRequest, known
+from strandline.errors import BadRequest, in_our_words
 from strandline.lake import Lake
 from strandline.ledger import dialect
 from tests.cli.conftest import Strand, call, command, environment, lines
@@ -131,7 +131,7 @@ def test_an_impossible_place_for_a_lake_needs_a_person(tmp_path: Path) -> None:
 
 def test_a_read_only_mount_is_named_as_such() -> None:
     """By what the system says of a file, and by what it says of a ledger's file system."""
-    error = known(OSError(errno.EROFS, os.strerror(errno.EROFS), "/mnt/lake/strand.toml"))
+    error = in_our_words(OSError(errno.EROFS, os.strerror(errno.EROFS), "/mnt/lake/strand.toml"))
     assert (error.exit_code, error.message) == (
         6,
         "/mnt/lake/strand.toml is on a file system that is mounted read-only",

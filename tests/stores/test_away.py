@@ -11,7 +11,7 @@ import pytest
 from strandline import create
 from strandline.engines import storage
 from strandline.engines.spark import session
-from strandline.errors import Busy, Environment, HistoryGone, StrandError, known, may_pass
+from strandline.errors import Busy, Environment, HistoryGone, StrandError, in_our_words, may_pass
 from strandline.lake import Lake
 from strandline.ledger.jobs import read_jobs
 from strandline.ledger.tables import list_tables
@@ -81,7 +81,7 @@ def test_f103_spark_s_errors_of_a_store_are_one_kind(distant: Lake, proxy: Store
         chosen = list(ways)[:1] if slow else list(ways)
         proxy.fall_ill(illness)
         for way in chosen:
-            error = known(_raised(ways[way]))
+            error = in_our_words(_raised(ways[way]))
             assert may_pass(error), f"{illness.name}, {way}: {error!r}"
             refused = illness in (outage.EXPIRED, outage.DENIED, outage.UNKNOWN_KEY)
             assert isinstance(error, Busy) or (refused and isinstance(error, Environment)), f"{illness.name}, {way}"

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.config import Store
 from strandline.engines.objects import Place, store_error
-from strandline.errors import WAREHOUSE, Busy, Damaged, Environment, NoSpace, known, may_pass, of_outage
+from strandline.errors import WAREHOUSE, Busy, Damaged, Environment, NoSpace, in_our_words, may_pass, of_outage
 from strandline.operations.deletion_time import ask_store
 from strandline.operations.staging import Staging
 from strandline.outages import Kind, Outage, judge, judge_text
@@ -117,7 +117,7 @@ def test_f103_numbers_of_the_system_and_causes_are_looked_at() -> None:
     assert judge(TimeoutError()) is not None
     wrapped = RuntimeError("a step failed")
     wrapped.__cause__ = full
-    assert isinstance(known(wrapped), NoSpace)
+    assert isinstance(in_our_words(wrapped), NoSpace)
     apart = RuntimeError("a step failed")
     apart.__context__, apart.__suppress_context__ = full, True
     assert judge(apart) is None

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from strandline.errors import Internal, known
+from strandline.errors import Internal, in_our_words
 from strandline.logs import Logger
 
 
@@ -30,6 +30,6 @@ def test_a_line_is_written_while_another_thread_is_still_importing_structlog(mon
 )
 def test_an_unforeseen_error_is_told_in_the_words_that_say_most(error: Exception, said: str) -> None:
     """What Py4J raises begins with a line that says nothing."""
-    found = known(error)
+    found = in_our_words(error)
     assert isinstance(found, Internal)
     assert found.message.endswith(said)

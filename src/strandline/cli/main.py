@@ -23,7 +23,7 @@ from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.interrupts import interrupts_kept
 from strandline.cli.session import Session, hoist
-from strandline.errors import known
+from strandline.errors import in_our_words
 from strandline.model.reporting import MAX_REPORTED, listed_lines, reporting
 from strandline.redaction import redacted
 
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
 
 
 def _failed(session: Session, error: Exception) -> int:
-    known_error = known(error)
+    known_error = in_our_words(error)
     if session.debug:
         output.to_stderr(redacted("".join(traceback.format_exception(error))))
     return _tell(session, known_error.as_dict(), known_error.exit_code)

@@ -27,7 +27,7 @@ from strandline.operations.load_request import LoadRequest
 
 
 @dataclass(frozen=True)
-class Source:
+class AdoptionSource:
     """Something to adopt: Parquet files, or an Iceberg table pinned at a snapshot."""
 
     schema: Schema
@@ -37,28 +37,30 @@ class Source:
 
 
 @outages_typed
-def find_source(ctx: Context, name: str) -> Source:
+def find_source(ctx: Context, name: str) -> AdoptionSource:
     """What `name` means: a folder of Parquet files, a folder or metadata file of an Iceberg table, or
     `namespace.table`.
     """
     metadata = _metadata_file(name)
     is_path = "/" in name or Path(name).exists() or name.endswith(".json")
     if metadata is not None or not is_path:
-        found = source.find(ctx.iceberg(), metadata or name)
-        if found is None:
+        table = source.find(ctx.iceberg(), metadata or name)
+        if table is None:
             raise NotFound(
                 f"there is neither a file nor an Iceberg table {name!r}",
                 hint="Give a Parquet folder, an Iceberg table's folder or metadata file, or namespace.table.",
             )
-        return Source(from_arrow(found.schema), found.identity, iceberg=found)
+        return AdoptionSource(from_arrow(table.schema), table.identity, iceberg=table)
     inputs = tuple(find_inputs([name]))
-    if any(one.format != "parquet" for one in inputs):
+    if any(file.format != "parquet" for file in inputs):
         raise Unsupported(f"{name} holds other files than Parquet", hint="Use `strand load` for other formats.")
-    shapes = {shape_of(one).remove_metadata() for one in inputs}
+    shapes = {shape_of(file).remove_metadata() for file in inputs}
     if len(shapes) > 1:
         raise BadRequest(f"the Parquet files in {name} have {len(shapes)} different schemas", hint="Adopt them apart.")
-    told = "\n".join(sorted(one.identity for one in inputs))
-    return Source(from_arrow(shapes.pop()), hashlib.blake2b(told.encode(), digest_size=16).hexdigest(), inputs)
+    identities = "\n".join(sorted(file.identity for file in inputs))
+    return AdoptionSource(
+        from_arrow(shapes.pop()), hashlib.blake2b(identities.encode(), digest_size=16).hexdigest(), inputs
+    )
 
 
 def _metadata_file(name: str) -> str | None:
@@ -66,16 +68,18 @@ def _metadata_file(name: str) -> str | None:
     path = Path(name).expanduser()
     if path.is_file() and path.name.endswith(".metadata.json"):
         return str(path.absolute())
-    found = sorted((path / "metadata").glob("*.metadata.json"), key=lambda file: (file.stat().st_mtime_ns, file.name))
-    return str(found[-1].absolute()) if found else None
+    versions = sorted(
+        (path / "metadata").glob("*.metadata.json"), key=lambda file: (file.stat().st_mtime_ns, file.name)
+    )
+    return str(versions[-1].absolute()) if versions else None
 
 
-def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> None:
+def refuse_other_rows(ctx: Context, table: str, branch: str, adopted: AdoptionSource) -> None:
     """A table that has rows already is adopted into only by the adoption that made it."""
     with ctx.ledger.write() as txn:
         state = read_shown(txn.conn, branch, [table])[0]
-        load_name = LoadName(state.head.branch_id, state.table.table_id, _key(found))
-        ours = recall(txn, load_name.scope, load_name.key, found.digest) is not None
+        load_name = LoadName(state.head.branch_id, state.table.table_id, _key(adopted))
+        ours = recall(txn, load_name.scope, load_name.key, adopted.digest) is not None
         begun = find_load(txn.conn, load_name) is not None
     if state.head.books.acked and not ours and not begun:
         raise TableExists(
@@ -86,27 +90,27 @@ def refuse_other_rows(ctx: Context, table: str, branch: str, found: Source) -> N
         )
 
 
-def _key(found: Source) -> str:
-    return f"adopt:{found.digest}"
+def _key(adopted: AdoptionSource) -> str:
+    return f"adopt:{adopted.digest}"
 
 
 @outages_typed
-def adopt(ctx: Context, table: str, branch: str, found: Source, actor: str) -> Loaded:
+def adopt(ctx: Context, table: str, branch: str, adopted: AdoptionSource, actor: str) -> Loaded:
     """Load a source into the table that was made for it."""
 
     def inputs(folder: str) -> Sequence[Input]:
-        if found.iceberg is None:
-            return found.inputs
-        ctx.report(f"reading {found.iceberg.name}", 0, None)
-        source.export(ctx.iceberg(), found.iceberg, folder)
+        if adopted.iceberg is None:
+            return adopted.inputs
+        ctx.report(f"reading {adopted.iceberg.name}", 0, None)
+        source.export(ctx.iceberg(), adopted.iceberg, folder)
         return source.exported(folder)
 
     request = LoadRequest(
         table=table,
         branch=branch,
         actor=actor,
-        key=_key(found),
-        digest=found.digest,
+        key=_key(adopted),
+        digest=adopted.digest,
         write_inputs=inputs,
         kind="adopt",
     )

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from strandline.engines.storage import S3, open_uri
-from strandline.errors import Internal, NoSpace, StrandError, known, of_outage
+from strandline.errors import Internal, NoSpace, StrandError, in_our_words, of_outage
 from strandline.ledger.clock import Clock, read_clock
 from strandline.model.ids import new_id
 from strandline.operations.staging import Staging
@@ -84,7 +84,7 @@ def ask_store(staging: Staging) -> float:
             return _touched_s(Path(open_uri(staging.warehouse)[1]))
         return _written_s(staging)
     except OSError as error:
-        typed = known(error)
+        typed = in_our_words(error)
         if isinstance(typed, Internal):  # a folder or a bucket that is not there, which says so in its own words
             typed = of_outage(Outage(Kind.AWAY, staging.warehouse, str(error)))
         raise typed from error

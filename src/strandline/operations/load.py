@@ -151,7 +151,7 @@ def _small(
                 if isinstance(batch, InvalidRows):
                     raise in_file(batch, chunk.input)
                 batches.extend(encoded := encode_batch(intake.take(batch), state.table))
-                size_bytes += sum(len(one.payload) for one in encoded)
+                size_bytes += sum(len(stored.payload) for stored in encoded)
                 if size_bytes > load_request.SMALL_BYTES:
                     return None
     with ctx.ledger.write() as txn:

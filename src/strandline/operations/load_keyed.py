@@ -22,8 +22,8 @@ from strandline.engines.files import (
     Skipped,
     UnknownTable,
     by_table,
-    read_chunk,
     read_objects,
+    read_own,
 )
 from strandline.errors import Conflict, InvalidRows, LeaseLost, SchemaMoved, StrandError, TooLarge
 from strandline.ledger import loads
@@ -166,19 +166,19 @@ def _read(load: KeyedLoad) -> _Rows:
     if load.request.only is not None:
         state = load.state_of(load.request.table)
         rows.tables[state.table.table_id] = state
-    for one in load.request.inputs:
+    for source in load.request.inputs:
         try:
-            for state, batch, lines in _batches(load, one, rows):
-                rows.add(state, batch, one.uri, lines, strict=strict)
+            for state, batch, lines in _batches(load, source, rows):
+                rows.add(state, batch, source.uri, lines, strict=strict)
         except InvalidRows as error:
-            raise in_file(error, one) from None
+            raise in_file(error, source) from None
     return rows
 
 
-def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableState, pa.RecordBatch, Sequence[int]]]:
+def _batches(load: KeyedLoad, source: Input, rows: _Rows) -> Iterator[tuple[TableState, pa.RecordBatch, Sequence[int]]]:
     """The rows of a file, by table, and the lines they are from."""
-    if one.format == "jsonl" or load.request.only is None:
-        for name, (lines, objects) in _by_table(load, one, rows).items():
+    if source.format == "jsonl" or load.request.only is None:
+        for name, (lines, objects) in _by_table(load, source, rows).items():
             state = require_keyed(load.state_of(name))
             try:
                 table = state.table
@@ -187,20 +187,19 @@ def _batches(load: KeyedLoad, one: Input, rows: _Rows) -> Iterator[tuple[TableSt
             except InvalidRows as error:
                 raise rules.renumbered(error, lines) from None
         return
-    state, start = load.state_of(load.request.table), 0
-    for size, batch in read_chunk(Chunk(one), Asked.of(state), table=load.request.table, skipped=Skipped()):
-        if isinstance(batch, InvalidRows):
-            raise batch
-        yield state, batch, range(start, start + size)
-        start += size
+    state = load.state_of(load.request.table)
+    for placed in read_own(Chunk(source), Asked.of(state), table=load.request.table, skipped=Skipped()):
+        if isinstance(placed.rows, InvalidRows):
+            raise placed.rows
+        yield state, placed.rows, placed.lines
 
 
-def _by_table(load: KeyedLoad, one: Input, rows: _Rows) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
+def _by_table(load: KeyedLoad, source: Input, rows: _Rows) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
     """The objects of a file by the table that each is for, and their lines."""
     skipped = Skipped()
-    found = by_table(*read_objects(one), load.request.only, skipped)
+    objects_by_table = by_table(*read_objects(source), load.request.only, skipped)
     rows.skipped += skipped.rows
-    return found
+    return objects_by_table
 
 
 def _located(error: InvalidRows | Conflict, rows: _Rows, inputs: Sequence[Input]) -> StrandError:
@@ -213,11 +212,11 @@ def _located(error: InvalidRows | Conflict, rows: _Rows, inputs: Sequence[Input]
     return by_line(error, listed, inputs)
 
 
-def _at(one: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
-    if one["index"] is None or not 0 <= one["index"] < len(rows.places):
-        return dict(one)
-    uri, line = rows.places[one["index"]]
-    return {"file": uri, **one, "index": line}
+def _at(entry: Mapping[str, Any], rows: _Rows) -> dict[str, Any]:
+    if entry["index"] is None or not 0 <= entry["index"] < len(rows.places):
+        return dict(entry)
+    uri, line = rows.places[entry["index"]]
+    return {"file": uri, **entry, "index": line}
 
 
 # -- a large one -------------------------------------------------------------------------------------------------------
@@ -255,9 +254,9 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
 
     request, name = load.request, load.name
     states = _states(ctx, load)
-    asked = {table: Asked.of(state) for table, state in states.items()}
+    asked_of = {table: Asked.of(state) for table, state in states.items()}
     try:
-        first = first_pass(ctx, pending.load_id, request.inputs, Conversion(asked, request.only, keeps_places=True))
+        first = first_pass(ctx, pending.load_id, request.inputs, Conversion(asked_of, request.only, keeps_places=True))
     except UnknownTable as error:
         raise _no_such(load, str(error.args[0])) from None
     # A table that is loaded alone is written also where no row comes: an overwrite may leave it empty.

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandline.errors import BadRequest, Internal, NotFound, StrandError, TransientError, Unauthorized, known
+from strandline.errors import BadRequest, Internal, NotFound, StrandError, TransientError, Unauthorized, in_our_words
 from strandline.lake import Lake
 from strandline.logs import Logger
 from strandline.server import health, inbound, rows
@@ -98,7 +98,7 @@ async def _unknown_route(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     import traceback
 
-    known_error = known(error)
+    known_error = in_our_words(error)
     if not isinstance(known_error, Internal):
         return await _refused(request, known_error)
     _log.warning("a bug", path=request.url.path, trace="".join(traceback.format_exception(error)))

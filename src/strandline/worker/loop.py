@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from strandline import logs
-from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, StrandError, known, may_pass
+from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, StrandError, in_our_words, may_pass
 from strandline.lake import Lake
 from strandline.ledger import jobs, requests
 from strandline.ledger.clock import forgetting_us
@@ -314,7 +314,7 @@ class Worker:
         self.failed.add(job.key)
         failures = (past.failures if past else 0) + 1
         wait_s = jobs.backoff_s(failures)
-        said = known(error)
+        said = in_our_words(error)
         parked = failures >= self.lake.config.worker.attempts and not may_pass(said)
         now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s
         with self.lake.ledger.write() as txn:
@@ -348,7 +348,7 @@ class Worker:
             with span("request", kind=seen.kind, request=seen.request_id):
                 answer, error = self._perform(lake, seen), None
         except Exception as failure:
-            answer, error = None, known(failure).as_dict()
+            answer, error = None, in_our_words(failure).as_dict()
         outcome = jobs.DONE if error is None else jobs.FAILED
         self.metrics.ended(seen.kind, outcome, time.monotonic() - began_s)
         if self.stop.is_set() and (error is not None or seen.kind == "tick"):

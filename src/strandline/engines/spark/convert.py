@@ -58,8 +58,8 @@ class Conversion:
 
     def shape(self, table: str) -> pa.Schema:
         """What a file of a table's rows has."""
-        asked = self.tables[table]
-        return pa.schema([*stored_schema(asked.schema, asked.extra), *(_PLACE if self.keeps_places else ())])
+        asked_of = self.tables[table]
+        return pa.schema([*stored_schema(asked_of.schema, asked_of.extra), *(_PLACE if self.keeps_places else ())])
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _is_as_it_is(chunks: Sequence[NumberedChunk], conversion: Conversion) -> boo
     source = chunks[0].chunk.input
     if source.format != "parquet" or source.size_bytes < AS_IT_IS_BYTES:
         return False
-    asked = conversion.tables[conversion.only]
-    return bool(shape_of(source).remove_metadata().equals(stored_schema(asked.schema, asked.extra)))
+    asked_of = conversion.tables[conversion.only]
+    return bool(shape_of(source).remove_metadata().equals(stored_schema(asked_of.schema, asked_of.extra)))
 
 
 class Output:
