@@ -385,10 +385,10 @@ def _busy(special: type[Busy], message: str, **detail: Any) -> Busy:
 
 
 REFUSED = "refused"
-"""The reason of an error of a store that let nobody in."""
+"""The reason of an error of a store that refused our keys."""
 
 WAREHOUSE = "warehouse"
-"""The reason of an error of who reads a lake's own files: no destination is to blame for it."""
+"""The reason of an error that a reader of a lake's own files met: no destination is to blame for it."""
 
 
 def may_pass(error: BaseException) -> bool:

@@ -18,11 +18,11 @@ FILES = 150
 
 READER = """
 import sys
-from strandline.engines.files import Asked, Chunk, Skipped, count_rows, find_inputs, read_chunk, shape_of
+from strandline.engines.files import RowShape, Chunk, Skipped, count_rows, find_inputs, read_chunk, shape_of
 from strandline.errors import StrandError
 from strandline.model.schema import parse_columns
 
-shape = Asked(parse_columns("s:string?,n:long?,l:list<long>?"))
+shape = RowShape(parse_columns("s:string?,n:long?,l:list<long>?"))
 
 def read(file):
     for _ in read_chunk(Chunk(file), shape, table="t", skipped=Skipped()):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.create import create
-from strandline.engines.files import Asked, Chunk, Input, Skipped, read_chunk
+from strandline.engines.files import Chunk, Input, RowShape, Skipped, read_chunk
 from strandline.ledger.encode import encode_rows
 from strandline.ledger.intake import Intake
 from strandline.model import chunk_rows, wire
@@ -50,7 +50,7 @@ class Ways:
         """As a load of a file reads them."""
         self._file.write_bytes(body)
         chunk = Chunk(Input(str(self._file), "arrow", len(body), ""))
-        request = Asked(self._state.schema, extra=True)
+        request = RowShape(self._state.schema, extra=True)
         batches = []
         for _size, batch in read_chunk(chunk, request, table=TABLE, skipped=Skipped()):
             if isinstance(batch, Exception):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.engines import files
-from strandline.engines.files import Asked, Chunk, Placed, cut, find_inputs, unchanged
+from strandline.engines.files import Chunk, Placed, RowShape, cut, find_inputs, unchanged
 from strandline.engines.spark import convert as converting
 from strandline.engines.spark.convert import CHUNK, LINE, Conversion, Converted, NumberedChunk, convert_chunks
 from strandline.errors import BadRequest, Damaged, InvalidRows
@@ -20,8 +20,8 @@ from strandline.model.schema import parse_mapping
 from strandline.operations.load_parts import numbered, require_stored
 from strandline.operations.load_steps import collected
 
-PEOPLE = Asked(parse_mapping({"id": "string", "age": "long?"}))
-PETS = Asked(parse_mapping({"id": "string"}))
+PEOPLE = RowShape(parse_mapping({"id": "string", "age": "long?"}))
+PETS = RowShape(parse_mapping({"id": "string"}))
 OF_LOG = Conversion({"person": PEOPLE}, "person", keeps_places=False)
 OF_KEYED = Conversion({"person": PEOPLE, "pet": PETS}, None, keeps_places=True)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.engines.files import Asked, Chunk, Skipped, find_inputs, read_chunk
+from strandline.engines.files import Chunk, RowShape, Skipped, find_inputs, read_chunk
 from strandline.errors import BadRequest, InvalidRows
 from strandline.model import chunk_rows, rows
 from strandline.model.json_text import DoubledKey, parsed
@@ -127,7 +127,7 @@ def test_a_doubled_key_in_a_file_is_refused(name: str, content: bytes, tmp_path:
     path = tmp_path / name
     path.write_bytes(content)
     file = find_inputs([str(path)])[0]
-    judged = [batch for _, batch in read_chunk(Chunk(file), Asked(SCHEMA, False, ()), table="t", skipped=Skipped())]
+    judged = [batch for _, batch in read_chunk(Chunk(file), RowShape(SCHEMA, False, ()), table="t", skipped=Skipped())]
     assert isinstance(judged[0], InvalidRows) and "more than once" in judged[0].message
     assert [row["index"] for row in judged[0].detail["rows"]] == [1]
 
@@ -136,7 +136,7 @@ def test_a_long_number_keeps_its_digits_beside_the_name_of_a_table(tmp_path: Pat
     """The name is taken off the line, which is written anew: a number beyond 64 bits had become a float."""
     path = tmp_path / "named.jsonl"
     path.write_bytes(b'{"_table":"t","d":123456789012345678901234}\n')
-    shape = Asked(parse_columns("d:decimal(38,0)"), False, ())
+    shape = RowShape(parse_columns("d:decimal(38,0)"), False, ())
     [(_, batch)] = read_chunk(Chunk(find_inputs([str(path)])[0]), shape, table="t", skipped=Skipped())
     assert not isinstance(batch, InvalidRows)
     assert batch.column("d").to_pylist() == [Decimal("123456789012345678901234")]

@@ -75,12 +75,12 @@ class Chunk:
 
 
 def find_inputs(sources: Sequence[str]) -> list[Input]:
-    """The files behind paths, folders, globs and URIs, in a fixed order; nothing found is an error."""
-    found: dict[str, Input] = {}
+    """The files behind paths, folders, globs and URIs, in a fixed order; none at all is an error."""
+    inputs: dict[str, Input] = {}
     for source in sources:
-        for one in _expand(source):
-            found.setdefault(one.uri, one)
-    return list(found.values())
+        for file in _expand(source):
+            inputs.setdefault(file.uri, file)
+    return list(inputs.values())
 
 
 def _expand(source: str) -> list[Input]:
@@ -90,7 +90,7 @@ def _expand(source: str) -> list[Input]:
         system, path = _open_source(source)
         info = system.get_file_info(path)
     if info.type == FileType.NotFound and any(sign in path for sign in "*?["):
-        inputs = [_input(system, found) for found in _glob(system, path)]
+        inputs = [_input(system, match) for match in _glob(system, path)]
     else:
         if info.type == FileType.NotFound:
             raise NotFound(f"there is no file {source}", hint="Check the path; globs and folders work too.")
@@ -168,9 +168,9 @@ def cut(inputs: Sequence[Input]) -> list[list[Chunk]]:
     """The work of a load, as lists of chunks of about the same size; each list becomes one Parquet file."""
     work: list[list[Chunk]] = []
     room = 0
-    for one in inputs:
-        for chunk in _chunks(one):
-            size = (chunk.end or one.size_bytes) - chunk.start
+    for source in inputs:
+        for chunk in _chunks(source):
+            size = (chunk.end or source.size_bytes) - chunk.start
             if not work or size > room:
                 work.append([])
                 room = CHUNK_BYTES
@@ -179,18 +179,18 @@ def cut(inputs: Sequence[Input]) -> list[list[Chunk]]:
     return work
 
 
-def _chunks(one: Input) -> Iterator[Chunk]:
-    if one.format != "jsonl" or one.uri.endswith(_COMPRESSIONS) or one.size_bytes <= CHUNK_BYTES:
-        yield Chunk(one)
+def _chunks(source: Input) -> Iterator[Chunk]:
+    if source.format != "jsonl" or source.uri.endswith(_COMPRESSIONS) or source.size_bytes <= CHUNK_BYTES:
+        yield Chunk(source)
         return
-    system, path = open_uri(one.uri)
+    system, path = open_uri(source.uri)
     with system.open_input_file(path) as file:
         start = 0
-        while start < one.size_bytes:
-            end = min(start + CHUNK_BYTES, one.size_bytes)
-            if end < one.size_bytes:
-                end = _line_end(file, end, one.size_bytes)
-            yield Chunk(one, start, end)
+        while start < source.size_bytes:
+            end = min(start + CHUNK_BYTES, source.size_bytes)
+            if end < source.size_bytes:
+                end = _line_end(file, end, source.size_bytes)
+            yield Chunk(source, start, end)
             start = end
 
 
@@ -198,9 +198,9 @@ def _line_end(file: pa.NativeFile, at: int, size: int) -> int:
     file.seek(at)
     while at < size:
         block: bytes = file.read(1 << 20)
-        found = block.find(b"\n")
-        if found >= 0:
-            return at + found + 1
+        newline = block.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
         at += len(block)
     return size
 
@@ -214,7 +214,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RowShape:
     """What rows of a table have to look like at the door."""
 
     schema: Schema
@@ -222,38 +222,38 @@ class Asked:
     partition_by: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: TableState) -> Asked:
+    def of(cls, state: TableState) -> RowShape:
         """What a table asks for as it is now."""
         return cls(state.schema, state.table.extra, state.table.partition_by)
 
 
 def read_chunk(
-    chunk: Chunk, asked: Asked, *, table: str, skipped: Skipped
+    chunk: Chunk, shape: RowShape, *, table: str, skipped: Skipped
 ) -> Iterator[tuple[int, pa.RecordBatch | InvalidRows]]:
     """A chunk as validated batches, each with the number of lines or rows read for it.
 
     Rows that don't fit come out as the error, so that the reader can go on and list more of them.
     """
     start = 0
-    for size, piece in _pieces(chunk, asked.schema, table, skipped):
+    for size, piece in _pieces(chunk, shape.schema, table, skipped):
         take: Any = rules.from_arrow if isinstance(piece, SoundRows) else rules.from_dicts
         if piece and isinstance(piece, list) and isinstance(piece[0], bytes):
             take = rules.from_json_lines
         try:
-            yield size, take(piece, asked.schema, extra=asked.extra, start=start, partition_by=asked.partition_by)
+            yield size, take(piece, shape.schema, extra=shape.extra, start=start, partition_by=shape.partition_by)
         except InvalidRows as error:
             yield size, error
         start += size
 
 
-def read_objects(one: Input) -> tuple[list[int], list[dict[str, Any]]]:
+def read_objects(source: Input) -> tuple[list[int], list[dict[str, Any]]]:
     """The objects of a whole file of JSON lines as they are, and the index of each one's line."""
-    if one.format != "jsonl":
-        raise Unsupported(f"{one.uri} holds {one.format}", hint="Only JSON lines name their tables.")
+    if source.format != "jsonl":
+        raise Unsupported(f"{source.uri} holds {source.format}", hint="Only JSON lines name their tables.")
     numbers: list[int] = []
     lines: list[bytes] = []
     start = 0
-    for size, piece in _pieces(Chunk(one), None, None, Skipped()):
+    for size, piece in _pieces(Chunk(source), None, None, Skipped()):
         filled = [(start + place, line) for place, line in enumerate(piece) if line.strip()]
         numbers += [number for number, _ in filled]
         lines += [line for _, line in filled]
@@ -277,16 +277,16 @@ class UnknownTable(KeyError):
     """A line names a table that there is not: this one."""
 
 
-def read_own(chunk: Chunk, asked: Asked, *, table: str, skipped: Skipped) -> Iterator[Placed]:
+def read_own(chunk: Chunk, shape: RowShape, *, table: str, skipped: Skipped) -> Iterator[Placed]:
     """A chunk as rows of one table; its lines are counted, and those for other tables left out."""
     start = 0
-    for size, batch in read_chunk(chunk, asked, table=table, skipped=skipped):
+    for size, batch in read_chunk(chunk, shape, table=table, skipped=skipped):
         yield Placed(table, range(start, start + size), batch)
         start += size
     skipped.lines += start
 
 
-def read_placed(chunk: Chunk, tables: Mapping[str, Asked], table: str | None, skipped: Skipped) -> Iterator[Placed]:
+def read_placed(chunk: Chunk, tables: Mapping[str, RowShape], table: str | None, skipped: Skipped) -> Iterator[Placed]:
     """A chunk as rows by table. Without a `table` each line names its own: UnknownTable where there is none."""
     if chunk.input.format != "jsonl":
         table = _required(chunk.input, table)
@@ -300,33 +300,33 @@ def read_placed(chunk: Chunk, tables: Mapping[str, Asked], table: str | None, sk
     skipped.lines += start
 
 
-def _required(one: Input, table: str | None) -> str:
+def _required(source: Input, table: str | None) -> str:
     if table is None:
-        raise Unsupported(f"{one.uri} holds {one.format}", hint="Only JSON lines name their tables.")
+        raise Unsupported(f"{source.uri} holds {source.format}", hint="Only JSON lines name their tables.")
     return table
 
 
 def _placed(
-    numbers: list[int], lines: list[bytes], tables: Mapping[str, Asked], table: str | None, skipped: Skipped
+    numbers: list[int], lines: list[bytes], tables: Mapping[str, RowShape], table: str | None, skipped: Skipped
 ) -> Iterator[Placed]:
     if table is not None and not any(_TABLE_FIELD in line for line in lines):
         yield Placed(table, numbers, _taken(rules.from_json_lines, lines, numbers, tables[table]))
         return
     try:
-        found = by_table(numbers, rules.read_objects(lines), table, skipped)
+        objects_by_table = by_table(numbers, rules.read_objects(lines), table, skipped)
     except InvalidRows as error:
         # What is wrong with a line is told by its place among these; a table's name, by its number.
         yield Placed(table or "", numbers, error if _names_tables(error) else rules.renumbered(error, numbers))
         return
-    for name, (own, objects) in found.items():
+    for name, (own, objects) in objects_by_table.items():
         if name not in tables:
             raise UnknownTable(name)
         yield Placed(name, own, _taken(rules.from_dicts, objects, own, tables[name]))
 
 
-def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], asked: Asked) -> pa.RecordBatch | InvalidRows:
+def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], shape: RowShape) -> pa.RecordBatch | InvalidRows:
     try:
-        batch: pa.RecordBatch = take(rows, asked.schema, extra=asked.extra, partition_by=asked.partition_by)
+        batch: pa.RecordBatch = take(rows, shape.schema, extra=shape.extra, partition_by=shape.partition_by)
     except InvalidRows as error:
         return rules.renumbered(error, numbers)
     return batch
@@ -336,7 +336,7 @@ def by_table(
     numbers: Sequence[int], objects: Sequence[dict[str, Any]], table: str | None, skipped: Skipped
 ) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
     """Objects of JSON lines by the table that each is for, with their lines; other tables' than `table` are skipped."""
-    found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+    objects_by_table: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
     bad: list[rules.BadRow] = []
     for line, fields in zip(numbers, objects, strict=True):
         name = fields.pop("_table", table)
@@ -345,7 +345,7 @@ def by_table(
         elif table is not None and name.lower() != table.lower():
             skipped.rows += 1
         else:
-            lines, rows = found.setdefault(name.lower(), ([], []))
+            lines, rows = objects_by_table.setdefault(name.lower(), ([], []))
             lines.append(line)
             rows.append(fields)
     if bad:
@@ -355,7 +355,7 @@ def by_table(
             rows=[asdict(row) for row in bad[: most_reported()]],
             bad=len(bad),
         )
-    return found
+    return objects_by_table
 
 
 _NAME_THEM = 'Every line names its table: {"_table": "person", "id": "a"}.'
@@ -366,14 +366,14 @@ def _names_tables(error: InvalidRows) -> bool:
 
 
 def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
-    one = chunk.input
-    system, path = open_uri(one.uri)
-    with _readable(one):
-        if one.format == "jsonl":
+    source = chunk.input
+    system, path = open_uri(source.uri)
+    with _readable(source):
+        if source.format == "jsonl":
             yield from _json_lines(system, path, chunk, table, skipped)
-        elif one.format == "csv" and schema is not None:
-            yield from _csv(system, path, one, schema)
-        elif one.format == "parquet":
+        elif source.format == "csv" and schema is not None:
+            yield from _csv(system, path, source, schema)
+        elif source.format == "parquet":
             with system.open_input_file(path) as file:
                 for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE):
                     yield batch.num_rows, sound(batch)
@@ -450,7 +450,7 @@ def _open_text(system: FileSystem, path: str) -> IO[bytes]:
     return io.BufferedReader(raw, buffer_size=1 << 20)
 
 
-def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+def _csv(system: FileSystem, path: str, source: Input, schema: Schema) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """CSV with a header. A field that is empty is null; numbers and booleans are read from their text."""
     with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, strict=True)
@@ -467,7 +467,7 @@ def _csv(system: FileSystem, path: str, one: Input, schema: Schema) -> Iterator[
                     yield len(rows), rows
                     rows = []
         except csv.Error as error:
-            raise BadRequest(f"{one.uri}: line {reader.line_num}: {error}", hint="Is it CSV?") from error
+            raise BadRequest(f"{source.uri}: line {reader.line_num}: {error}", hint="Is it CSV?") from error
         if rows:
             yield len(rows), rows
 
@@ -564,32 +564,34 @@ def _csv_lines(source: Input, last: int) -> list[int]:
     return begins
 
 
-def shape_of(one: Input) -> pa.Schema:
+def shape_of(source: Input) -> pa.Schema:
     """The Arrow schema of a Parquet or Arrow file."""
-    system, path = open_uri(one.uri)
-    with _readable(one), system.open_input_file(path) as file, readable(one.uri):
-        schema = pq.ParquetFile(file).schema_arrow if one.format == "parquet" else _reader(file).schema
+    system, path = open_uri(source.uri)
+    with _readable(source), system.open_input_file(path) as file, readable(source.uri):
+        schema = pq.ParquetFile(file).schema_arrow if source.format == "parquet" else _reader(file).schema
         check_schema(schema)
         return schema
 
 
-def count_rows(one: Input) -> int:
+def count_rows(source: Input) -> int:
     """How many rows a file says that it has, without being read; 0 where it does not say."""
-    if one.format != "parquet":
+    if source.format != "parquet":
         return 0
-    system, path = open_uri(one.uri)
+    system, path = open_uri(source.uri)
     try:
         with system.open_input_file(path) as file:
             return int(pq.ParquetFile(file).metadata.num_rows)
     except (pa.ArrowException, OSError):
-        return 0  # whoever reads it says what is wrong
+        return 0  # the reader says what is wrong
 
 
 def unchanged(inputs: Sequence[Input]) -> None:
     """Raise BadRequest if a file has changed since it was found."""
-    for one in inputs:
-        system, path = open_uri(one.uri)
+    for source in inputs:
+        system, path = open_uri(source.uri)
         info = system.get_file_info(path)
-        now = replace(one, identity=f"{info.path}:{info.size}:{info.mtime_ns}")
-        if now != one:
-            raise BadRequest(f"{one.uri} changed while it was loaded", hint="Nothing of it was loaded. Load it again.")
+        now = replace(source, identity=f"{info.path}:{info.size}:{info.mtime_ns}")
+        if now != source:
+            raise BadRequest(
+                f"{source.uri} changed while it was loaded", hint="Nothing of it was loaded. Load it again."
+            )

@@ -212,14 +212,14 @@ def finish_load(txn: Txn, load_id: str) -> None:
 
 
 def give_up_load(txn: Txn, load_id: str) -> None:
-    """Give a load up whose input was no good. One that has parts is somebody's work in progress, and stays."""
+    """Give a load up whose input was no good. One that has parts is work in progress, and stays."""
     txn.conn.execute(
         update(db.loads).where(db.loads.c.load_id == load_id, db.loads.c.parts.is_(None)).values(finished=1)
     )
 
 
 def once(load_id: str) -> str:
-    """The key of a load that runs every time, and that nobody will ask for again."""
+    """The key of a load that runs every time, and is never asked for again."""
     return f"{_ONCE}{load_id}"
 
 

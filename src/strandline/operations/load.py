@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strandline.engines.files import Asked, Input, Skipped, cut, read_chunk
+from strandline.engines.files import Input, RowShape, Skipped, cut, read_chunk
 from strandline.errors import Conflict, InvalidRows, KeyExists, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.ledger import loads
@@ -147,7 +147,7 @@ def _small(
     skipped = Skipped()
     for chunks in cut(inputs):
         for chunk in chunks:
-            for _, batch in read_chunk(chunk, Asked.of(state), table=state.table.name, skipped=skipped):
+            for _, batch in read_chunk(chunk, RowShape.of(state), table=state.table.name, skipped=skipped):
                 if isinstance(batch, InvalidRows):
                     raise in_file(batch, chunk.input)
                 batches.extend(encoded := encode_batch(intake.take(batch), state.table))
@@ -203,7 +203,7 @@ def _convert(ctx: Context, state: TableState, pending: Load, inputs: Sequence[In
     from strandline.engines.spark.convert import Conversion
 
     only = state.table.name.lower()
-    conversion = Conversion({only: Asked.of(state)}, only, keeps_places=False)
+    conversion = Conversion({only: RowShape.of(state)}, only, keeps_places=False)
     first = first_pass(ctx, pending.load_id, inputs, conversion)
     version = state.head.schema_version
     parts = [Part(part.path, part.rows, part.size_bytes, version) for part in first.parts]

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.engines.files import (
-    Asked,
     Chunk,
     Input,
+    RowShape,
     Skipped,
     UnknownTable,
     by_table,
@@ -188,7 +188,7 @@ def _batches(load: KeyedLoad, source: Input, rows: _Rows) -> Iterator[tuple[Tabl
                 raise rules.renumbered(error, lines) from None
         return
     state = load.state_of(load.request.table)
-    for placed in read_own(Chunk(source), Asked.of(state), table=load.request.table, skipped=Skipped()):
+    for placed in read_own(Chunk(source), RowShape.of(state), table=load.request.table, skipped=Skipped()):
         if isinstance(placed.rows, InvalidRows):
             raise placed.rows
         yield state, placed.rows, placed.lines
@@ -254,9 +254,9 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
 
     request, name = load.request, load.name
     states = _states(ctx, load)
-    asked_of = {table: Asked.of(state) for table, state in states.items()}
+    shapes = {table: RowShape.of(state) for table, state in states.items()}
     try:
-        first = first_pass(ctx, pending.load_id, request.inputs, Conversion(asked_of, request.only, keeps_places=True))
+        first = first_pass(ctx, pending.load_id, request.inputs, Conversion(shapes, request.only, keeps_places=True))
     except UnknownTable as error:
         raise _no_such(load, str(error.args[0])) from None
     # A table that is loaded alone is written also where no row comes: an overwrite may leave it empty.

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.files import Asked, Chunk, Placed, Skipped, UnknownTable, read_own, read_placed, shape_of
+from strandline.engines.files import Chunk, Placed, RowShape, Skipped, UnknownTable, read_own, read_placed, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.arrow import stored_schema
@@ -46,7 +46,7 @@ class Conversion:
     keyed tables, a row has its chunk and its line beside it.
     """
 
-    tables: Mapping[str, Asked]
+    tables: Mapping[str, RowShape]
     only: str | None
     keeps_places: bool
 
@@ -56,10 +56,10 @@ class Conversion:
             return read_placed(chunk, self.tables, self.only, skipped)
         return read_own(chunk, self.tables[self.only], table=self.only, skipped=skipped)
 
-    def shape(self, table: str) -> pa.Schema:
+    def file_schema(self, table: str) -> pa.Schema:
         """What a file of a table's rows has."""
-        asked_of = self.tables[table]
-        return pa.schema([*stored_schema(asked_of.schema, asked_of.extra), *(_PLACE if self.keeps_places else ())])
+        shape = self.tables[table]
+        return pa.schema([*stored_schema(shape.schema, shape.extra), *(_PLACE if self.keeps_places else ())])
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Writer:
             path = f"{self._folder}/part-{uuid.uuid4().hex}.parquet"
             if self._kept is not None:
                 path = self._kept.chunk.input.uri
-            output = Output(path if self._kept is None else None, self._conversion.shape(table))
+            output = Output(path if self._kept is None else None, self._conversion.file_schema(table))
             self._outputs[table] = path, output
         return self._outputs[table][1]
 
@@ -199,8 +199,8 @@ def _is_as_it_is(chunks: Sequence[NumberedChunk], conversion: Conversion) -> boo
     source = chunks[0].chunk.input
     if source.format != "parquet" or source.size_bytes < AS_IT_IS_BYTES:
         return False
-    asked_of = conversion.tables[conversion.only]
-    return bool(shape_of(source).remove_metadata().equals(stored_schema(asked_of.schema, asked_of.extra)))
+    shape = conversion.tables[conversion.only]
+    return bool(shape_of(source).remove_metadata().equals(stored_schema(shape.schema, shape.extra)))
 
 
 class Output:
