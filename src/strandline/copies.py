@@ -15,7 +15,7 @@ from strandline.lake import Lake
 from strandline.model.backups import BackupContents, Manifest, contents_of
 from strandline.operations.context import Report, silent
 from strandline.relocate import relocate
-from strandline.reports.doctor import examine
+from strandline.reports.doctor import Diagnosis, diagnose
 from strandline.reports.findings import Finding
 from strandline.reports.repairs import follow
 from strandline.restore import Restoration, restore
@@ -113,25 +113,22 @@ def restore_lake(
     root = to.expanduser().resolve()
     restoration = restore(backup, root, replace=replace, ledger=ledger, warehouse=warehouse, report=report)
     with Lake(root, report=report) as lake:
-        followed = follow(lake)
-        findings = examine(lake)
+        diagnosis = diagnose(lake, fixed=follow(lake))
         contents = LakeContents.of(lake)
-    restored = _restored(restoration, contents, followed, findings)
+    restored = _restored(restoration, contents, diagnosis)
     return RestoredLake(restored, _twin(restoration.manifest, root))
 
 
-def _restored(
-    restoration: Restoration, contents: LakeContents, followed: list[str], findings: list[Finding]
-) -> RestoreReport:
+def _restored(restoration: Restoration, contents: LakeContents, diagnosis: Diagnosis) -> RestoreReport:
     return RestoreReport(
         **vars(contents),
         **vars(contents_of(restoration.manifest)),
         raised_to=restoration.restored.seq,
         replaced=None if restoration.aside is None else str(restoration.aside),
         asked=tuple(map(AskedStream.of, restoration.answers)),
-        followed=tuple(followed),
-        ok=all(finding.severity != "error" for finding in findings),
-        findings=tuple(findings),
+        followed=diagnosis.fixed,
+        ok=diagnosis.ok,
+        findings=diagnosis.findings,
     )
 
 

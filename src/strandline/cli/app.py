@@ -20,15 +20,16 @@ from strandline.cli import (
     reading,
     recovery,
     schemas,
+    serve,
     service,
-    serving,
     setup,
     sinks,
     status,
     tables,
+    tokens,
     up,
     versions,
-    working,
+    worker,
     writing,
 )
 from strandline.lake import operations
@@ -148,7 +149,8 @@ versions.register(app)
 schemas.register(app)
 maintenance.register(app)
 backups.register(app)
-serving.register(app)
-working.register(app)
+serve.register(app)
+tokens.register(app)
+worker.register(app)
 up.register(app)
 service.register(app)

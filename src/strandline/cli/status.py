@@ -75,7 +75,8 @@ def print_status(page: Status) -> None:
     sinks.say_paused(page.sinks)
     _operations(page)
     _section("In quarantine", QUARANTINE_HEADS, [quarantine_cells(batch) for batch in page.quarantined])
-    _work(page)
+    _workers(page)
+    _jobs(page)
     _section("Last recoveries", AUDIT_HEADS, [audit_cells(entry) for entry in page.last_recoveries])
 
 
@@ -180,8 +181,8 @@ def _operations(page: Status) -> None:
     )
 
 
-def _work(page: Status) -> None:
-    """Workers, what they were asked for, and what they could not do."""
+def _workers(page: Status) -> None:
+    """Workers, and what they were asked for."""
     _section(
         "Workers",
         ["worker", "host", "process", "state", "Spark", "doing"],
@@ -211,6 +212,10 @@ def _work(page: Status) -> None:
             for request in page.requests
         ],
     )
+
+
+def _jobs(page: Status) -> None:
+    """What workers could not do, and what they would do now."""
     _section(
         "Jobs that fail (`strand worker retry JOB` lets one go on at once)",
         ["job", "state", "failures", "since", "error"],

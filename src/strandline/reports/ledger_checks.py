@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from strandline.ledger import checks
 from strandline.ledger.batches import list_quarantined, read_payloads
 from strandline.ledger.encode import checksum
 from strandline.ledger.intents import UnreadableIntent, read_intents
 from strandline.ledger.jobs import read_jobs
-from strandline.ledger.loads import list_loads
+from strandline.ledger.loads import UnfinishedLoad, list_loads
 from strandline.ledger.owner import certainly_dead
 from strandline.ledger.publishing import Intent
 from strandline.model.moments import text_of
@@ -205,15 +205,7 @@ def under_way(look: Look) -> Iterator[Finding]:
     one_host = look.lake.ledger.has_one_host
     for intent in intents:
         if isinstance(intent, UnreadableIntent):
-            about = ", ".join(names.get(table_id, table_id) for table_id in intent.table_ids)
-            yield Finding(
-                kind="operation_unreadable",
-                about=intent.op_id,
-                what=f"operation {intent.op_id} ({intent.kind} on {about}) can't be read: {intent.reason}",
-                meaning="Operations on its tables are refused; appends and reads go on.",
-                fix=f"upgrade strandline, or give it up with: `strand recover --discard {intent.op_id}`",
-                since=text_of(intent.created_at_us),
-            )
+            yield _unreadable(intent, names)
         elif intent.phase == "damaged":
             yield Finding(
                 kind="operation_damaged",
@@ -234,16 +226,31 @@ def under_way(look: Look) -> Iterator[Finding]:
                 severity="warning",
                 since=text_of(intent.created_at_us),
             )
-    for load in loads:
-        yield Finding(
-            kind="load_unfinished",
-            about=load.load_id,
-            what=f"a load into {load.table} stopped after {load.parts_done} of {load.parts} parts",
-            meaning="It may still be running; if not, its published rows are there and the others are not.",
-            fix="run the same `strand load` again: it goes on where it stopped",
-            severity="warning",
-            since=text_of(load.since_us),
-        )
+    yield from map(_unfinished, loads)
+
+
+def _unreadable(intent: UnreadableIntent, names: Mapping[str, str]) -> Finding:
+    about = ", ".join(names.get(table_id, table_id) for table_id in intent.table_ids)
+    return Finding(
+        kind="operation_unreadable",
+        about=intent.op_id,
+        what=f"operation {intent.op_id} ({intent.kind} on {about}) can't be read: {intent.reason}",
+        meaning="Operations on its tables are refused; appends and reads go on.",
+        fix=f"upgrade strandline, or give it up with: `strand recover --discard {intent.op_id}`",
+        since=text_of(intent.created_at_us),
+    )
+
+
+def _unfinished(load: UnfinishedLoad) -> Finding:
+    return Finding(
+        kind="load_unfinished",
+        about=load.load_id,
+        what=f"a load into {load.table} stopped after {load.parts_done} of {load.parts} parts",
+        meaning="It may still be running; if not, its published rows are there and the others are not.",
+        fix="run the same `strand load` again: it goes on where it stopped",
+        severity="warning",
+        since=text_of(load.since_us),
+    )
 
 
 def is_dead(intent: Intent | UnreadableIntent, *, one_host: bool) -> bool:
