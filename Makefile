@@ -66,8 +66,8 @@ bench: $(ready) $(dlt_ready) ## measure, against dlt in an environment of its ow
 setup: $(ready) ## only set up: .venv, Java, jars
 	@echo "Ready. The command is .venv/bin/strand; \`make demo\` shows what it does."
 
-pages: $(ready) ## write docs/settings.md, errors.md and maintenance.md anew, from what the program says of itself
-	@$(py) -m strandline.reports.pages docs
+pages: $(ready) ## write docs/settings.md, errors.md, maintenance.md and documents.json anew, from what the program says of itself
+	@$(py) -m strandline.cli.pages docs
 
 wheel: $(ready) ## build dist/*.whl, and try it in an environment of its own
 	@rm -rf dist && $(py) -m hatchling build -t wheel -d dist

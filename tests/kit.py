@@ -27,7 +27,7 @@ from strandline.ledger.audit import read_audit
 from strandline.ledger.intents import read_intents
 from strandline.ledger.publishing import Intent
 from strandline.model.operations import Recovered
-from tests import slices
+from tests import documents, slices
 
 COLUMNS = {"part_id": "string", "source": "string", "n": "long", "body": "string?"}
 
@@ -213,11 +213,14 @@ class Ran:
     code: int
     out: str
     err: str
+    arguments: tuple[str, ...] = ()
 
     @property
     def json(self) -> Any:
-        """Its one document; a second one is an error here."""
-        return json.loads(self.out)
+        """Its one document, as docs/documents.json describes it; a second one is an error here."""
+        document = json.loads(self.out)
+        assert documents.faults(self.arguments, document) == []
+        return document
 
     @property
     def error(self) -> dict[str, Any]:
@@ -242,7 +245,7 @@ def call(*arguments: str | Path, stdin: bytes = b"") -> Ran:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # a worker takes them, and its process would end with it
                 signal.signal(number, handler)
-    return Ran(code, out.getvalue().decode(), err.getvalue().decode())
+    return Ran(code, out.getvalue().decode(), err.getvalue().decode(), tuple(map(str, arguments)))
 
 
 def strand(lake: Lake | Path, *arguments: str) -> Ran:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from strandline.cli.pages import PAGES
 from strandline.ledger import schema
-from strandline.reports.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 STAGE = [*range(1, 47), *range(51, 91), *range(98, 109)]
@@ -49,6 +49,6 @@ def test_formats_lists_every_table_and_column_of_the_ledger() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_that_are_made_say_what_the_program_says_of_itself(name: str) -> None:
-    """docs/settings.md, errors.md and maintenance.md are made by `make pages`, and never by hand."""
+    """docs/settings.md, errors.md, maintenance.md and documents.json are made by `make pages`, and never by hand."""
     stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert stored == PAGES[name](), "type: make pages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 QUARANTINE_HEADS = ["batch", "table", "rows", "seqs", "since", "reason"]
 
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `strand quarantine list` names it.")]
+
+
+@dataclass(frozen=True)
+class SavedBatch:
+    """A file that a batch's bytes were written to."""
+
+    batch: str
+    file: str
+    size_bytes: int
 
 
 def register(app: typer.Typer) -> None:
@@ -76,8 +86,9 @@ def save(
         output.write(payload)
         return
     private.write_bytes(Path(file), payload)
-    document = {"batch": batch, "file": file, "size_bytes": len(payload)}
-    session.emit(document, lambda: output.say(f"Saved {output.size(len(payload))} to {file}."))
+    session.emit(
+        SavedBatch(batch, file, len(payload)), lambda: output.say(f"Saved {output.size(len(payload))} to {file}.")
+    )
 
 
 def restore(

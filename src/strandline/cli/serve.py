@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -9,6 +10,13 @@ import typer
 from strandline.cli import output
 from strandline.cli.session import session_of
 from strandline.cli.supervised import end_with_parent, tell_ready
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that answers now."""
+
+    listen: str
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +44,7 @@ def serve(
         where = lake.config.server.listen if listen is None else read_listen(listen)
 
         def ready(address: str) -> None:
-            session.emit({"listen": address}, lambda: output.say(f"Listening on http://{address}"))
+            session.emit(Listening(address), lambda: output.say(f"Listening on http://{address}"))
             output.flush()
             tell_ready(f"listening on http://{address}")
 

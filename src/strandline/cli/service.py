@@ -10,6 +10,7 @@ import getpass
 import os
 import plistlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,6 +51,14 @@ WantedBy=multi-user.target
 """
 
 
+@dataclass(frozen=True)
+class ServiceFile:
+    """What a service manager of the system reads."""
+
+    name: str
+    text: str
+
+
 def register(app: typer.Typer) -> None:
     """Put this command into the tree."""
     group = typer.Typer(help="Keep a lake running on this machine.", no_args_is_help=True, rich_markup_mode=None)
@@ -78,7 +87,7 @@ def print_(
     name = f"strandline-{root.name}"
     command = [*_strand(), "--lake", str(root), "--log-format", "json", what]
     text = _unit(name, command, root, what) if systemd else _plist(name, command, root)
-    session.emit({"name": name, "text": text}, lambda: output.write(text.encode()))
+    session.emit(ServiceFile(name, text), lambda: output.write(text.encode()))
 
 
 def _strand() -> list[str]:

@@ -6,12 +6,30 @@ others by itself; this one does it at a moment that the user chooses, and says h
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
 from strandline.cli import output
 from strandline.cli.session import session_of
+
+
+@dataclass(frozen=True)
+class FoundJava:
+    """The Java that Spark will run on."""
+
+    version: str
+    home: str
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What Spark needs, and where it is; `archive` is what lets it start faster, None where it could not be made."""
+
+    java: FoundJava
+    jars: tuple[str, ...]
+    archive: str | None
 
 
 def register(app: typer.Typer) -> None:
@@ -40,15 +58,15 @@ def setup(
     if archive.find() is None:
         session.note("preparing Spark's start (half a minute, once)")
     prepared = archive.make()
-    document: dict[str, Any] = {
-        "java": {"version": runtime.version, "home": str(runtime.home)},
-        "jars": [str(path) for path in paths],
-        "archive": None if prepared is None else str(prepared),
-    }
+    ready = SetUp(
+        FoundJava(runtime.version, str(runtime.home)),
+        tuple(str(path) for path in paths),
+        None if prepared is None else str(prepared),
+    )
 
     def human() -> None:
         output.say(f"Java {runtime.version} in {runtime.home}")
         output.say(f"{len(paths)} jars in {paths[0].parent}")
         output.say("Ready for Spark." if prepared is not None else "Ready for Spark, which starts a little slower.")
 
-    session.emit(document, human)
+    session.emit(ready, human)

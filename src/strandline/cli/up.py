@@ -37,6 +37,15 @@ HOPELESS = (2, 3, 6)
 """Exit codes of a child that it would have again: a wrong command line or input, or a person is needed."""
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server and a worker that are ready, by their process ids."""
+
+    listen: str
+    server: int | None
+    worker: int | None
+
+
 def register(app: typer.Typer) -> None:
     """Put this command into the tree."""
     app.command("up", short_help="Run a server and a worker, and start again whichever ends.")(up)
@@ -74,8 +83,8 @@ def up(
 def _ready(session: Session, server: Child, worker: Child) -> None:
     address = server.status.rpartition(" ")[2]
     server.command[-1] = address.removeprefix("http://")  # a port that was picked stays the same when it starts again
-    document = {"listen": address.removeprefix("http://"), "server": server.pid, "worker": worker.pid}
-    session.emit(document, lambda: output.say(f"Ready: {address}, and a worker. Ctrl-C stops both."))
+    running = Running(address.removeprefix("http://"), server.pid, worker.pid)
+    session.emit(running, lambda: output.say(f"Ready: {address}, and a worker. Ctrl-C stops both."))
     output.flush()
     tell_ready(f"listening on {address}")
 

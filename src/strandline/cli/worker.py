@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
     from strandline.worker.loop import Worker
 
 NOT_NOW = 5
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A worker that was told to stop; `finished` is False where it left something in the middle."""
+
+    stopped: bool
+    finished: bool
+
+
+@dataclass(frozen=True)
+class JobDone:
+    """A job that a worker did, or tried to."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What a worker did that was to do what is due, once."""
+
+    jobs: tuple[JobDone, ...]
+    failed: tuple[str, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -64,18 +89,18 @@ def worker(
             finished = process.run(ready)
         if not finished:
             session.note("stopped in the middle of something; the next worker finishes or undoes it")
-            session.emit({"stopped": True, "finished": False})
+            session.emit(Stopped(stopped=True, finished=False))
             output.flush()
             spans.flush()
             os._exit(0)  # a thread that is still in Spark would keep the process; what it does is described already
-    session.emit({"stopped": True, "finished": True}, lambda: output.say("Stopped."))
+    session.emit(Stopped(stopped=True, finished=True), lambda: output.say("Stopped."))
 
 
 def _once(session: Session, process: Worker) -> None:
     jobs = process.once()
     failed = sorted(process.failed)
-    document = {"jobs": [{"kind": job.kind, "name": job.name} for job in jobs], "failed": failed}
-    session.emit(document, lambda: output.say(f"{counted(len(jobs), 'job')} done, {len(failed)} failed."))
+    worked = Worked(tuple(JobDone(job.kind, job.name) for job in jobs), tuple(failed))
+    session.emit(worked, lambda: output.say(f"{counted(len(jobs), 'job')} done, {len(failed)} failed."))
     if failed:
         raise typer.Exit(NOT_NOW)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -167,8 +167,7 @@ def adopt(
 
 
 def _emit_loaded(session: Session, loaded: Loaded) -> None:
-    document = asdict(loaded)
-    for text in document.pop("warnings"):
+    for text in loaded.warnings:
         session.warn(text)
 
     def human() -> None:
@@ -181,7 +180,7 @@ def _emit_loaded(session: Session, loaded: Loaded) -> None:
         less = f"{_dropped(loaded)}{_left_out(loaded.too_old)}"
         output.say(f"Loaded {counted(loaded.rows, 'row')} into {into}{seqs}{gone}{less}.")
 
-    session.emit({**document, "warnings": []}, human)
+    session.emit(replace(loaded, warnings=()), human)  # they are among the session's
 
 
 def flush(

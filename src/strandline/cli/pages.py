@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made of the program's own descriptions: its settings, errors and operations.
+"""Pages of the documentation that are made of the program's own descriptions: settings, errors, operations and documents.
 
 `make pages` writes them; a test holds that the stored ones are these.
 """
@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import orjson
+
+from strandline.cli.answers import described
 from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES
 from strandline.config_text import toml_value
 from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
@@ -180,7 +183,12 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-PAGES = {"settings.md": settings, "errors.md": errors, "maintenance.md": maintenance}
+def documents() -> str:
+    """docs/documents.json."""
+    return orjson.dumps(described(), option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+PAGES = {"settings.md": settings, "errors.md": errors, "maintenance.md": maintenance, "documents.json": documents}
 
 
 if __name__ == "__main__":
