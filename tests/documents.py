@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from strandline.cli.session import hoist
+from strandline.lake import operations
 
+MAINTENANCE = "maintenance"
 STORED = Path(__file__).parents[1] / "docs" / "documents.json"
 
 
@@ -26,6 +28,8 @@ def faults(arguments: Sequence[str], document: Any) -> list[str]:
 def command_of(arguments: Sequence[str]) -> str | None:
     """The command that a line names, as the page does: one word or two."""
     _, line = hoist(arguments)  # without the flags of every command, and their values
+    if line and line[0] in operations.listed():
+        return MAINTENANCE
     return next((name for name in (" ".join(line[:2]), line[0] if line else "") if name in _page()["commands"]), None)
 
 

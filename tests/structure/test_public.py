@@ -61,6 +61,19 @@ def test_help_append_and_sql_start_without_spark(strand: Any, tmp_path: Path) ->
     assert '"1"' in said
 
 
+def test_a_lake_is_opened_without_arrow(tmp_path: Path) -> None:
+    """A short query is over before PyArrow would be imported: classes of results bring nothing heavy along."""
+    create(tmp_path / "lake").close()
+    code = (
+        "import sys, strandline; strandline.open(sys.argv[1], read_only=True).view();"
+        "print([name for name in ('pyarrow', 'numpy', 'pyspark', 'fastapi') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "lake")], env=environment(), capture_output=True, check=True
+    )
+    assert done.stdout.decode() == "[]\n"
+
+
 def test_an_import_of_spark_is_found(strand: Any) -> None:
     _, _, loaded = strand("--help", code=RUN.replace("import sys", "import pyspark, sys", 1))
     assert loaded == "pyspark py4j"

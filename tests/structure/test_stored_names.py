@@ -37,8 +37,8 @@ from strandline.model.commits import Commit
 from strandline.model.inbound import Received
 from strandline.model.maintenance import Maintained
 from strandline.model.merge import Merged, RowConflict
-from strandline.model.migration import Step
 from strandline.model.operations import Flushed, Loaded, Recovered, TableScope
+from strandline.model.schema_steps import Step
 from strandline.model.sinks import Replayed, SentChunk
 from strandline.model.tables import Ack, DataFile, TableSettings
 from strandline.model.violations import Violation

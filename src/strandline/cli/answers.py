@@ -30,6 +30,7 @@ from strandline.lake.branches import (
     ShownCommit,
     TagEntry,
 )
+from strandline.lake.dead_letters import OpenLetter
 from strandline.lake.document_schema import Definitions
 from strandline.lake.export import Exported
 from strandline.lake.jobs import Retried
@@ -37,6 +38,7 @@ from strandline.lake.quarantine import GivenUp, Repaired
 from strandline.lake.queries import QueryRows
 from strandline.lake.recovery import RecoveredOperation
 from strandline.lake.schemas import SchemaChanged, SchemaPlan
+from strandline.lake.sinks import RemovedSink, RetriedDeliveries, TickedStream
 from strandline.lake.tables import DroppedTable, KeptTable, NewTable
 from strandline.lake.tokens import NewToken, TokenEntry
 from strandline.lake.versions import Versions
@@ -47,8 +49,14 @@ from strandline.model.tables import Ack
 from strandline.reports.audit import AuditEntry
 from strandline.reports.doctor import Diagnosis
 from strandline.reports.quarantine import QuarantineEntry
+from strandline.reports.sinks import SinkStatus
 from strandline.reports.status import Status
 from strandline.reports.tables import TableHistory, TableReport
+from strandline.sinks.continuing import Continued
+from strandline.sinks.repair import PreviewedStream, Rewound, SettledLetter
+
+MAINTENANCE = "maintenance"
+"""Every command of docs/maintenance.md: operations declare themselves, and answer alike."""
 
 ANSWERS: dict[str, Any] = {
     "init": NewLake,
@@ -87,16 +95,25 @@ ANSWERS: dict[str, Any] = {
     "quarantine save": SavedBatch,
     "quarantine restore": Repaired,
     "quarantine discard": GivenUp,
-    "compact": list[Maintained],
-    "fold": list[Maintained],
-    "retain": list[Maintained],
-    "expire": list[Maintained],
-    "sweep": list[Maintained],
-    "purge": list[Maintained],
+    MAINTENANCE: list[Maintained],
     "backup": BackupReport,
     "restore": RestoreReport,
     "clone": CloneReport,
     "relocate": LakeContents,
+    "sink add": SinkStatus,
+    "sink list": list[SinkStatus],
+    "sink show": SinkStatus,
+    "sink set": SinkStatus,
+    "sink rename": SinkStatus,
+    "sink pause": SinkStatus,
+    "sink resume": SinkStatus,
+    "sink remove": RemovedSink,
+    "sink tick": list[TickedStream],
+    "sink preview": list[PreviewedStream],
+    "sink retry": RetriedDeliveries,
+    "sink continue": list[Continued],
+    "sink rewind": Rewound,
+    "sink dead": list[OpenLetter] | list[SettledLetter],
     "token create": NewToken,
     "token list": list[TokenEntry],
     "token revoke": TokenEntry,

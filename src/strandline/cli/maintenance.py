@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -177,7 +177,7 @@ def _emit(session: Session, done: list[Maintained], operation: type[Declared]) -
     for maintained in done:
         for text in maintained.warnings:
             session.warn(f"{maintained.table}: {text}")
-    session.emit([asdict(maintained) for maintained in done], lambda: _table(done, operation))
+    session.emit(done, lambda: _table(done, operation))
 
 
 def _table(done: list[Maintained], operation: type[Declared]) -> None:

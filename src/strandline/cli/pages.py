@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made of the program's own descriptions: settings, errors, operations and documents.
+"""Pages of the documentation that are made of the program's own descriptions: settings, errors, documents, and others.
 
 `make pages` writes them; a test holds that the stored ones are these.
 """
@@ -16,8 +16,7 @@ from strandline.cli.answers import described
 from strandline.config_keys import OTHER_VARIABLES, SECTIONS, VARIABLES
 from strandline.config_text import toml_value
 from strandline.errors import CallerError, PersonError, StrandError, TransientError, kinds
-from strandline.operations.core.declared import Declared, options
-from strandline.operations.core.registry import all_declared
+from strandline.lake.operations import Declared, declared, listed, options
 from strandline.settings_text import Key
 from strandline.sinks.keys import OF_ALL
 from strandline.sinks.registry import OURS
@@ -121,9 +120,9 @@ def maintenance() -> str:
     heads = ("command", "takes away", "never", "a worker does it when")
     rows = [
         (f"[`strand {operation.name}`](#strand-{operation.name})", docs.takes_away, docs.never, docs.when)
-        for operation, docs in ((operation, operation.docs) for operation in all_declared())
+        for operation, docs in ((operation, operation.docs) for operation in map(declared, listed()))
     ]
-    return "\n".join([_MAINTENANCE, _table(heads, rows), *map(_operation, all_declared())])
+    return "\n".join([_MAINTENANCE, _table(heads, rows), *map(_operation, map(declared, listed()))])
 
 
 def _operation(operation: type[Declared]) -> str:

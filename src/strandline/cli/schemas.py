@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strandline.lake import Lake
-    from strandline.model.migration import Applied, Step
+    from strandline.model.migration import Applied
+    from strandline.model.schema_steps import Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
 WRONG_INPUT = 3

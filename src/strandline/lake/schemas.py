@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.actors import checked_actor
 from strandline.ledger.ledger import MAIN
-from strandline.model.migration import Step
+from strandline.model.schema_steps import Step
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake

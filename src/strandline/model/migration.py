@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from strandline.errors import BadRequest, InvalidRows, NotFound, nearest
 from strandline.model.commits import Commit
 from strandline.model.constraints import Constraint, OneOf, Reference
 from strandline.model.rows import from_dicts
 from strandline.model.schema import Gone, Schema
+from strandline.model.schema_steps import Step, Verdict
 from strandline.model.tables import TableState
 from strandline.model.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
 from strandline.model.values import shown
 from strandline.model.wanted import FIXED, UNSAID, WantedColumn, WantedTable
-
-Verdict = Literal["safe", "needs validation", "loses data", "refused"]
 
 REMOVE = "remove table"
 RESERVED = "strand_"
@@ -46,17 +45,6 @@ AGAIN = -1
 WIDER = {("int", "long"), ("float", "double")}
 FILLED = frozenset({"string", "long", "int", "double", "float", "boolean", "date", "timestamp", "json"})
 """The types that can have a default, besides decimals."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change: what, of which table and column, and whether it can be done."""
-
-    what: str
-    table: str
-    column: str | None
-    verdict: Verdict
-    why: str = ""
 
 
 @dataclass(frozen=True)

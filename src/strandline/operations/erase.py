@@ -25,8 +25,9 @@ from strandline.ledger.ledger import MAIN, Connection, Ledger
 from strandline.ledger.loads import list_loads
 from strandline.ledger.tables import read_states, read_states_of
 from strandline.model.maintenance import Budget
-from strandline.model.migration import Plan, Step
+from strandline.model.migration import Plan
 from strandline.model.schema import Schema
+from strandline.model.schema_steps import Step
 from strandline.model.tables import DataFile, TableState
 from strandline.operations.bites import BITE_BYTES, Bites
 from strandline.operations.compact import Compact
