@@ -311,13 +311,17 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
         refused = refused or other_seq(read.table, mutation.last_seqs.get(read.table_id), last_seq)
         if refused is not None:
             return refused
+        # A load or merge that holds the table has judged its rows already, and would not see what came in meanwhile.
         if held:
             return Held(read.table)
         since = any(number > mutation.base for number in numbers)
+        # Keys and claims are written with versions: while the newest seq is the same, none of them was.
         if read.many and last_seq != read.last_seq:
             later = touches.written_since(txn.conn, branch, read.table_id, mutation.base)
             since = not later.isdisjoint((*read.hashes, *read.claims))
+        # `numbers` were asked for before the first mutation of this transaction wrote anything.
         within = written.has(branch, read)
+        # A key that is new to the table is among no hashes, so a reader of all rows looks at the seq.
         others = read.whole is not None and read.whole != last_seq
         if barrier != read.barrier or since or within or others:
             return Moved(read.table)
@@ -351,9 +355,11 @@ def source_moved(conn: Connection, branch_id: str, base: int, source: Source, *,
             db.branches.c.branch_id == source.branch_id, db.branches.c.deleted_at_us.is_(None)
         )
     ).scalar()
+    # Rows are in the mutation, as they were read; tables and schemas are taken from the source in this transaction.
     taken = source.adopted or source.schemas or still
     if tip is None or (taken and tip != source.tip) or is_merged_since(conn, branch_id, base):
         return Moved("the branch")
+    # Commits that came later don't matter to rows, but a purge does: it would be undone by a merge of what it removed.
     for table_id, barrier in source.barriers.items():
         if read_head(conn, source.branch_id, table_id).barrier != barrier:
             return Moved("the branch")
@@ -369,6 +375,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     placed: list[tuple[Append, int]] = []
     noted: list[tuple[TableChange, int]] = []
     next_seq = txn.last_seq + 1
+    # The commit's own number comes behind the seqs of its rows: a view counts back from it to find where they begin.
     number = txn.last_seq + mutation.rows + 1
     for change in mutation.changes:
         placed.append((_under(change.append, source, number), next_seq))

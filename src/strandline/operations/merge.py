@@ -115,7 +115,7 @@ class Merger:
         plan = self._plan(request, source, target, adopting=adopting)
         if plan is None:
             return self._told(request, source, target, "up_to_date", target.base.tip)
-        mutation = self._judged(request, plan)
+        mutation = self._judged(request, plan)  # first: rules that merged rows break are conflicts too
         if plan.conflicts:
             told = self._told(request, source, target, "conflicts", None, plan, mutation)
             if request.dry_run:
@@ -216,6 +216,7 @@ class Merger:
             homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
         plan.adopted = [one for one in adopted.values() if one is not None]
+        # A branch that is moved to the source's commit must have all that this commit has: so all tables, or rows.
         if (plan.is_ahead and len(plan.adopted) < len(names)) or not adopting:
             plan.is_ahead = False
             plan.adopted = [one for one in plan.adopted if one.last_seq is None]

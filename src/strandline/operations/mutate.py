@@ -450,7 +450,7 @@ def _plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     commit_id = new_id()
     written: dict[str, list[RowChange]] = {}
     for change in changes.values():
-        if change.after is not None or change.before is not None:
+        if change.after is not None or change.before is not None:  # else it is as if nothing had been asked
             written.setdefault(change.state.table.table_id, []).append(change)
     return Mutation(
         commit_id=commit_id,
@@ -493,6 +493,7 @@ def apply_statements(request: Request, look: Looking, declared: Declared, relied
             found.place, found.after = change.place, _applied(change, found.after)
             if deletes:
                 cascades.note(found)
+            # What refers to a row that is not there was put by this mutation, for a row that is yet to come.
             if change.kind == "delete" and was_there:
                 cascades.follow(found)
     if taken:

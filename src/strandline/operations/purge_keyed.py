@@ -155,7 +155,7 @@ class PurgeKeys:
         log, state = self.state, folded_of(self.state)
         (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
         relied = self._relied(ctx, rows) if self.of == "branch" else None
-        if self.record is not None:
+        if self.record is not None:  # before the publish, which a recovery may do in another process
             note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
         moves = (
             replace(_without(ctx, log, gone, running.op_id), barrier=True),
@@ -201,6 +201,8 @@ def purge_keyed(
     look = look_for(ctx, table, found.hashes)
     branches = [place.name for place in look.places if place.kind == "branch"]
     keys = found.keys.select(list(table.key))
+    # All branches before any of them loses a row: else it would be refused half-way. Each operation asks once more,
+    # because a reference may come in between.
     refuse_referred({name: find_referring(ctx, name, table.table_id, keys) for name in branches}, table.name)
     before, detail = _rows(ctx, table, branch), {**_detail(found, look), "and_history": and_history}
     if dry_run:
@@ -316,8 +318,10 @@ def _work_off(
         ensure_tombstones(ctx, actor)
     for _ in range(MOST_ROUNDS):
         look = look_for(ctx, state.table, found.hashes)
+        # Rows beside the table may be all that goes: an operation writes that down, though it removes none of its own.
         left = look.left or [place for place in look.places if place.name == asked and record is not None]
         if not left:
+            # Not earlier: after a crash the next purge knows by these hashes what is left on other branches.
             _forget(ctx, over)
             return operations, warnings
         for place in left:
