@@ -11,13 +11,13 @@ import pytest
 
 from strandline.sinks import api
 from strandline.testing import checks
-from tests.kit import sweeps_all
+from tests import slices
 from tests.packages import PAGE, blocks, install_shelf, look_anew
 
 NAMES: dict[str, Any] = {}
 exec(blocks("python")[1], NAMES)
 SUBJECT = NAMES["OnAShelf"]
-SUBJECT.lines = None if sweeps_all() else 15
+SUBJECT.lines = None if slices.all_places() else 15
 
 
 @pytest.fixture(autouse=True)
