@@ -58,6 +58,16 @@ def conflicts(lake: Lake, source: str, into: str, **how: Any) -> list[tuple[str,
     return sorted((one.kind, one.table, str(one.key["id"])) for one in told.value.conflicts)
 
 
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+def test_a_statement_that_deletes_no_row_takes_none_with_it(lake: Lake) -> None:
+    """What refers to a key that is not there yet stays when that is deleted in vain, and its row follows."""
+    make(lake)
+    lake.mutate([edge_of("ad"), sl.delete("node", "d"), node("d")])
+    assert every(lake) == [["a", "b", "c", "d"], ["ab", "ad", "bc"], ["1"]]
+
+
 # -- merges ------------------------------------------------------------------------------------------------------------
 
 
