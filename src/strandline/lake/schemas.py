@@ -67,5 +67,5 @@ class Schemas:
         """Make schemas what a document says, as one commit; `hard`: no file keeps values of columns that are gone."""
         from strandline.operations.schema_apply import Asked, apply_asked
 
-        asked = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
-        return apply_asked(self._lake.context, lambda: self._lake.view(branch), asked, hard=hard)
+        request = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
+        return apply_asked(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)

@@ -113,10 +113,10 @@ def _structs(array: pa.Array, fields: tuple[Column, ...], arrow: pa.DataType) ->
     """Only without null structs: a required field of a struct that is null is null too, and may be."""
     if not pat.is_struct(array.type) or array.null_count:
         return None
-    given = [array.type.field(i).name for i in range(array.type.num_fields)]
-    if sorted(given) != sorted(field.name for field in fields):
+    names = [array.type.field(i).name for i in range(array.type.num_fields)]
+    if sorted(names) != sorted(field.name for field in fields):
         return None
-    inside = dict(zip(given, array.flatten(), strict=True))
+    inside = dict(zip(names, array.flatten(), strict=True))
     children = [lossless(inside[field.name], field.type, field.nullable) for field in fields]
     if any(child is None for child in children):
         return None

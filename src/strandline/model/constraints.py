@@ -129,10 +129,10 @@ Constraint: TypeAlias = Unique | OneOf | Range | Check | Reference | Cardinality
 
 def parse_constraint(text: str) -> Constraint:
     """A constraint from its text; BadRequest with the nearest rule, or with how the rule is written."""
-    found = _CALL.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_TEXT else None
-    if found is None:
+    call = _CALL.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_TEXT else None
+    if call is None:
         raise BadRequest(f"{_shown(text)} is not a constraint", hint=f"For example: {', '.join(EXAMPLES.values())}.")
-    rule, body = found[1], found[2]
+    rule, body = call[1], call[2]
     parse = _PARSERS.get(rule)
     if parse is None:
         raise BadRequest(f"there is no constraint {rule!r}", hint=nearest(rule, EXAMPLES))
@@ -144,10 +144,10 @@ def parse_constraint(text: str) -> Constraint:
 
 def parse_constraints(texts: Iterable[str | Constraint]) -> tuple[Constraint, ...]:
     """Constraints from their texts, in this order; the same one twice is refused."""
-    parsed = [parse_constraint(one) if isinstance(one, str) else one for one in texts]
-    for place, one in enumerate(parsed):
-        if one in parsed[:place]:
-            raise BadRequest(f"{one.text()} is declared twice")
+    parsed = [parse_constraint(text) if isinstance(text, str) else text for text in texts]
+    for place, constraint in enumerate(parsed):
+        if constraint in parsed[:place]:
+            raise BadRequest(f"{constraint.text()} is declared twice")
     if len(parsed) > MAX_CONSTRAINTS:
         raise BadRequest(f"a table has {len(parsed)} constraints", hint=f"At most {MAX_CONSTRAINTS}.")
     return tuple(parsed)
@@ -159,33 +159,33 @@ def _unique(body: str) -> Unique | None:
 
 
 def _one_of(body: str) -> OneOf | None:
-    columns, said = _column_and(body)
+    columns, listed = _column_and(body)
     values: list[str] = []
     at, more = 0, True
     while more:
-        found = _VALUE.match(said, at)
-        if found is None:
+        match = _VALUE.match(listed, at)
+        if match is None:
             return None
         try:
-            values.append(json.loads(found[1]) if found[1].startswith('"') else found[1])
+            values.append(json.loads(match[1]) if match[1].startswith('"') else match[1])
         except ValueError:
             return None
-        at, more = found.end(), found[2] == ","
+        at, more = match.end(), match[2] == ","
     return OneOf(columns, tuple(values)) if columns else None
 
 
 def _range(body: str) -> Range | None:
-    columns, said = _column_and(body)
-    ends = _ENDS.fullmatch(said)
+    columns, bounds = _column_and(body)
+    ends = _ENDS.fullmatch(bounds)
     if not columns or ends is None or not (ends[1] or ends[2]):
         return None
     return Range(columns, ends[1], ends[2])
 
 
 def _check(body: str) -> Check | None:
-    columns, said = _column_and(body)
-    found = _PATTERN.fullmatch(said)
-    return Check(columns, found[1]) if columns and found and found[1] else None
+    columns, slashed = _column_and(body)
+    pattern = _PATTERN.fullmatch(slashed)
+    return Check(columns, pattern[1]) if columns and pattern and pattern[1] else None
 
 
 def _reference(body: str) -> Reference | None:
@@ -197,8 +197,8 @@ def _reference(body: str) -> Reference | None:
 
 
 def _cardinality(body: str) -> Cardinality | None:
-    names, _, said = body.partition(":")
-    columns, ends = _columns(names), re.fullmatch(r"\s*([0-9]{1,9})\s*\.\.\s*([0-9]{0,9})\s*", said)
+    names, _, bounds = body.partition(":")
+    columns, ends = _columns(names), re.fullmatch(r"\s*([0-9]{1,9})\s*\.\.\s*([0-9]{0,9})\s*", bounds)
     if not columns or ends is None:
         return None
     low, high = int(ends[1]), int(ends[2]) if ends[2] else None
@@ -231,9 +231,9 @@ def _columns(text: str) -> tuple[str, ...]:
 
 def _column_and(body: str) -> tuple[tuple[str], str]:
     """The one column before the colon, and what follows it."""
-    name, _, said = body.partition(":")
+    name, _, rest = body.partition(":")
     columns = _columns(name)
-    return cast("tuple[str]", columns if len(columns) == 1 else ()), said
+    return cast("tuple[str]", columns if len(columns) == 1 else ()), rest
 
 
 def _quoted(value: str) -> str:
@@ -241,5 +241,5 @@ def _quoted(value: str) -> str:
 
 
 def _shown(text: object) -> str:
-    said = repr(text)
-    return said if len(said) <= 120 else said[:119] + "…"
+    literal = repr(text)
+    return literal if len(literal) <= 120 else literal[:119] + "…"

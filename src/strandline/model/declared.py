@@ -54,10 +54,14 @@ class Declared:
 
     def joined(self, tables: Iterable[str]) -> dict[str, int]:
         """These tables, and those that they refer to or that refer to them; each with the version of its schema."""
-        found = set(tables)
-        for link in [link for one in found for link in (*self.links_from(one), *self.links_to(one))]:
-            found |= {link.source.table.table_id, link.target.table.table_id}
-        return {one: self.states[one].head.schema_version for one in sorted(found) if one in self.states}
+        table_ids = set(tables)
+        for link in [link for table_id in table_ids for link in (*self.links_from(table_id), *self.links_to(table_id))]:
+            table_ids |= {link.source.table.table_id, link.target.table.table_id}
+        return {
+            table_id: self.states[table_id].head.schema_version
+            for table_id in sorted(table_ids)
+            if table_id in self.states
+        }
 
     def cascades(self, table_id: str) -> bool:
         """Whether deleting a row of a table may delete others."""
@@ -70,7 +74,7 @@ class Declared:
         targets: dict[str, tuple[Link, ...]] = {}
         for source in self.states.values():
             constraints = source.schema.constraints
-            counts = [one for one in constraints if isinstance(one, Cardinality)]
+            counts = [rule for rule in constraints if isinstance(rule, Cardinality)]
             for reference in constraints:
                 if isinstance(reference, Reference):
                     target = by_name.get(reference.table.lower())
@@ -80,7 +84,7 @@ class Declared:
                             hint="Make that table there too, or drop the reference.",
                             table=reference.table,
                         )
-                    counted = tuple(one for one in counts if one.columns == reference.columns)
+                    counted = tuple(cardinality for cardinality in counts if cardinality.columns == reference.columns)
                     link = Link(source, target, reference, counted)
                     from_, to = source.table.table_id, target.table.table_id
                     sources[from_] = (*sources.get(from_, ()), link)

@@ -84,7 +84,7 @@ class Chunk:
 
     def headers(self) -> dict[str, str]:
         """The headers that carry it; `parse` is the inverse."""
-        told = {
+        headers = {
             LAKE: self.source.lake_id,
             SINK: self.source.sink_id,
             STREAM: self.source.stream.text(),
@@ -95,14 +95,14 @@ class Chunk:
             BATCH_ID: self.batch_id,
         }
         if self.opens:
-            told[OPEN] = "1"
+            headers[OPEN] = "1"
         if self.dead is not None:
-            told[DEAD] = str(self.dead)
+            headers[DEAD] = str(self.dead)
         if self.key:
-            told[KEY] = ",".join(self.key)
+            headers[KEY] = ",".join(self.key)
         texts = {DIGEST: self.digest, GENERATION: self.generation, RECEIVER: self.receiver}
         numbers = {HOLE: self.hole, LACKING: self.lacking}
-        return told | {name: str(value) for name, value in {**texts, **numbers}.items() if value is not None}
+        return headers | {name: str(value) for name, value in {**texts, **numbers}.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def check_keeps_versions(chunk: Chunk, table: Table, schema: Schema) -> None:
     """
     if not chunk.key:
         return
-    required = [one.name for one in schema.columns if not one.nullable and one.name not in chunk.key]
+    required = [column.name for column in schema.columns if not column.nullable and column.name not in chunk.key]
     if required:
         raise TakesNoVersions(
             f"table {table.name!r} requires {', '.join(required)}, and a version that says that a row was deleted has "
@@ -237,8 +237,8 @@ def check_keeps_versions(chunk: Chunk, table: Table, schema: Schema) -> None:
 
 def check_body(chunk: Chunk, body: bytes | bytearray) -> None:
     """The uncompressed bytes are those that the sender named."""
-    told = chunk.source
-    expected = batch_id(told.sink_id, told.stream.text(), chunk.epoch, chunk.since, chunk.until, body)
+    source = chunk.source
+    expected = batch_id(source.sink_id, source.stream.text(), chunk.epoch, chunk.since, chunk.until, body)
     if chunk.batch_id != expected:
         raise BadRequest(
             "the body does not match its batch id",
@@ -327,17 +327,15 @@ def another_row(seq: int, mark: InboundMark) -> Conflict:
 
 
 def _gap(chunk: Chunk, mark: InboundMark | None) -> Conflict:
-    known = None if mark is None else mark.seq
-    said = "nothing of this stream is here yet" if mark is None else f"this stream is at {mark.seq}"
-    hint = (
-        f"Begin at the sink's starting point, with {OPEN}." if mark is None else f"Go on from there: {SINCE}: {known}."
-    )
+    seq = None if mark is None else mark.seq
+    progress = "nothing of this stream is here yet" if mark is None else f"this stream is at {mark.seq}"
+    hint = f"Begin at the sink's starting point, with {OPEN}." if mark is None else f"Go on from there: {SINCE}: {seq}."
     return Conflict(
-        f"the chunk ({chunk.since}, {chunk.until}] leaves a gap: {said}",
+        f"the chunk ({chunk.since}, {chunk.until}] leaves a gap: {progress}",
         kind="gap",
         hint=hint,
-        expected=known,
+        expected=seq,
         actual=chunk.since,
-        mark=known,
+        mark=seq,
         epoch=None if mark is None else mark.epoch,
     )

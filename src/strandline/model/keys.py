@@ -43,19 +43,19 @@ def check_key(schema: Schema, key: Sequence[str], partition_by: Sequence[str]) -
             )
 
 
-def key_fields(key: Sequence[str], given: Any, table: str) -> dict[str, Any]:
+def key_fields(key: Sequence[str], value: Any, table: str) -> dict[str, Any]:
     """A key as the caller gives it, by column: one value, a sequence in the key's order, or a mapping."""
-    if isinstance(given, Mapping):
-        fields = dict(given)
-    elif len(key) == 1 and not isinstance(given, list | tuple):
-        fields = {key[0]: given}
-    elif isinstance(given, list | tuple) and len(given) == len(key):
-        fields = dict(zip(key, given, strict=True))
+    if isinstance(value, Mapping):
+        fields = dict(value)
+    elif len(key) == 1 and not isinstance(value, list | tuple):
+        fields = {key[0]: value}
+    elif isinstance(value, list | tuple) and len(value) == len(key):
+        fields = dict(zip(key, value, strict=True))
     else:
         fields = {}
     if set(fields) != set(key):
         raise BadRequest(
-            f"{given!r} is not a key of table {table!r}", hint=f"Its key is ({', '.join(key)}): give a value for each."
+            f"{value!r} is not a key of table {table!r}", hint=f"Its key is ({', '.join(key)}): give a value for each."
         )
     return fields
 
@@ -81,8 +81,8 @@ def key_hashes(keys: pa.Table) -> list[bytes]:
 
 def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Any]) -> bytes:
     """128 bits that stand for a value that is taken by a rule on these columns; never those of a key."""
-    told = orjson.dumps([list(columns), [_plain(value) for value in values]])
-    return hashlib.blake2b(told, digest_size=HASH_BYTES, person=rule.encode()).digest()
+    claim = orjson.dumps([list(columns), [_plain(value) for value in values]])
+    return hashlib.blake2b(claim, digest_size=HASH_BYTES, person=rule.encode()).digest()
 
 
 def shown_key(values: Sequence[Any]) -> str:

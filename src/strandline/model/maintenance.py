@@ -34,15 +34,15 @@ def together(table: str, parts: Sequence[Maintained]) -> Maintained:
         _sum([part.after for part in parts]),
         dry_run=any(part.dry_run for part in parts),
         complete=all(part.complete for part in parts),
-        operations=tuple(one for part in parts for one in part.operations),
-        warnings=tuple(one for part in parts for one in part.warnings),
+        operations=tuple(operation for part in parts for operation in part.operations),
+        warnings=tuple(warning for part in parts for warning in part.warnings),
         detail={key: value for part in parts for key, value in part.detail.items()},
     )
 
 
 def _sum(figures: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    names = dict.fromkeys(name for some in figures for name in some)
-    return {name: sum(some.get(name, 0) for some in figures) for name in names}
+    names = dict.fromkeys(name for counts in figures for name in counts)
+    return {name: sum(counts.get(name, 0) for counts in figures) for name in names}
 
 
 @dataclass(frozen=True)

@@ -77,14 +77,14 @@ class Resolution:
 
 def resolution_file(merged: Merged) -> dict[str, Any]:
     """A preview's conflicts, for a person to write a decision to each."""
-    names = dict.fromkeys(one.table for one in merged.conflicts)
+    names = dict.fromkeys(conflict.table for conflict in merged.conflicts)
     return {
         "source": merged.source,
         "into": merged.into,
         "source_commit": merged.source_commit,
         "target_commit": merged.target_commit,
         "take": dict.fromkeys(names),
-        "conflicts": [{**asdict(one), "take": None} for one in merged.conflicts],
+        "conflicts": [{**asdict(conflict), "take": None} for conflict in merged.conflicts],
     }
 
 
@@ -146,6 +146,6 @@ def _of_fields(row: Mapping[str, Any] | None, fields: Sequence[str]) -> dict[str
 def tables_of(conflicts: Sequence[RowConflict]) -> str:
     """Where conflicts are, for a message."""
     counts: dict[str, int] = {}
-    for one in conflicts:
-        counts[one.table] = counts.get(one.table, 0) + 1
+    for conflict in conflicts:
+        counts[conflict.table] = counts.get(conflict.table, 0) + 1
     return ", ".join(f"{count} in {table}" for table, count in counts.items())

@@ -101,21 +101,21 @@ class Plan:
         return [step for step in self.steps if step.verdict == "loses data"]
 
 
-def plan(branch: str, current: Mapping[str, TableState], wanted: Sequence[WantedTable], *, on_main: bool) -> Plan:
+def plan(branch: str, current: Mapping[str, TableState], targets: Sequence[WantedTable], *, on_main: bool) -> Plan:
     """What has to be done; `current` are the branch's tables by folded name, those that were dropped there too.
 
     Steps that can't be done are among it.
     """
     steps: list[Step] = []
     tables: list[TablePlan] = []
-    for table in wanted:
+    for table in targets:
         state = current.get(table.name.lower())
         if state is None or state.is_dropped:
-            found, planned = _made(table, on_main, state)
+            table_steps, planned = _made(table, on_main, state)
         else:
-            found, planned = _changed(state, table, on_main)
-        steps += found
-        tables += [planned] if found and planned is not None else []
+            table_steps, planned = _changed(state, table, on_main)
+        steps += table_steps
+        tables += [planned] if table_steps and planned is not None else []
     steps = [_unless_referred_to(step, current, tables) for step in steps]
     return Plan(branch, tuple(steps), tuple(tables))
 
@@ -145,36 +145,36 @@ def _added_again(table: WantedTable, dropped: TableState) -> tuple[list[Step], T
     change, why = _Change(dropped, table), ""
     if not dropped.table.key:
         why = "a log table of this name was dropped, and its past keeps the name: pick another one"
-    before = {one.name: one for one in dropped.schema.columns if one.name in dropped.table.key}
+    before = {column.name: column for column in dropped.schema.columns if column.name in dropped.table.key}
     for want in table.columns:
-        known = before.get(want.column.name)
-        if known is None:
+        key_column = before.get(want.column.name)
+        if key_column is None:
             change.added.append(replace(_with_default(want, table), stored=change._unused(want.column.name)))
-        elif (known.type, known.nullable) == (want.column.type, want.column.nullable):
-            change.added.append(known)
-    same = all((getattr(table, one) or ()) == getattr(dropped.table, one) for one in FIXED)
+        elif (key_column.type, key_column.nullable) == (want.column.type, want.column.nullable):
+            change.added.append(key_column)
+    same = all((getattr(table, name) or ()) == getattr(dropped.table, name) for name in FIXED)
     if not why and not (same and len(change.added) == len(table.columns)):
-        kept = ", ".join(one.text() for one in before.values())
+        kept = ", ".join(column.text() for column in before.values())
         why = f"a table of this name was dropped here, and its past keeps the name: give it the same key ({kept})"
     schema = Schema(tuple(change.added) or dropped.schema.columns, table.constraints or (), began=AGAIN)
     step = Step("add table", dropped.table.name, None, "refused" if why else "safe", why or "it begins without rows")
     return [step], TablePlan(dropped.table.name, dropped, schema, table)
 
 
-def _changed(state: TableState, wanted: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+def _changed(state: TableState, target: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
     name = state.table.name
-    if wanted.drop:
+    if target.drop:
         why = "it is shown no more here; other branches, tags and what was before still show it"
         step = Step(REMOVE, name, None, "loses data", why)
         if keeps_purges(state):
             step = replace(step, verdict="refused", why="it tells sinks what was purged")
         gone = replace(state.schema, constraints=(), dropped=True)
-        return _on_main(state, [step], on_main), TablePlan(name, state, gone, wanted)
-    change = _Change(state, wanted)
+        return _on_main(state, [step], on_main), TablePlan(name, state, gone, target)
+    change = _Change(state, target)
     change.fixed()
     change.match()
     change.constrain()
-    planned = TablePlan(name, state, change.schema(), wanted, tuple(change.required), change.judged())
+    planned = TablePlan(name, state, change.schema(), target, tuple(change.required), change.judged())
     return _on_main(state, change.steps, on_main), planned
 
 
@@ -214,7 +214,7 @@ class _Change:
     """The change of one table while it is planned."""
 
     state: TableState
-    wanted: WantedTable
+    target: WantedTable
     steps: list[Step] = field(default_factory=list)
     columns: dict[str, Column] = field(default_factory=dict)
     """The columns as they will be, by stored name, in the order they have now."""
@@ -230,33 +230,33 @@ class _Change:
     def fixed(self) -> None:
         """What a table was made with and keeps."""
         for what in FIXED:
-            asked, has = getattr(self.wanted, what), getattr(self.state.table, what)
-            if asked is not None and asked != has:
-                said = f"it is ({', '.join(has)}) for good: make another table" if has else "it has none, and gets none"
-                self.say(f"change {what}", None, "refused", said)
+            declared, has = getattr(self.target, what), getattr(self.state.table, what)
+            if declared is not None and declared != has:
+                why = f"it is ({', '.join(has)}) for good: make another table" if has else "it has none, and gets none"
+                self.say(f"change {what}", None, "refused", why)
 
     def match(self) -> None:
-        """Find what each wanted column is now; what nobody wants is dropped."""
+        """Find what each wanted column is now; what the document lacks is dropped."""
         now = {column.name: column for column in self.state.schema.columns}
-        found: dict[str, WantedColumn] = {}
+        matched: dict[str, WantedColumn] = {}
         new: list[WantedColumn] = []
-        for want in self.wanted.columns:
-            known = self._known(want, now)
-            if known is None:
+        for want in self.target.columns:
+            current = self._current(want, now)
+            if current is None:
                 new.append(want)
-            elif known.stored in found:
-                raise BadRequest(f"two columns of {self.state.table.name!r} are wanted from {known.name!r}")
+            elif current.stored in matched:
+                raise BadRequest(f"two columns of {self.state.table.name!r} are wanted from {current.name!r}")
             else:
-                found[known.stored] = want
+                matched[current.stored] = want
         for column in self.state.schema.columns:
-            if column.stored in found:
-                self.columns[column.stored] = self._kept(column, found[column.stored])
+            if column.stored in matched:
+                self.columns[column.stored] = self._kept(column, matched[column.stored])
             else:
                 self._drop(column)
         for want in new:
             self._add(want)
 
-    def _known(self, want: WantedColumn, now: Mapping[str, Column]) -> Column | None:
+    def _current(self, want: WantedColumn, now: Mapping[str, Column]) -> Column | None:
         name, before = want.column.name, want.rename_from
         if name in now or before is None:
             return now.get(name)  # a document that was applied already still says what it renamed
@@ -268,21 +268,21 @@ class _Change:
         return now[before]
 
     def _kept(self, column: Column, want: WantedColumn) -> Column:
-        wanted, after = want.column, column
-        if wanted.name != column.name:
+        target, after = want.column, column
+        if target.name != column.name:
             why = self._fixed(column)
-            self.say(f"rename {column.name} to", wanted.name, "refused" if why else "safe", why)
-            after = replace(after, name=wanted.name)
-        if wanted.type != column.type:
-            why = self._fixed(column, times=False) or _narrows(column.type, wanted.type)
-            self.say(f"widen {type_text(column.type)} to {type_text(wanted.type)}", wanted.name,
+            self.say(f"rename {column.name} to", target.name, "refused" if why else "safe", why)
+            after = replace(after, name=target.name)
+        if target.type != column.type:
+            why = self._fixed(column, times=False) or _narrows(column.type, target.type)
+            self.say(f"widen {type_text(column.type)} to {type_text(target.type)}", target.name,
                      "refused" if why else "safe", why)  # fmt: skip
-            after = replace(after, type=wanted.type)
-        if wanted.nullable and not column.nullable:
+            after = replace(after, type=target.type)
+        if target.nullable and not column.nullable:
             why = "a key is never null" if column.name in self.state.table.key else ""
-            self.say("make nullable", wanted.name, "refused" if why else "safe", why)
+            self.say("make nullable", target.name, "refused" if why else "safe", why)
             after = replace(after, nullable=True)
-        if column.nullable and not wanted.nullable:
+        if column.nullable and not target.nullable:
             after = self._require(after, want)
         return self._redefault(after, want)
 
@@ -335,8 +335,8 @@ class _Change:
 
     def _filling(self, name: str) -> Verdict:
         """Whether older rows may have a default here: not without a look where something is declared of the column."""
-        declared = self.state.schema.constraints if self.wanted.constraints is None else self.wanted.constraints
-        return "needs validation" if any(name in one.columns for one in declared) else "safe"
+        declared = self.state.schema.constraints if self.target.constraints is None else self.target.constraints
+        return "needs validation" if any(name in rule.columns for rule in declared) else "safe"
 
     def _drop(self, column: Column) -> None:
         why = self._fixed(column)
@@ -369,18 +369,18 @@ class _Change:
         """What is declared of the rows: what goes, what comes."""
         renamed = {column.name: self.columns[column.stored].name for column in self.state.schema.columns
                    if column.stored in self.columns}  # fmt: skip
-        has = [_renamed(one, renamed) for one in self.state.schema.constraints]
-        self.constraints = tuple(has) if self.wanted.constraints is None else self.wanted.constraints
+        has = [_renamed(rule, renamed) for rule in self.state.schema.constraints]
+        self.constraints = tuple(has) if self.target.constraints is None else self.target.constraints
         names = {column.name for column in [*self.columns.values(), *self.added]}
         for constraint in self.constraints:
             for name in constraint.columns:
                 if name not in names:
                     raise BadRequest(f"{constraint.text()} names {name!r}, which is no column any more",
                                      hint="It stays unless `constraints` is given without it.")  # fmt: skip
-        for one in [one for one in has if one not in self.constraints and not _enum_of(one, self.constraints)]:
-            self.say(f"drop {one.text()}", None, "safe")
-        for one in [one for one in self.constraints if one not in has]:
-            self._constrain(one, _enum_of(one, has))
+        for rule in [rule for rule in has if rule not in self.constraints and not _enum_of(rule, self.constraints)]:
+            self.say(f"drop {rule.text()}", None, "safe")
+        for rule in [rule for rule in self.constraints if rule not in has]:
+            self._constrain(rule, _enum_of(rule, has))
 
     def _constrain(self, constraint: Constraint, before: OneOf | None) -> None:
         column = constraint.columns[0] if len(constraint.columns) == 1 else None
@@ -395,14 +395,14 @@ class _Change:
 
     def judged(self) -> tuple[Constraint, ...]:
         """What rows may break after this: new constraints, and those about columns that rows get a default in."""
-        filled = {one.name for one in [*self.columns.values(), *self.added] if _is_filled(one)}
-        return tuple(one for one in self.constraints if one in self.new or filled & set(one.columns))
+        filled = {column.name for column in [*self.columns.values(), *self.added] if _is_filled(column)}
+        return tuple(rule for rule in self.constraints if rule in self.new or filled & set(rule.columns))
 
     def schema(self) -> Schema:
         """The table's schema after this."""
         schema = self.state.schema
         columns = (*self.columns.values(), *self.added)
-        dropped = tuple(Gone(one, OPEN) for one in schema.columns if one.stored not in self.columns)
+        dropped = tuple(Gone(column, OPEN) for column in schema.columns if column.stored not in self.columns)
         return replace(schema, columns=columns, constraints=self.constraints, gone=(*schema.gone, *dropped))
 
 
@@ -419,7 +419,7 @@ def _enum_of(constraint: Constraint, others: Sequence[Constraint]) -> OneOf | No
     """The other list of values for the same column, if both are one."""
     if not isinstance(constraint, OneOf):
         return None
-    return next((one for one in others if isinstance(one, OneOf) and one.columns == constraint.columns), None)
+    return next((other for other in others if isinstance(other, OneOf) and other.columns == constraint.columns), None)
 
 
 def _narrows(before: Type, after: Type) -> str:
@@ -466,4 +466,4 @@ def default_text(column: Column, value: Any) -> str:
 
 def refers(schema: Schema) -> set[str]:
     """The tables that a schema's constraints are about besides its own, by folded name."""
-    return {one.table.lower() for one in schema.constraints if isinstance(one, Reference)}
+    return {rule.table.lower() for rule in schema.constraints if isinstance(rule, Reference)}

@@ -14,8 +14,8 @@ from strandline.model.types import Column, Fill
 
 def name_in(written: Schema, column: Column) -> str | None:
     """What a column was called under an older schema; None where it was not there."""
-    found = written.stored.get(column.stored)
-    return None if found is None else found.name
+    older = written.stored.get(column.stored)
+    return None if older is None else older.name
 
 
 def reshaped(rows: pa.RecordBatch, written: Schema, columns: Sequence[Column], seqs: pa.Array) -> pa.RecordBatch:
@@ -24,7 +24,7 @@ def reshaped(rows: pa.RecordBatch, written: Schema, columns: Sequence[Column], s
     One that came later is null, or its default; one that was renamed is found, one that was widened is cast.
     """
     fields = [arrow_field(column, stored=True) for column in columns]
-    arrays = [_column(rows, written, column, one, seqs) for column, one in zip(columns, fields, strict=True)]
+    arrays = [_column(rows, written, column, field, seqs) for column, field in zip(columns, fields, strict=True)]
     kept = [name for name in rows.schema.names if name not in written.names]
     shape = pa.schema([*fields, *(rows.schema.field(name) for name in kept)])
     return pa.RecordBatch.from_arrays([*arrays, *(rows.column(name) for name in kept)], schema=shape)
@@ -41,14 +41,14 @@ def _column(rows: pa.RecordBatch, written: Schema, column: Column, field: pa.Fie
 
 def _within(fill: Fill, seqs: pa.Array) -> pa.Array:
     """Which rows have a default where they have no value."""
-    found = pc.less(seqs, fill.below)
+    covered = pc.less(seqs, fill.below)
     for first, end in fill.gaps:
-        found = pc.or_(found, pc.and_(pc.greater_equal(seqs, first), pc.less(seqs, end)))
-    return found
+        covered = pc.or_(covered, pc.and_(pc.greater_equal(seqs, first), pc.less(seqs, end)))
+    return covered
 
 
 def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values in another type; null where one does not fit, which is in rows that who looks back does not see."""
+    """The values in another type; null where one does not fit, which is in rows that no reader of the past sees."""
     try:
         return values.cast(type_)
     except pa.ArrowInvalid:

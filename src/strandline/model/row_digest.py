@@ -103,11 +103,11 @@ def are_among(
     unlike = [place for place, is_there in enumerate(among) if not is_there]
     if not unlike or at not in rows.schema.names or at not in others.schema.names:
         return among
-    asked = rows.take(pa.array(unlike, pa.int64())).to_pylist()
+    unmatched = rows.take(pa.array(unlike, pa.int64())).to_pylist()
     by_seq: dict[int, list[dict[str, Any]]] = {}
     for other in others.to_pylist():
         by_seq.setdefault(other[seq], []).append(other)
-    for place, row in zip(unlike, asked, strict=True):
+    for place, row in zip(unlike, unmatched, strict=True):
         among[place] = any(_is_same(row, other, at, without) for other in by_seq.get(row[seq], ()))
     return among
 

@@ -184,7 +184,7 @@ def from_json_lines(
 
 
 def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, Any]]:
-    """The objects of JSON lines, for whoever has to look into them before they are validated as rows."""
+    """The objects of JSON lines, for a caller that looks into them before they are validated as rows."""
     rows, findings = _read_lines(lines, start)
     objects = _as_dicts(rows, findings)
     findings.check()
@@ -241,22 +241,22 @@ def from_arrow(
 ) -> pa.RecordBatch:
     """A batch from Arrow: cast as a whole where nothing is lost, else judged value by value as dicts are."""
     findings = _Findings(range(start, start + data.num_rows), partition_by)
-    given = _arrow_columns(data)
-    arrays = [_from_array(plan, given, findings) for plan in _plans(schema)]
-    unknown = {name: _each(source.array, jsonable) for name, source in given.items() if name not in schema.names}
+    sources = _arrow_columns(data)
+    arrays = [_from_array(plan, sources, findings) for plan in _plans(schema)]
+    unknown = {name: _each(source.array, jsonable) for name, source in sources.items() if name not in schema.names}
     texts: list[str | None] = [None] * data.num_rows
     if unknown:
         leftovers = [dict(zip(unknown, values, strict=True)) for values in zip(*unknown.values(), strict=True)]
         texts = _unknown_fields(leftovers, schema, extra, findings)
     batch = _finished(arrays, texts, schema, extra, findings)
     if as_given is not None:
-        absent = {plan.column.name for plan in _plans(schema) if plan.default is not None} - given.keys()
+        absent = {plan.column.name for plan in _plans(schema) if plan.default is not None} - sources.keys()
         as_given.append(_without(batch, {name: pa.repeat(True, batch.num_rows) for name in absent}))
     return batch
 
 
 def read_texts(data: SoundRows, name: str) -> list[str | None]:
-    """The values of a column of text, for whoever has to look into them before they are validated as rows."""
+    """The values of a column of text, for a caller that looks into them before they are validated as rows."""
     values = _joined(data.table.column(name)).to_pylist()
     return [None if value is None else str(value) for value in values]
 
@@ -317,10 +317,10 @@ def _batch(
     if columns is None:
         columns = [[row.get(plan.column.name, plan.default) for row in rows] for plan in _plans(schema)]
     arrays = [_from_values(plan, values, findings) for plan, values in zip(_plans(schema), columns, strict=True)]
-    known = frozenset(schema.names)
+    names = frozenset(schema.names)
     texts: list[str | None] = [None] * len(rows)
-    if not complete and not known.issuperset(set().union(*rows)):
-        leftovers = [{key: value for key, value in row.items() if key not in known} for row in rows]
+    if not complete and not names.issuperset(set().union(*rows)):
+        leftovers = [{key: value for key, value in row.items() if key not in names} for row in rows]
         texts = _unknown_fields(leftovers, schema, extra, findings)
     batch = _finished(arrays, texts, schema, extra, findings)
     if as_given is not None:
@@ -414,8 +414,8 @@ def _unknown_fields(
                 kept[name] = _extra_field(name, value, schema, extra)
             except Refused as refused:
                 findings.add(position, str(name), refused)
-        told = {name: orjson.Fragment(kept[name]) for name in sorted(kept) if kept[name] is not None}
-        texts.append(orjson.dumps(told).decode() if told else None)
+        fragments = {name: orjson.Fragment(kept[name]) for name in sorted(kept) if kept[name] is not None}
+        texts.append(orjson.dumps(fragments).decode() if fragments else None)
     return texts
 
 
@@ -450,11 +450,11 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _from_array(plan: _Plan, given: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
+def _from_array(plan: _Plan, sources: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
     column = plan.column
-    if column.name not in given and plan.default_stored is not None:
+    if column.name not in sources and plan.default_stored is not None:
         return pa.repeat(plan.default_stored, len(findings.indices))
-    source = given.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
+    source = sources.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
     cast = lossless(source.array, column.type, column.nullable) if source.utf8 else None
     if cast is not None:
         return cast

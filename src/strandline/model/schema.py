@@ -71,10 +71,10 @@ class Schema:
 
     def column(self, name: str) -> Column:
         """The column of this name, or BadRequest with the nearest one."""
-        found = self._by_name.get(name)
-        if found is None:
+        column = self._by_name.get(name)
+        if column is None:
             raise BadRequest(f"no column {name!r}", hint=nearest(name, self.names))
-        return found
+        return column
 
     def text(self) -> str:
         """The columns as `parse_columns` reads them."""
@@ -82,15 +82,15 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """As the ledger stores it; `from_json` is the inverse."""
-        said: dict[str, Any] = {
+        doc: dict[str, Any] = {
             "columns": [_column_json(column) for column in self.columns],
             "constraints": [constraint.text() for constraint in self.constraints],
         }
-        said.update({"dropped": True} if self.dropped else {})
-        said.update({"began": self.began} if self.began else {})
+        doc.update({"dropped": True} if self.dropped else {})
+        doc.update({"began": self.began} if self.began else {})
         if self.gone:
-            said["gone"] = [{**_column_json(one.column), "since": one.since} for one in self.gone]
-        return said
+            doc["gone"] = [{**_column_json(former.column), "since": former.since} for former in self.gone]
+        return doc
 
     def fresh(self) -> Schema:
         """The same for a new table: what older rows and files have to do with a column is left out."""
@@ -105,22 +105,26 @@ class Schema:
         Which rows have a column's default is the branch's own affair: where it has had the column, they are those that
         it knows of; where it has not, all of its rows are, up to a seq that is not known yet.
         """
-        columns = tuple(replace(one, fills=_fills_along(one, own)) for one in self.columns)
-        kept = {one.stored for one in columns}
-        dropped = [Gone(one, OPEN) for one in own.columns if one.stored not in kept]
-        gone = [one for one in (*own.gone, *dropped) if one.column.stored not in kept]
+        columns = tuple(replace(column, fills=_fills_along(column, own)) for column in self.columns)
+        kept = {column.stored for column in columns}
+        dropped = [Gone(column, OPEN) for column in own.columns if column.stored not in kept]
+        gone = [former for former in (*own.gone, *dropped) if former.column.stored not in kept]
         return replace(self, columns=columns, gone=tuple(gone))
 
     def numbered(self, number: int) -> Schema:
         """The same, once it is known that rows below this seq were written before it."""
-        columns = tuple(replace(one, fills=tuple(fill.numbered(number) for fill in one.fills)) for one in self.columns)
-        gone = tuple(replace(one, since=number) if one.since == OPEN else one for one in self.gone)
+        columns = tuple(
+            replace(column, fills=tuple(fill.numbered(number) for fill in column.fills)) for column in self.columns
+        )
+        gone = tuple(replace(former, since=number) if former.since == OPEN else former for former in self.gone)
         return replace(self, columns=columns, gone=gone)
 
     def says_the_same(self, other: Schema) -> bool:
         """Whether a person would call them the same: which rows have which default is left out."""
-        one, two = (replace(it, columns=tuple(c.declared for c in it.columns), gone=()) for it in (self, other))
-        return one == two
+        left, right = (
+            replace(schema, columns=tuple(c.declared for c in schema.columns), gone=()) for schema in (self, other)
+        )
+        return left == right
 
     @cached_property
     def stored(self) -> dict[str, Column]:
@@ -151,7 +155,7 @@ def from_json(doc: Any) -> Schema:
     try:
         columns = tuple(map(_column_from_json, doc["columns"]))
         constraints = parse_constraints(doc.get("constraints", ()))
-        gone = tuple(Gone(_column_from_json(one), one["since"]) for one in doc.get("gone", ()))
+        gone = tuple(Gone(_column_from_json(column_doc), column_doc["since"]) for column_doc in doc.get("gone", ()))
         return Schema(columns, constraints, doc.get("dropped", False), doc.get("began", 0), gone)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
@@ -162,16 +166,16 @@ def from_json(doc: Any) -> Schema:
 
 def _fills_along(column: Column, own: Schema) -> tuple[Fill, ...]:
     """The defaults of a column for the rows of a branch, which has it, has dropped it, or has never had it."""
-    gone = next((one for one in own.gone if one.column.stored == column.stored), None)
+    gone = next((former for former in own.gone if former.column.stored == column.stored), None)
     before = own.stored.get(column.stored) or (gone.column if gone is not None else None)
     if before is None:
         return tuple(replace(fill, below=OPEN, gaps=()) for fill in column.fills[:1])
-    known = 0
+    shared = 0
     for mine, theirs in zip(before.fills, column.fills, strict=False):
         if mine.value != theirs.value:
             break
-        known += 1
-    fills = [*before.fills[:known], *(Fill(OPEN, fill.value) for fill in column.fills[known:])]
+        shared += 1
+    fills = [*before.fills[:shared], *(Fill(OPEN, fill.value) for fill in column.fills[shared:])]
     if column.stored not in own.stored and gone is not None and fills:
         fills[0] = replace(fills[0], gaps=(*fills[0].gaps, (gone.since, OPEN)))
     return tuple(fills)
@@ -179,14 +183,14 @@ def _fills_along(column: Column, own: Schema) -> tuple[Fill, ...]:
 
 def _column_json(column: Column) -> dict[str, Any]:
     """What is as in any new table is left out."""
-    said: dict[str, Any] = {"name": column.name, "type": type_text(column.type), "nullable": column.nullable}
+    doc: dict[str, Any] = {"name": column.name, "type": type_text(column.type), "nullable": column.nullable}
     if column.stored != column.name:
-        said["stored"] = column.stored
+        doc["stored"] = column.stored
     if column.fills:
-        said["fills"] = [_fill_json(fill) for fill in column.fills]
+        doc["fills"] = [_fill_json(fill) for fill in column.fills]
     if column.default != _default_of_old_rows(column.fills):
-        said["default"] = column.default
-    return said
+        doc["default"] = column.default
+    return doc
 
 
 def _default_of_old_rows(fills: tuple[Fill, ...]) -> str | None:
@@ -195,10 +199,10 @@ def _default_of_old_rows(fills: tuple[Fill, ...]) -> str | None:
 
 
 def _fill_json(fill: Fill) -> dict[str, Any]:
-    said: dict[str, Any] = {"below": fill.below, "value": fill.value}
-    said.update({"gaps": [list(gap) for gap in fill.gaps]} if fill.gaps else {})
-    said.update({"adds": True} if fill.adds else {})
-    return said
+    doc: dict[str, Any] = {"below": fill.below, "value": fill.value}
+    doc.update({"gaps": [list(gap) for gap in fill.gaps]} if fill.gaps else {})
+    doc.update({"adds": True} if fill.adds else {})
+    return doc
 
 
 def _fill_from_json(doc: Any) -> Fill:

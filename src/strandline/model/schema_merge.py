@@ -22,30 +22,30 @@ def merge_schemas(base: Schema, ours: Schema, theirs: Schema) -> Schema | None:
     names = [column.name.lower() for column in columns.values()]
     if len(set(names)) < len(names):
         return None
-    before, here, there = (_by_stored(schema) for schema in (base, ours, theirs))
-    kept = [one for one in before if one in here and one in there]
-    added = [one for one in (*here, *there) if one not in before]
-    constraints = tuple(_named(one, columns) for one in dict.fromkeys([*kept, *added]))
+    base_rules, our_rules, their_rules = (_by_stored(schema) for schema in (base, ours, theirs))
+    kept = [rule for rule in base_rules if rule in our_rules and rule in their_rules]
+    added = [rule for rule in (*our_rules, *their_rules) if rule not in base_rules]
+    constraints = tuple(_named(rule, columns) for rule in dict.fromkeys([*kept, *added]))
     return replace(ours, columns=tuple(columns.values()), constraints=constraints)
 
 
 def _touched(base: Schema, side: Schema) -> set[str]:
     """The columns that a side's changes are about, by their names in data files."""
     before, after = base.stored, side.stored
-    found = {name for name in {**before, **after} if _declared(before.get(name)) != _declared(after.get(name))}
+    touched = {name for name in {**before, **after} if _declared(before.get(name)) != _declared(after.get(name))}
     declared = set(_by_stored(base)) ^ set(_by_stored(side))
-    return found | {name for constraint in declared for name in constraint.columns}
+    return touched | {name for constraint in declared for name in constraint.columns}
 
 
 def _columns(base: Schema, ours: Schema, theirs: Schema) -> dict[str, Column]:
     """The columns of both, by their names in data files: those of the base in their order, then ours, then theirs."""
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for name in {**base.stored, **ours.stored, **theirs.stored}:
-        before, here, there = (schema.stored.get(name) for schema in (base, ours, theirs))
-        column = here if _declared(there) == _declared(before) else there
+        before, our_column, their_column = (schema.stored.get(name) for schema in (base, ours, theirs))
+        column = our_column if _declared(their_column) == _declared(before) else their_column
         if column is not None:
-            found[name] = column
-    return found
+            columns[name] = column
+    return columns
 
 
 def _declared(column: Column | None) -> Column | None:
@@ -56,7 +56,7 @@ def _declared(column: Column | None) -> Column | None:
 def _by_stored(schema: Schema) -> list[Constraint]:
     """A schema's constraints, with columns by their names in data files: a rename is no other constraint."""
     names = {column.name: column.stored for column in schema.columns}
-    return [_with(one, tuple(names[name] for name in one.columns)) for one in schema.constraints]
+    return [_with(rule, tuple(names[name] for name in rule.columns)) for rule in schema.constraints]
 
 
 def _named(constraint: Constraint, columns: dict[str, Column]) -> Constraint:

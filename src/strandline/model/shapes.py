@@ -1,7 +1,7 @@
 """Rows of one schema under another: what a data file has of a table's columns.
 
 A file keeps its columns by names that never change. It has those of every schema that the table had by then, on
-whatever branch and dropped ones too: who looks back still finds them. What it lacks came later. What has had several
+whatever branch and dropped ones too: a view of the past has them. What it lacks came later. What has had several
 types may be of any of them in a file, because Iceberg's column is as wide as the widest schema needs. Each engine reads
 by this, so a change of a schema writes no data.
 """
@@ -26,7 +26,7 @@ class Shape:
 
     def of(self, names: Set[str]) -> Shape:
         """As far as it is about these columns."""
-        return Shape(self.lacks & names, frozenset(one for one in self.retyped if one[0] in names))
+        return Shape(self.lacks & names, frozenset(pair for pair in self.retyped if pair[0] in names))
 
 
 ENTIRE = Shape()
@@ -34,18 +34,19 @@ ENTIRE = Shape()
 
 
 def shape_of(columns: Sequence[Column], versions: Mapping[int, Schema], written: int, *, origin: bool) -> Shape:
-    """The shape of a file for who reads these columns of a table; it was written when `written` was the newest version.
+    """The shape of a file for a reader of these columns of a table; it was made when `written` was the newest.
 
     `versions` are all schemas of the table. Without `origin` the file is older than the table's first forwarded row.
     """
-    there = _types(schema for number, schema in versions.items() if number <= written)
+    types_by_name = _types(schema for number, schema in versions.items() if number <= written)
     own = [column for column in columns if column.name not in OURS]
-    lacks = {column.stored for column in own if column.stored not in there}
+    lacks = {column.stored for column in own if column.stored not in types_by_name}
     if not origin:
         lacks.update(column.name for column in columns if column.name in ORIGIN)
-    types = {column.stored: _widest(there.get(column.stored, [column.type])) for column in own}
+    types = {column.stored: _widest(types_by_name.get(column.stored, [column.type])) for column in own}
     return Shape(
-        frozenset(lacks), frozenset((one.stored, types[one.stored]) for one in own if types[one.stored] != one.type)
+        frozenset(lacks),
+        frozenset((column.stored, types[column.stored]) for column in own if types[column.stored] != column.type),
     )
 
 
@@ -55,12 +56,12 @@ def file_columns(versions: Mapping[int, Schema]) -> tuple[Column, ...]:
 
 
 def _types(versions: Iterable[Schema]) -> dict[str, list[Type]]:
-    found: dict[str, list[Type]] = {}
+    types_by_name: dict[str, list[Type]] = {}
     for schema in versions:
         for column in schema.columns:
-            types = found.setdefault(column.stored, [])
+            types = types_by_name.setdefault(column.stored, [])
             types += [] if column.type in types else [column.type]
-    return found
+    return types_by_name
 
 
 def _widest(types: Sequence[Type]) -> Type:

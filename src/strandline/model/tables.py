@@ -202,7 +202,7 @@ class TableState:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it is not there any more for who reads and writes the branch; others, and the past, have it."""
+        """Whether it is not there any more for readers and writers of the branch; others, and the past, have it."""
         return self.schema.dropped
 
     def under(self, schema: Schema) -> TableState:
@@ -218,25 +218,25 @@ class TableState:
     @property
     def filtered(self) -> list[str]:
         """The columns by whose values rows are looked for, under any of its schemas: by their names in data files."""
-        found = {
+        columns = {
             schema.column(name)
             for schema in self.schemas.values()
             for rule in schema.constraints
             if rule.scope != "row"
             for name in rule.columns
         }
-        return sorted({one.stored for one in found if one.type in FILTERED})
+        return sorted({column.stored for column in columns if column.type in FILTERED})
 
     def shapes(self, files: Iterable[DataFile]) -> dict[str, Shape]:
         """What each of these data files has of the table's columns."""
-        known: dict[tuple[int, bool], Shape] = {}
-        found: dict[str, Shape] = {}
+        by_kind: dict[tuple[int, bool], Shape] = {}
+        by_path: dict[str, Shape] = {}
         for file in files:
             kind = file.schema_version, file.origin
-            if kind not in known:
-                known[kind] = shape_of(self.columns, self.schemas, file.schema_version, origin=file.origin)
-            found[file.path] = known[kind]
-        return found
+            if kind not in by_kind:
+                by_kind[kind] = shape_of(self.columns, self.schemas, file.schema_version, origin=file.origin)
+            by_path[file.path] = by_kind[kind]
+        return by_path
 
     @cached_property
     def stored(self) -> TableState:
@@ -246,9 +246,11 @@ class TableState:
         """
         if len(self.schemas) == 1:
             return self
-        times = next(one.stored for one in self.columns if one.name == self.table.settings.time_column)
+        times = next(column.stored for column in self.columns if column.name == self.table.settings.time_column)
         table = replace(self.table, settings=replace(self.table.settings, time_column=times))
-        columns = tuple(replace(one, fills=self._written_out(one.stored)) for one in file_columns(self.schemas))
+        columns = tuple(
+            replace(column, fills=self._written_out(column.stored)) for column in file_columns(self.schemas)
+        )
         return replace(self, table=table, schema=Schema(columns))
 
     def _written_out(self, stored: str) -> tuple[Fill, ...]:

@@ -291,10 +291,10 @@ class _Parser:
 
     def columns(self) -> tuple[Column, ...]:
         """column ("," column)*"""
-        found = [self.column()]
+        columns = [self.column()]
         while self.accept(","):
-            found.append(self.column())
-        return tuple(found)
+            columns.append(self.column())
+        return tuple(columns)
 
     def column(self) -> Column:
         """name ":" nullable"""
@@ -356,18 +356,18 @@ class _Parser:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def accept(self, token: str) -> bool:
-        found = self.peek() == token
-        self.at += found
-        return found
+        is_next = self.peek() == token
+        self.at += is_next
+        return is_next
 
     def expect(self, token: str) -> None:
         if not self.accept(token):
             raise self.unexpected(repr(token))
 
-    def word(self, wanted: str) -> str:
+    def word(self, expected: str) -> str:
         token = self.peek()
         if not (token[:1].isalpha() or token[:1] == "_"):
-            raise self.unexpected(wanted)
+            raise self.unexpected(expected)
         self.at += 1
         return token
 
@@ -378,10 +378,10 @@ class _Parser:
         self.at += 1
         return int(token)
 
-    def unexpected(self, wanted: str) -> BadRequest:
-        found = repr(self.peek()) if self.peek() else "the end"
+    def unexpected(self, expected: str) -> BadRequest:
+        actual = repr(self.peek()) if self.peek() else "the end"
         return BadRequest(
-            f"expected {wanted} but found {found} in {_shown(self.text)}",
+            f"expected {expected} but found {actual} in {_shown(self.text)}",
             hint="For example: id:string,body:string?,tags:list<string>,price:decimal(10,2)",
         )
 

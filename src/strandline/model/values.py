@@ -183,10 +183,10 @@ def take_timestamp(value: Any) -> int:
 
 
 def _timestamp_from_text(text: str) -> int:
-    found = _TIMESTAMP.fullmatch(text)
-    if not found:
+    match = _TIMESTAMP.fullmatch(text)
+    if not match:
         raise Refused(text, "is not a timestamp (2025-01-31T12:00:00Z)")
-    year, month, day, hour, minute, second, fraction, utc, sign, zone_hour, zone_minute = found.groups()
+    year, month, day, hour, minute, second, fraction, utc, sign, zone_hour, zone_minute = match.groups()
     if not utc and not sign:
         raise Refused(text, "is a timestamp without a zone (add Z, or an offset such as +01:00)")
     try:
@@ -313,10 +313,10 @@ def _map_rule(key_rule: Rule, value_rule: Rule) -> Rule:
         taken: dict[Any, Any] = {}
         for key, item in _pairs(value):
             step = f"[{shown(key)}]"
-            known = _inside(key_rule, key, step)
-            if known in taken:
+            taken_key = _inside(key_rule, key, step)
+            if taken_key in taken:
                 raise Refused(key, "is a key that occurs twice", step)
-            taken[known] = _inside(value_rule, item, step)
+            taken[taken_key] = _inside(value_rule, item, step)
         return list(taken.items())
 
     return take_map

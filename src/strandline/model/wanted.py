@@ -58,11 +58,11 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
     tables = doc.get("tables") if isinstance(doc, Mapping) else None
     if not isinstance(tables, Mapping) or not tables:
         raise BadRequest("the document has no tables", hint='It looks like {"tables": {"person": {"columns": {…}}}}.')
-    _known(doc, ("tables",), "the document")
-    found: dict[str, str] = {}
+    _refuse_unknown(doc, ("tables",), "the document")
+    by_folded_name: dict[str, str] = {}
     for name in tables:
-        if found.setdefault(str(name).lower(), str(name)) != name:
-            raise BadRequest(f"the document has both {found[name.lower()]!r} and {name!r}")
+        if by_folded_name.setdefault(str(name).lower(), str(name)) != name:
+            raise BadRequest(f"the document has both {by_folded_name[name.lower()]!r} and {name!r}")
     return tuple(_table(str(name), table) for name, table in tables.items())
 
 
@@ -91,7 +91,7 @@ def _table(name: str, doc: Any) -> WantedTable:
     where = f"table {name!r}"
     if not isinstance(doc, Mapping):
         raise BadRequest(f"{where} is {doc!r}", hint='It is an object, such as {"columns": {…}} or {"drop": true}.')
-    _known(doc, _TABLE, where)
+    _refuse_unknown(doc, _TABLE, where)
     if doc.get("drop", False) is True and len(doc) == 1:
         return WantedTable(name, drop=True)
     columns = doc.get("columns")
@@ -102,7 +102,7 @@ def _table(name: str, doc: Any) -> WantedTable:
         raise BadRequest(f"the constraints of {where} are {constraints!r}", hint='A list, as ["unique(email)"].')
     return WantedTable(
         name,
-        tuple(_column(column, said, where) for column, said in columns.items()),
+        tuple(_column(column, column_doc, where) for column, column_doc in columns.items()),
         key=_names(doc, "key", where),
         row_key=_names(doc, "row_key", where),
         partition_by=_names(doc, "partition_by", where),
@@ -111,27 +111,27 @@ def _table(name: str, doc: Any) -> WantedTable:
 
 
 def _column(name: Any, doc: Any, where: str) -> WantedColumn:
-    said = {"type": doc} if isinstance(doc, str) else doc
-    if not isinstance(said, Mapping) or not isinstance(said.get("type"), str) or not isinstance(name, str):
+    fields = {"type": doc} if isinstance(doc, str) else doc
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("type"), str) or not isinstance(name, str):
         raise BadRequest(f"column {name!r} of {where} is {doc!r}", hint='A type, or {"type": "long", "default": 0}.')
-    _known(said, _COLUMN, f"column {name!r} of {where}")
-    type_, nullable = parse_nullable(said["type"])
-    rename = said.get("rename_from")
+    _refuse_unknown(fields, _COLUMN, f"column {name!r} of {where}")
+    type_, nullable = parse_nullable(fields["type"])
+    rename = fields.get("rename_from")
     if rename is not None and not isinstance(rename, str):
         raise BadRequest(f"column {name!r} of {where} is renamed from {rename!r}", hint="Give the column's name.")
-    return WantedColumn(Column(name, type_, nullable), said.get("default", UNSAID), rename)
+    return WantedColumn(Column(name, type_, nullable), fields.get("default", UNSAID), rename)
 
 
 def _names(doc: Mapping[str, Any], what: str, where: str) -> tuple[str, ...] | None:
     names = doc.get(what)
     if names is None:
         return None
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadRequest(f"the {what} of {where} is {names!r}", hint='A list of columns, as ["id"].')
     return tuple(names)
 
 
-def _known(doc: Mapping[Any, Any], names: tuple[str, ...], where: str) -> None:
+def _refuse_unknown(doc: Mapping[Any, Any], names: tuple[str, ...], where: str) -> None:
     for name in doc:
         if name not in names:
             raise BadRequest(f"{where} has {name!r}, which means nothing", hint=nearest(str(name), names))

@@ -61,8 +61,8 @@ def _read(payload: bytes, names: Sequence[str] | None) -> pa.RecordBatch:
         with ipc.open_stream(payload) as reader:
             if names is None:
                 return _checked(reader.read_next_batch())
-            wanted = _positions(reader.schema, names)
-        with ipc.open_stream(payload, options=ipc.IpcReadOptions(included_fields=wanted)) as reader:
+            positions = _positions(reader.schema, names)
+        with ipc.open_stream(payload, options=ipc.IpcReadOptions(included_fields=positions)) as reader:
             return _checked(reader.read_next_batch()).select(list(names))
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise Damaged(f"a batch of {len(payload)} bytes can't be read: {error}") from error
@@ -124,13 +124,13 @@ def _nested_sayer(arrow: pa.DataType, type_: Type | None) -> Say | None:
     if pat.is_struct(arrow):
         return _struct_sayer(arrow, type_)
     element = _sayer(arrow.value_type, type_.element if isinstance(type_, List) else None) if is_list(arrow) else None
-    return None if element is None else lambda value: [_said(element, item) for item in value]
+    return None if element is None else lambda value: [_say(element, item) for item in value]
 
 
 def _struct_sayer(arrow: pa.DataType, type_: Type | None) -> Say:
     types = {field.name: field.type for field in type_.fields} if isinstance(type_, Struct) else {}
     says = {field.name: _sayer(field.type, types.get(field.name)) for field in arrow}
-    return lambda value: {name: _said(say, value[name]) for name, say in says.items()}
+    return lambda value: {name: _say(say, value[name]) for name, say in says.items()}
 
 
 def _map_sayer(arrow: pa.DataType, type_: Type | None) -> Say:
@@ -138,11 +138,11 @@ def _map_sayer(arrow: pa.DataType, type_: Type | None) -> Say:
     key = _sayer(arrow.key_type, None)
     item = _sayer(arrow.item_type, type_.value if isinstance(type_, Map) else None)
     if pat.is_string(arrow.key_type):
-        return lambda value: {name: _said(item, inside) for name, inside in value}
-    return lambda value: [[_said(key, name), _said(item, inside)] for name, inside in value]
+        return lambda value: {name: _say(item, inside) for name, inside in value}
+    return lambda value: [[_say(key, name), _say(item, inside)] for name, inside in value]
 
 
-def _said(say: Say | None, value: Any) -> Any:
+def _say(say: Say | None, value: Any) -> Any:
     return value if value is None or say is None else say(value)
 
 

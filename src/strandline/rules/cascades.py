@@ -67,17 +67,17 @@ class Cascades:
         return [link for link in self._declared.links_to(table_id) if link.reference.on_delete == "cascade"]
 
     def _look_up(self, link: Link, keys: Iterable[Values]) -> list[ValueHolder]:
-        """The stored rows that refer to keys which nobody has asked for yet."""
-        known = self._stored.setdefault(_which(link), {})
-        unknown = [key for key in dict.fromkeys(keys) if key not in known]
+        """The stored rows that refer to keys which were not looked up yet."""
+        rows_by_key = self._stored.setdefault(_which(link), {})
+        unknown = [key for key in dict.fromkeys(keys) if key not in rows_by_key]
         if not unknown:
             return []
         columns = link.reference.columns
         self._claims.read(link.source, "reference", columns, unknown)
         rows = self._look.having(link.source, columns, unknown)
-        known.update((key, []) for key in unknown)
+        rows_by_key.update((key, []) for key in unknown)
         for row in rows:
-            known[row.value].append(row)
+            rows_by_key[row.value].append(row)
         self._look.ask(link.source, {row.hash: row.key for row in rows})
         return rows
 

@@ -184,7 +184,7 @@ class Blob:
         owner = self._claim(place)
         kind = (settings.get("format") or "parquet", settings.get("compression") or "zstd")
         if kind not in EXTENSIONS:
-            raise BadRequest(f"{kind[0]} with {kind[1]} is not written here", hint=_known(EXTENSIONS))
+            raise BadRequest(f"{kind[0]} with {kind[1]} is not written here", hint=_kinds_hint(EXTENSIONS))
         stream = names.stream_path(delivery.table, unit.partition_by, delivery.stream.partition)
         epoch = names.epoch_folder(delivery.epoch)
         folder = f"{stream}/{epoch}" if epoch else stream
@@ -195,14 +195,14 @@ class Blob:
             return shipped
         sweep(place, folder)
         fail("blob.before_write")
-        wanted = Export(
+        request = Export(
             unit.rows, unit.schema, *kind, place=place, name=name, temporary=temporary,
             digest=bool(settings.get("manifest")), present=self._present(place, stream, unit, owner.epoch, name),
             lacking_upto=unit.lacking_upto,
         )  # fmt: skip
-        done = export(self._spark(), wanted)
+        done = export(self._spark(), request)
         if done.rows:
-            self._put_in_place(place, unit, wanted, done, stream)
+            self._put_in_place(place, unit, request, done, stream)
         chunk = None if done.rows_digest is None else SentChunk(delivery.since, delivery.until, done.rows_digest)
         moved = BlobMark(
             self._lake_id,
@@ -228,16 +228,16 @@ class Blob:
         key = f"{folder}/{noted.object}" if noted.rows else None
         return Shipped(noted.rows, noted.withheld, noted.size_bytes, key=key, chunk=noted.chunk)
 
-    def _put_in_place(self, place: Place, unit: Unit, wanted: Export, done: Exported, stream: str) -> None:
+    def _put_in_place(self, place: Place, unit: Unit, request: Export, done: Exported, stream: str) -> None:
         delivery = unit.delivery
         if place.local is not None:
             fail("blob.before_rename")
-            _rename(place, wanted.temporary, wanted.name)
+            _rename(place, request.temporary, request.name)
         fail("blob.after_write")
         if names.is_digest(stream.partition("/")[2]):
             objects.put_bytes(place, f"{stream}/{names.PARTITION}", delivery.stream.partition.encode() + b"\n")
         if done.sha256 is not None:
-            below = wanted.name[len(stream) + 1 :]
+            below = request.name[len(stream) + 1 :]
             line = Line(below, delivery.since, delivery.until, done.rows, done.size_bytes, done.sha256)
             add_to_manifest(place, f"{stream}/{names.MANIFEST}", line)
 
@@ -318,8 +318,8 @@ def read_owner(place: Place) -> Owner | None:
     if content is None:
         return None
     try:
-        found = orjson.loads(content)
-        return Owner(Owned(str(found["lake"]), str(found["sink"]), found.get("name")), int(found["epoch"]))
+        doc = orjson.loads(content)
+        return Owner(Owned(str(doc["lake"]), str(doc["sink"]), doc.get("name")), int(doc["epoch"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(
             f"{place.shown(names.OWNER)} can't be read: {error}",
@@ -340,21 +340,21 @@ def objects_of(place: Place, folder: str, first: int) -> list[tuple[int, str, na
     """The objects of a stream from an epoch on: each with its epoch, its name below the folder, and what it covers."""
     entries = objects.listing(place, folder)
     epochs = {names.parse_epoch(entry.name) for entry in entries if entry.is_folder} | {names.FIRST_EPOCH}
-    there = []
+    listed = []
     for epoch in sorted(epoch for epoch in epochs if epoch is not None and epoch >= first):
         below = names.epoch_folder(epoch)
         inside = objects.listing(place, f"{folder}/{below}") if below else entries
         for entry in inside:
             covered = None if entry.is_folder else names.parse_object_name(entry.name)
             if covered is not None:
-                there.append((epoch, f"{below}/{entry.name}" if below else entry.name, covered))
-    return there
+                listed.append((epoch, f"{below}/{entry.name}" if below else entry.name, covered))
+    return listed
 
 
 def listed_mark(place: Place, folder: str, first: int) -> Mark | None:
     """The end of the last object of the highest epoch, from one on; None where there is none."""
-    there = [Mark(epoch, covered.until) for epoch, _, covered in objects_of(place, folder, first)]
-    return max(there, key=_order, default=None)
+    marks = [Mark(epoch, covered.until) for epoch, _, covered in objects_of(place, folder, first)]
+    return max(marks, key=_order, default=None)
 
 
 def _order(mark: Mark) -> tuple[int, int]:
@@ -394,15 +394,15 @@ class Line:
 def add_to_manifest(place: Place, name: str, line: Line) -> None:
     """Write the manifest anew with this line in it, once, in the order of epochs and ranges.
 
-    Whoever comes late adds to what is there by then, and takes no line of another's away.
+    A late writer adds to what is there by then, and takes no line of another's away.
     """
 
     def with_line(content: bytes | None) -> bytes:
-        found = [Line(**orjson.loads(text)) for text in (content or b"").splitlines() if text]
-        lines = {one.name: one for one in [*found, line]}
-        ordered = sorted(lines.values(), key=lambda one: (_epoch(one.name), one.since))
+        records = [Line(**orjson.loads(text)) for text in (content or b"").splitlines() if text]
+        lines = {record.name: record for record in [*records, line]}
+        ordered = sorted(lines.values(), key=lambda record: (_epoch(record.name), record.since))
         fail("blob.before_manifest")
-        return b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in ordered)
+        return b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in ordered)
 
     change_bytes(place, name, with_line)
     fail("blob.after_manifest")
@@ -412,5 +412,5 @@ def _epoch(name: str) -> int:
     return names.parse_epoch(name.partition("/")[0]) or names.FIRST_EPOCH
 
 
-def _known(kinds: Mapping[tuple[str, str], str]) -> str:
+def _kinds_hint(kinds: Mapping[tuple[str, str], str]) -> str:
     return f"Known: {', '.join(f'{form} with {compression}' for form, compression in kinds)}."

@@ -90,8 +90,8 @@ class Unit:
 
     def digest_in(self, since: int, until: int) -> str:
         """The digest of the unit's rows in a range, without its dead letters: what a chunk of them says of itself."""
-        wanted = replace(self.rows, since=max(since, self.rows.since), until=min(until, self.rows.until))
-        return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(wanted))
+        clipped = replace(self.rows, since=max(since, self.rows.since), until=min(until, self.rows.until))
+        return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(clipped))
 
 
 def letters_of(rows: pa.RecordBatch, answers: Mapping[int, Mapping[str, Any]]) -> list[Refused]:

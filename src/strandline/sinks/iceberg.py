@@ -1,7 +1,7 @@
 """Copies: units are appended to a table in another Iceberg catalog, each once.
 
 The rows go onto a private branch at the target's `main`, and then one commit moves `main` there together with the
-stream's mark. Whoever ships the same unit again, a late process too, finds the mark or is refused and then finds it.
+stream's mark. A worker that ships the same unit again, a late one too, finds the mark or is refused and then finds it.
 When `main` has moved meanwhile (another stream of the same table, an engine of the target's own) the rows are staged
 anew on what is there now.
 
@@ -106,37 +106,37 @@ class IcebergCopy:
         if properties is None:
             return Standing(None)
         self._check_owner(table, properties)
-        found = highest(properties, self._prefix(stream))
-        if found is None:
+        last = highest(properties, self._prefix(stream))
+        if last is None:
             return Standing(None, reads_back=self._reads_back)
-        sender = found.told.get("generation")
-        return Standing(found.mark, chunk=found.chunk, reads_back=self._reads_back, sender=sender)
+        sender = last.record.get("generation")
+        return Standing(last.mark, chunk=last.chunk, reads_back=self._reads_back, sender=sender)
 
     def ship(self, unit: Unit) -> Shipped:
         """Append the unit's rows and move the mark, in one commit; nothing if the mark is there already."""
         target, delivery = self._target(), unit.delivery
         table = f"{self._namespace}.{delivery.table}"
-        found = self._prepare(target, table, unit)
-        if found is not None and _covers(found, unit):
-            return _shipped_before(found, unit, table)
-        self._refuse_hole(found, delivery)
+        last = self._prepare(target, table, unit)
+        if last is not None and _covers(last, unit):
+            return _shipped_before(last, unit, table)
+        self._refuse_hole(last, delivery)
         rows = unit.rows
-        if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > rows.since:
-            rows = replace(rows, since=found.mark.seq)
+        if last is not None and last.mark.epoch == delivery.epoch and last.mark.seq > rows.since:
+            rows = replace(rows, since=last.mark.seq)
         folder = f"copy-{self._ours.sink_id}-{stream_key(delivery.stream)}"
         objects.remove_folder(self._staging, folder)
         try:
-            before = None if found is None else found.chunk
+            before = None if last is None else last.chunk
             return self._ship(target, table, replace(unit, rows=rows), f"{folder}/{uuid4().hex}.parquet", before)
         finally:
             objects.remove_folder(self._staging, folder)
 
-    def _refuse_hole(self, found: Found | None, delivery: Delivery) -> None:
+    def _refuse_hole(self, last: Found | None, delivery: Delivery) -> None:
         """Go back to where the copy is, when it is behind us: it was restored from an older one, or made anew."""
-        if found is None and delivery.since > self._start_seq:
+        if last is None and delivery.since > self._start_seq:
             raise Resume(None)
-        if found is not None and found.mark.seq < delivery.since:  # in every epoch: a mark means all rows up to it
-            raise Resume(found.mark)
+        if last is not None and last.mark.seq < delivery.since:  # in every epoch: a mark means all rows up to it
+            raise Resume(last.mark)
 
     def close(self) -> None:
         """Nothing is kept open but Spark, which is not ours."""
@@ -144,24 +144,24 @@ class IcebergCopy:
     def _ship(self, target: Copy, table: str, unit: Unit, path: str, before: SentChunk | None) -> Shipped:
         from strandline.engines.spark.export import Export, export
 
-        wanted = Export(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
-        done = export(self._spark(), wanted)
-        rows, there = unit.rows, self._there_already(target, table, unit)
+        request = Export(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
+        done = export(self._spark(), request)
+        rows, present = unit.rows, self._there_already(target, table, unit)
         chunk = SentChunk(rows.since, rows.until, unit.digest_in(rows.since, rows.until)) if done.rows else before
-        fresh = done.rows - len(there)
+        fresh = done.rows - len(present)
         for attempt in range(ATTEMPTS):
             staged = None
             try:
                 if fresh:
-                    staged = self._stage(target, table, unit, self._staging.shown(path), fresh, there)
+                    staged = self._stage(target, table, unit, self._staging.shown(path), fresh, present)
                 size_bytes, key = (0, None) if staged is None else (staged.size_bytes, table)
                 shipped = Shipped(fresh, done.withheld, size_bytes, rows.files, key=key, chunk=chunk)
                 fail("copy.before_commit")
                 moved = self._commit(target, table, unit, staged, shipped)
-            except _AlreadyThere as there:
+            except _AlreadyThere as raced:
                 if staged is not None:
                     target.drop_branches(table, staged.branch)
-                return _shipped_before(there.found, unit, table)
+                return _shipped_before(raced.last, unit, table)
             if moved:
                 fail("copy.after_commit")
                 return shipped
@@ -181,28 +181,28 @@ class IcebergCopy:
             raise unmarked(f"the table {table}", self._ours)
         if properties.get(OWNER) != owner[OWNER]:
             target.set_properties(table, owner)
-        found = highest(properties, self._prefix(unit.delivery.stream))
-        if found is None or not _covers(found, unit):
+        last = highest(properties, self._prefix(unit.delivery.stream))
+        if last is None or not _covers(last, unit):
             target.evolve(table, schema)
-        return found
+        return last
 
     def _there_already(self, target: Copy, table: str, unit: Unit) -> list[int]:
         """The seqs of the rows that the copy has, where only those are to be sent that it lacks."""
         since, upto = unit.rows.since, min(unit.lacking_upto, unit.rows.until)
         if upto <= since:
             return []
-        there = target.rows_between(table, since, upto)
+        stored = target.rows_between(table, since, upto)
         return [
             seq
             for piece in read_range(replace(unit.rows, until=upto))
             for seq, is_there in zip(
-                piece.rows.column(SEQ).to_pylist(), are_among(piece.rows, there, seq=SEQ, at=AT), strict=True
+                piece.rows.column(SEQ).to_pylist(), are_among(piece.rows, stored, seq=SEQ, at=AT), strict=True
             )
             if is_there
         ]
 
     def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int, without: list[int]) -> Staged:
-        """Append the rows on a branch that nobody else knows: a late writer of the same unit has another."""
+        """Append the rows on a branch that no other writer knows: a late writer of the same unit has another."""
         delivery = unit.delivery
         mine = f"op_{stream_key(delivery.stream)}_"
         target.drop_branches(table, mine)
@@ -212,10 +212,10 @@ class IcebergCopy:
         try:
             staged = target.append(table, path, unit.rows.schema, branch, base, delivery.delivery_id, without)
         except StrandError:
-            # Whoever took over removes the branch and the file of a late writer, and may have shipped the unit.
-            found = highest(target.properties(table) or {}, self._prefix(delivery.stream))
-            if found is not None and _covers(found, unit):
-                raise _AlreadyThere(found) from None
+            # The worker that took over removes the branch and the file of a late writer, and may have shipped the unit.
+            last = highest(target.properties(table) or {}, self._prefix(delivery.stream))
+            if last is not None and _covers(last, unit):
+                raise _AlreadyThere(last) from None
             raise
         if staged.rows != rows:
             raise Damaged(f"{rows} rows were to be appended to {table}, and Spark wrote {staged.rows}")
@@ -230,12 +230,12 @@ class IcebergCopy:
 
         def guard(properties: Mapping[str, str]) -> None:
             self._check_owner(delivery.table, properties)
-            found = highest(properties, prefix)
-            if found is not None and _covers(found, unit):
-                raise _AlreadyThere(found)
-            if found is not None and found.mark.epoch == delivery.epoch and found.mark.seq > unit.rows.since:
+            last = highest(properties, prefix)
+            if last is not None and _covers(last, unit):
+                raise _AlreadyThere(last)
+            if last is not None and last.mark.epoch == delivery.epoch and last.mark.seq > unit.rows.since:
                 raise Busy(f"the mark of a stream of {table} moved into the unit that is being appended")
-            self._refuse_hole(found, delivery)
+            self._refuse_hole(last, delivery)
             remove.extend(key for key in properties if key.startswith(prefix))
 
         value: dict[str, Any] = {
@@ -294,9 +294,9 @@ class IcebergCopy:
 class _AlreadyThere(Exception):
     """The target has this unit: another process committed it while we staged it."""
 
-    def __init__(self, found: Found) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, last: Found) -> None:
+        super().__init__(last)
+        self.last = last
 
 
 @dataclass(frozen=True)
@@ -304,24 +304,24 @@ class Found:
     """A stream's mark as the target table has it, and what was said about the unit that ended there."""
 
     mark: Mark
-    told: Mapping[str, Any]
+    record: Mapping[str, Any]
 
     @property
     def chunk(self) -> SentChunk | None:
         """The last unit that had rows; one of an older version does not say."""
-        chunk = self.told.get("chunk")
+        chunk = self.record.get("chunk")
         return SentChunk(**chunk) if chunk is not None else None
 
 
 def highest(properties: Mapping[str, str], prefix: str) -> Found | None:
     """The highest mark among a table's properties: a late writer may have set a lower one beside it."""
-    found = [
+    candidates = [
         Found(Mark(int(epoch), int(seq)), orjson.loads(value))
         for key, value in properties.items()
         if key.startswith(prefix)
         for epoch, _, seq in [key.removeprefix(prefix).partition(".")]
     ]
-    return max(found, key=lambda one: (one.mark.epoch, one.mark.seq), default=None)
+    return max(candidates, key=lambda candidate: (candidate.mark.epoch, candidate.mark.seq), default=None)
 
 
 def stream_key(stream: Stream) -> str:
@@ -332,8 +332,8 @@ def stream_key(stream: Stream) -> str:
 def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """A catalog's name and Iceberg's properties for it. The name is part of the key in a JDBC catalog."""
     kind, uri = str(settings["catalog"]), str(settings["uri"])
-    given = {key.removeprefix(_OPTION): str(value) for key, value in settings.items() if key.startswith(_OPTION)}
-    name = given.pop("name", CATALOG_NAME)
+    options = {key.removeprefix(_OPTION): str(value) for key, value in settings.items() if key.startswith(_OPTION)}
+    name = options.pop("name", CATALOG_NAME)
     if kind not in ("jdbc", "rest"):
         raise BadRequest(f"there is no catalog of the kind {kind!r}", hint="It is jdbc or rest.")
     if kind == "jdbc":
@@ -342,30 +342,30 @@ def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         if uri.startswith("jdbc:sqlite:") and "busy_timeout" not in uri:
             # Without it a lock that is held for three seconds fails a Spark job.
             uri += f"{'&' if '?' in uri else '?'}busy_timeout=30000"
-        given.setdefault("jdbc.schema-version", "V1")
+        options.setdefault("jdbc.schema-version", "V1")
     if settings.get("warehouse"):
-        given.setdefault("warehouse", str(settings["warehouse"]))
-    return name, {"type": kind, "uri": uri, "cache-enabled": "false", **given}
+        options.setdefault("warehouse", str(settings["warehouse"]))
+    return name, {"type": kind, "uri": uri, "cache-enabled": "false", **options}
 
 
-def _covers(found: Found, unit: Unit) -> bool:
+def _covers(last: Found, unit: Unit) -> bool:
     """Whether the target has the unit. An older epoch's unit is refused: somebody rewound the stream since."""
     delivery = unit.delivery
-    if found.mark.epoch > delivery.epoch:
+    if last.mark.epoch > delivery.epoch:
         raise Conflict(
-            f"the target of {delivery.table} is in epoch {found.mark.epoch} already, and this unit is of epoch "
+            f"the target of {delivery.table} is in epoch {last.mark.epoch} already, and this unit is of epoch "
             f"{delivery.epoch}",
             kind="epoch",
             hint="The stream was rewound, or restored from a backup, meanwhile. `strand sink show` tells its state.",
             expected=delivery.epoch,
-            actual=found.mark.epoch,
+            actual=last.mark.epoch,
         )
-    return found.mark.epoch == delivery.epoch and found.mark.seq >= delivery.until
+    return last.mark.epoch == delivery.epoch and last.mark.seq >= delivery.until
 
 
-def _shipped_before(found: Found, unit: Unit, table: str) -> Shipped:
+def _shipped_before(last: Found, unit: Unit, table: str) -> Shipped:
     """What is told of a unit that is there already; the counts are known for the last one."""
-    if found.mark.seq != unit.delivery.until:
+    if last.mark.seq != unit.delivery.until:
         return Shipped(0, key=table)
-    told, key = found.told, table if found.told["rows"] else None
-    return Shipped(int(told["rows"]), int(told["withheld"]), int(told["bytes"]), key=key, chunk=found.chunk)
+    record, key = last.record, table if last.record["rows"] else None
+    return Shipped(int(record["rows"]), int(record["withheld"]), int(record["bytes"]), key=key, chunk=last.chunk)

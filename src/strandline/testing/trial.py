@@ -186,7 +186,7 @@ class Trial:
         self.settled(when, ticked)
         held = len(self.subject.ids())
         if held != self._rows - len(self._refused):
-            raise Failed(f"{when}: {self._rows - held} rows were not delivered{_said(ticked)}")
+            raise Failed(f"{when}: {self._rows - held} rows were not delivered{_errors_text(ticked)}")
 
     def _compare(self, when: str, due: set[str], ticked: list[Ticked] | None) -> None:
         held = Counter(self.subject.ids())
@@ -197,10 +197,10 @@ class Trial:
         }
         if any(faults.values()):
             words = "; ".join(f"{what}: {', '.join(ids[:5])} ({len(ids)})" for what, ids in faults.items() if ids)
-            raise Failed(f"{when}: {words}{_said(ticked or [])}")
+            raise Failed(f"{when}: {words}{_errors_text(ticked or [])}")
 
 
-def _said(ticked: list[Ticked]) -> str:
+def _errors_text(ticked: list[Ticked]) -> str:
     errors = [f"{done.outcome}: {done.error}" for done in ticked if done.error]
     return f". The tick said: {'; '.join(errors)}" if errors else ""
 
