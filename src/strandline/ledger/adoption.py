@@ -1,7 +1,7 @@
 """Adoption: a branch takes a table as another branch has it, by pointing at the same batches and files.
 
 It is right where the other's log is this one's log and more: it came from here, and nothing was committed here since.
-Then the rows that are gained have seqs above all that are here, and whoever follows this branch gets each of them once.
+Then the rows that are gained have seqs above all that are here, and a sink on this branch gets each of them once.
 """
 
 from __future__ import annotations
@@ -45,18 +45,22 @@ def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, l
     if pruned and pruned != read_head(conn, target_id, table_id).kept_from:
         return False
     line = [(target_id, lineage(conn, source_id)), (source_id, lineage(conn, target_id))]
-    came = any(one == other and upto is not None and upto >= last_seq for other, found in line for one, upto in found)
+    came = any(
+        ancestor == other and upto is not None and upto >= last_seq
+        for other, ancestry in line
+        for ancestor, upto in ancestry
+    )
     parts = (table_id, state_id(table_id))
     return (
         came
-        and not any(_returning(conn, source_id, target_id, one) for one in parts)
+        and not any(_returning(conn, source_id, target_id, part) for part in parts)
         and not _goes_unseen(conn, source_id, target_id, table_id)
     )
 
 
 def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
     ours, theirs = db.files.alias("ours"), db.files.alias("theirs")
-    found = (
+    query = (
         select(func.count())
         .select_from(ours.join(theirs, and_(ours.c.table_id == theirs.c.table_id, ours.c.path == theirs.c.path)))
         .where(
@@ -67,7 +71,7 @@ def _returning(conn: Connection, source_id: str, target_id: str, table_id: str) 
             theirs.c.removed_version.is_(None),
         )
     )
-    return bool(conn.execute(found).scalar_one())
+    return bool(conn.execute(query).scalar_one())
 
 
 def _goes_unseen(conn: Connection, source_id: str, target_id: str, table_id: str) -> bool:
@@ -90,7 +94,7 @@ def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: 
     The answer is what has another snapshot now: the log, its state, or neither.
     """
     table_id = adoption.table_id
-    before = [_snapshot(txn.conn, target_id, one) for one in (table_id, state_id(table_id))]
+    before = [_snapshot(txn.conn, target_id, part) for part in (table_id, state_id(table_id))]
     gained = _gained(txn.conn, source_id, table_id, adoption.last_seq or 0)
     if adoption.last_seq is None:
         _copy_all(txn, source_id, target_id, table_id)
@@ -102,7 +106,7 @@ def adopt(txn: Txn, source_id: str, target_id: str, adoption: Adoption, number: 
         _copy(txn, db.stream_heads, source_id, target_id, table_id)
     _adopt_state(txn, source_id, target_id, state_id(table_id))
     txn.write_last(touches.writing(target_id, table_id, number, gained))
-    after = [_snapshot(txn.conn, target_id, one) for one in (table_id, state_id(table_id))]
+    after = [_snapshot(txn.conn, target_id, part) for part in (table_id, state_id(table_id))]
     return [new for old, new in zip(before, after, strict=True) if new is not None and new != old]
 
 
@@ -160,8 +164,8 @@ def are_one(conn: Connection, source_id: str, target_id: str) -> bool:
 def refork(txn: Txn, source_id: str, target_id: str) -> None:
     """Let a branch and the one it came from be one again, as if it had just been made."""
     branch = db.branches.c
-    for one, other in ((source_id, target_id), (target_id, source_id)):
-        child = and_(branch.branch_id == one, branch.parent_id == other)
+    for child_id, parent_id in ((source_id, target_id), (target_id, source_id)):
+        child = and_(branch.branch_id == child_id, branch.parent_id == parent_id)
         txn.conn.execute(update(db.branches).where(child).values(forked_at=txn.last_seq))
 
 
@@ -183,7 +187,7 @@ def _copy(txn: Txn, table: Any, source_id: str, target_id: str, table_id: str, *
 def _gained(conn: Connection, source_id: str, table_id: str, above: int) -> list[tuple[bytes, int, str]]:
     """The newest version of each key that the source wrote above a seq, as far as it is known by hash."""
     touch = db.touches.c
-    found: dict[bytes, tuple[int, str]] = {}
+    newest_by_hash: dict[bytes, tuple[int, str]] = {}
     for branch_id, upto in lineage(conn, source_id):
         rows = conn.execute(
             select(touch.hash, touch.seq, touch.batch_id).where(
@@ -194,9 +198,9 @@ def _gained(conn: Connection, source_id: str, table_id: str, above: int) -> list
             )
         )
         for row in rows:
-            if row.hash not in found or row.seq > found[row.hash][0]:
-                found[row.hash] = row.seq, row.batch_id
-    return [(key, seq, batch_id) for key, (seq, batch_id) in found.items()]
+            if row.hash not in newest_by_hash or row.seq > newest_by_hash[row.hash][0]:
+                newest_by_hash[row.hash] = row.seq, row.batch_id
+    return [(key, seq, batch_id) for key, (seq, batch_id) in newest_by_hash.items()]
 
 
 def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
@@ -205,7 +209,7 @@ def _move_head(txn: Txn, source_id: str, target_id: str, table_id: str) -> None:
     ours = read_head(txn.conn, target_id, table_id)
     head = db.heads.c
     own = ("branch_id", "table_id", "version", "barrier", "rewrites")
-    columns = [one for one in db.heads.columns if one.name not in own]
+    columns = [column for column in db.heads.columns if column.name not in own]
     row = txn.conn.execute(select(*columns).where(head.branch_id == source_id, head.table_id == table_id)).one()
     version = ours.version
     if theirs.log_snapshot != ours.log_snapshot and theirs.log_snapshot is not None:
@@ -240,13 +244,14 @@ def _carry_rewrites(txn: Txn, source_id: str, target_id: str, table_id: str) -> 
     token where that is later, so that the next adoption finds them equal, and one of its own where it is not.
     """
     head = db.heads.c
-    found = select(head.rewrites).where(head.table_id == table_id)
+    query = select(head.rewrites).where(head.table_id == table_id)
     theirs, ours = (
-        int(txn.conn.execute(found.where(head.branch_id == one)).scalar_one()) for one in (source_id, target_id)
+        int(txn.conn.execute(query.where(head.branch_id == branch_id)).scalar_one())
+        for branch_id in (source_id, target_id)
     )
     if theirs > ours:
-        here = update(db.heads).where(head.branch_id == target_id, head.table_id == table_id)
-        txn.conn.execute(here.values(rewrites=theirs))
+        statement = update(db.heads).where(head.branch_id == target_id, head.table_id == table_id)
+        txn.conn.execute(statement.values(rewrites=theirs))
     elif theirs < ours:
         note_rewrite(txn, target_id, table_id)
 
@@ -260,9 +265,9 @@ def _replace_files(txn: Txn, source_id: str, target_id: str, table_id: str, vers
 
     theirs, ours = current(source_id), current(target_id)
     files.remove_files(txn, target_id, table_id, version, sorted(ours - theirs))
-    for some in _chunks(sorted(theirs - ours)):
+    for chunk in _chunks(sorted(theirs - ours)):
         rows = txn.conn.execute(
-            select(db.files).where(file.branch_id == source_id, file.table_id == table_id, file.path.in_(some))
+            select(db.files).where(file.branch_id == source_id, file.table_id == table_id, file.path.in_(chunk))
         )
         copies = [{**row._mapping, "branch_id": target_id, "added_version": version} for row in rows]
         txn.conn.execute(insert(db.files), copies)
@@ -290,11 +295,11 @@ def _replace_tail(txn: Txn, source_id: str, target_id: str, table_id: str) -> No
     ]
     if new:
         txn.conn.execute(insert(db.tail), new)
-    batches.release(txn, target_id, table_id, [one for one in ours if one not in theirs])
+    batches.release(txn, target_id, table_id, [batch_id for batch_id in ours if batch_id not in theirs])
 
 
 def is_merged_since(conn: Connection, branch_id: str, number: int) -> bool:
     """Whether another merge came into a branch after a number was given."""
     commit = db.commits.c
-    found = select(func.count()).where(commit.branch_id == branch_id, commit.seq > number, commit.kind == "merge")
-    return bool(conn.execute(found).scalar_one())
+    query = select(func.count()).where(commit.branch_id == branch_id, commit.seq > number, commit.kind == "merge")
+    return bool(conn.execute(query).scalar_one())

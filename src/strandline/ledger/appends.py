@@ -163,16 +163,16 @@ def heads_of(appends: Sequence[Append]) -> list[Step]:
 
 def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
     """Store all of these in one transaction; the answers are in their order."""
-    asked = heads_of(appends)
-    found = {
+    steps = heads_of(appends)
+    heads = {
         (step.parameters["b_branch"], step.parameters["b_table"]): head
-        for step, (head,) in zip(asked, txn.ask(asked), strict=True)
+        for step, (head,) in zip(steps, txn.ask(steps), strict=True)
     }
     answers: list[Ack | StrandError] = []
     accepted: list[tuple[Append, int]] = []
     next_seq = txn.last_seq + 1
     for append in appends:
-        schema_version, refuses, settings = found[append.branch_id, append.table_id]
+        schema_version, refuses, settings = heads[append.branch_id, append.table_id]
         refused = refusal(append, schema_version, refuses) or _other_settings(append, settings)
         earlier = refused or _earlier(txn, append)
         if earlier is not None:
@@ -225,11 +225,11 @@ def find_stored(txn: Txn, append: Append) -> Ack | None:
     if not ids:
         return None
     batch = db.batches.c
-    found = txn.conn.execute(select(batch.first_seq, batch.last_seq).where(batch.batch_id.in_(ids))).all()
-    if not found:
+    rows = txn.conn.execute(select(batch.first_seq, batch.last_seq).where(batch.batch_id.in_(ids))).all()
+    if not rows:
         return None
-    assert len(found) == len(ids), "an append was stored in part"
-    first_seq, last_seq = min(row.first_seq for row in found), max(row.last_seq for row in found)
+    assert len(rows) == len(ids), "an append was stored in part"
+    first_seq, last_seq = min(row.first_seq for row in rows), max(row.last_seq for row in rows)
     return Ack(append.rows, first_seq, last_seq, too_old=append.too_old)
 
 

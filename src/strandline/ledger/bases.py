@@ -80,10 +80,10 @@ _SELECT_HEAD = Prepared(
 
 def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
-    found = branch_id(conn, branch)
-    places = [{"b_branch": found, "b_table": one, "b_state": state_id(one)} for one in table_ids]
-    steps = [Step(_SELECT_BRANCH, {"b_branch": found}), *(Step(_SELECT_HEAD, place) for place in places)]
+    on_branch = branch_id(conn, branch)
+    places = [{"b_branch": on_branch, "b_table": table_id, "b_state": state_id(table_id)} for table_id in table_ids]
+    steps = [Step(_SELECT_BRANCH, {"b_branch": on_branch}), *(Step(_SELECT_HEAD, place) for place in places)]
     ((tip, number, shape),), *rows = together(conn, steps)
     heads = {table_id: HeadNow(*head[0]) for table_id, head in zip(table_ids, rows, strict=True) if head}
-    from_here = [(one, number if upto is None else upto) for one, upto in lineage(conn, found)]
-    return Base(found, tip, number, shape, heads, from_here)
+    from_here = [(ancestor, number if upto is None else upto) for ancestor, upto in lineage(conn, on_branch)]
+    return Base(on_branch, tip, number, shape, heads, from_here)

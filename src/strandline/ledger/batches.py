@@ -55,23 +55,23 @@ def read_payloads(ledger: Ledger, refs: Sequence[BatchRef]) -> Iterator[Payload]
                     db.batches.c.batch_id.in_([ref.batch_id for ref in chunk])
                 )
             )
-            found = {row.batch_id: (row.payload, row.checksum) for row in rows}
+            payloads = {row.batch_id: (row.payload, row.checksum) for row in rows}
         for ref in chunk:
-            if ref.batch_id not in found:
+            if ref.batch_id not in payloads:
                 raise HistoryGone(f"batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}) is no longer kept")
-            payload, checksum = found[ref.batch_id]
+            payload, checksum = payloads[ref.batch_id]
             yield Payload(ref, payload, checksum)
 
 
 def find_payloads(conn: Connection, batch_ids: Sequence[str]) -> list[Payload]:
     """These batches with their payloads, as far as they are still kept."""
-    found: list[Payload] = []
+    payloads: list[Payload] = []
     for start in range(0, len(batch_ids), CHUNK_BATCHES):
-        some = batch_ids[start : start + CHUNK_BATCHES]
-        steps = [Step(_WITH_PAYLOAD, {"b_batch": batch_id}) for batch_id in some]
-        rows = [row for one in together(conn, steps) for row in one]
-        found += [Payload(BatchRef(*ref), payload, checksum) for *ref, payload, checksum in rows]
-    return found
+        chunk = batch_ids[start : start + CHUNK_BATCHES]
+        steps = [Step(_WITH_PAYLOAD, {"b_batch": batch_id}) for batch_id in chunk]
+        rows = [row for answer in together(conn, steps) for row in answer]
+        payloads += [Payload(BatchRef(*ref), payload, checksum) for *ref, payload, checksum in rows]
+    return payloads
 
 
 def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
@@ -90,8 +90,8 @@ def _chunks(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
 def in_tail(conn: Connection, branch_id: str, table_id: str, upto: int) -> list[str]:
     """The batches of a tail that begin at a seq or before it."""
     tail = db.tail.c
-    found = select(tail.batch_id).where(tail.branch_id == branch_id, tail.table_id == table_id, tail.first_seq <= upto)
-    return [str(one) for one in conn.execute(found).scalars()]
+    query = select(tail.batch_id).where(tail.branch_id == branch_id, tail.table_id == table_id, tail.first_seq <= upto)
+    return [str(batch_id) for batch_id in conn.execute(query).scalars()]
 
 
 _IN_TAIL = Prepared(
@@ -107,14 +107,14 @@ _IN_TAIL = Prepared(
 
 def is_in_tail(conn: Connection, branch_id: str, table_id: str, first_seq: int) -> bool:
     """Whether the batch that begins at a seq is in a tail."""
-    (found,) = _IN_TAIL.one(conn, {"b_branch": branch_id, "b_table": table_id, "b_seq": first_seq})
-    return bool(found)
+    (count,) = _IN_TAIL.read_row(conn, {"b_branch": branch_id, "b_table": table_id, "b_seq": first_seq})
+    return bool(count)
 
 
 def count_in_tail(conn: Connection, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> int:
     """How many of these batches the tail still refers to."""
-    found = _first_seqs(conn, branch_id, table_id)
-    return sum(batch_id in found for batch_id in batch_ids)
+    first_seqs = _first_seqs(conn, branch_id, table_id)
+    return sum(batch_id in first_seqs for batch_id in batch_ids)
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def _first_seqs(conn: Connection, branch_id: str, table_id: str) -> dict[str, in
 
 def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -> None:
     """Take batches out of a tail; one that no tail refers to any more begins its grace period."""
-    found = _first_seqs(txn.conn, branch_id, table_id)
-    seqs = [found[batch_id] for batch_id in batch_ids if batch_id in found]
+    first_seqs = _first_seqs(txn.conn, branch_id, table_id)
+    seqs = [first_seqs[batch_id] for batch_id in batch_ids if batch_id in first_seqs]
     # By way of the branches, because a tail is found by its key alone.
     referred = (
         select(db.tail.c.batch_id)
@@ -162,10 +162,10 @@ def release(txn: Txn, branch_id: str, table_id: str, batch_ids: Sequence[str]) -
         .exists()
     )
     for start in range(0, len(seqs), CHUNK_BATCHES):
-        some = seqs[start : start + CHUNK_BATCHES]
+        chunk = seqs[start : start + CHUNK_BATCHES]
         txn.conn.execute(
             delete(db.tail).where(
-                db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.first_seq.in_(some)
+                db.tail.c.branch_id == branch_id, db.tail.c.table_id == table_id, db.tail.c.first_seq.in_(chunk)
             )
         )
     for start in range(0, len(batch_ids), CHUNK_BATCHES):
@@ -215,13 +215,13 @@ def sweep(
         )
         if table_id is not None:
             over = over.where(db.batches.c.table_id == table_id)
-        found = list(txn.conn.execute(over.limit(limit)).scalars())
-        if found:
-            txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(found)))
+        batch_ids = list(txn.conn.execute(over.limit(limit)).scalars())
+        if batch_ids:
+            txn.conn.execute(delete(db.batches).where(db.batches.c.batch_id.in_(batch_ids)))
         if now_us is not None:
             txn.conn.execute(delete(db.idempotency).where(db.idempotency.c.kept_until_us < now_us))
             forget_lapsed(txn, now_us)
-        return len(found)
+        return len(batch_ids)
 
 
 def quarantine(
@@ -321,10 +321,10 @@ def _no_such(batch_id: str) -> NotFound:
 
 def quarantined_payload(conn: Connection, batch_id: str) -> bytes:
     """The bytes of a batch that was set aside."""
-    found = conn.execute(select(db.quarantine.c.payload).where(db.quarantine.c.batch_id == batch_id)).scalar()
-    if found is None:
+    payload = conn.execute(select(db.quarantine.c.payload).where(db.quarantine.c.batch_id == batch_id)).scalar()
+    if payload is None:
         raise _no_such(batch_id)
-    return bytes(found)
+    return bytes(payload)
 
 
 def discard_quarantined(txn: Txn, batch_id: str) -> int:

@@ -72,22 +72,22 @@ def list_tags(conn: Connection, *, kept: bool = False) -> list[Tag]:
         .where(branch.deleted_at_us.is_(None), branch.kind == "tag")
         .order_by(branch.name)
     )
-    found = [Tag(row.branch_id, row.name.removeprefix(TAG), *row[2:]) for row in rows]
-    return found if kept else [tag for tag in found if not tag.name.startswith(KEPT)]
+    tags = [Tag(row.branch_id, row.name.removeprefix(TAG), *row[2:]) for row in rows]
+    return tags if kept else [tag for tag in tags if not tag.name.startswith(KEPT)]
 
 
 def deleted_branches(conn: Connection) -> list[str]:
     """The ids of branches that were deleted."""
     gone = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_not(None))
-    return [str(one) for one in conn.execute(gone).scalars()]
+    return [str(deleted_id) for deleted_id in conn.execute(gone).scalars()]
 
 
 def living_branch(conn: Connection, of: str) -> str | None:
     """The name of a branch; None when it was deleted, also if its rows are kept for a while."""
     branch = db.branches.c
     living = branch.branch_id == of, branch.deleted_at_us.is_(None), branch.kind == "branch"
-    found = conn.execute(select(branch.name).where(*living)).scalar()
-    return None if found is None else str(found)
+    name = conn.execute(select(branch.name).where(*living)).scalar()
+    return None if name is None else str(name)
 
 
 _PARENT = Prepared(
@@ -97,14 +97,14 @@ _PARENT = Prepared(
 
 def lineage(conn: Connection, of: str) -> list[tuple[str, int | None]]:
     """A branch and those it comes from, nearest first; each but itself up to the number at which it was left."""
-    found: list[tuple[str, int | None]] = []
+    ancestry: list[tuple[str, int | None]] = []
     upto: int | None = None
     at: str | None = of
     while at is not None:
-        found.append((at, upto))
-        at, forked_at = _PARENT.one(conn, {"b_branch": at})
+        ancestry.append((at, upto))
+        at, forked_at = _PARENT.read_row(conn, {"b_branch": at})
         upto = forked_at if upto is None else min(upto, forked_at)
-    return found
+    return ancestry
 
 
 def create_branch(ledger: Ledger, name: str, source: str) -> Branch:
@@ -154,8 +154,8 @@ def delete_tag(txn: Txn, name: str) -> None:
         if tag.name == name:
             remove(txn, tag.branch_id)
             return
-    known = [tag.name for tag in list_tags(txn.conn)]
-    raise NotFound(f"there is no tag {name!r}", hint=nearest(name, known), tag=name)
+    names = [tag.name for tag in list_tags(txn.conn)]
+    raise NotFound(f"there is no tag {name!r}", hint=nearest(name, names), tag=name)
 
 
 def fork(txn: Txn, parent: str, name: str, tip: object, *, kind: str = "branch", covers: str | None = None) -> str:
@@ -217,13 +217,13 @@ def _delete(txn: Txn, name: str, *, force: bool, actor: str) -> None:
         return
     graph = Graph(txn.conn)
     tip = graph.commit(str(branch.tip))
-    others = [one for one in _tips(txn.conn, branch.branch_id) if graph.reaches(one, tip)]
+    others = [other for other in _tips(txn.conn, branch.branch_id) if graph.reaches(other, tip)]
     if not others:
         if not force:
             _refuse_unmerged(name, tip)
         reason = f"branch {name} deleted with commits that are on no other; its newest was {branch.tip}"
         audit_decision(txn, about=branch.branch_id, kind="branch", outcome="discarded", reason=reason, actor=actor)
-    if others and not any(graph.has_on_line(one, tip) for one in others):
+    if others and not any(graph.has_on_line(other, tip) for other in others):
         _keep(txn, branch.branch_id)
     else:
         remove(txn, branch.branch_id)
@@ -245,17 +245,17 @@ def _keep(txn: Txn, merged: str) -> None:
 def kept_branches(conn: Connection, before_us: int | None = None) -> list[str]:
     """Merged branches that were deleted and whose rows are kept; those alone that were deleted before a time."""
     branch = db.branches.c
-    found = select(branch.branch_id).where(branch.deleted_at_us.is_(None), branch.name.startswith(TAG + KEPT))
+    query = select(branch.branch_id).where(branch.deleted_at_us.is_(None), branch.name.startswith(TAG + KEPT))
     if before_us is not None:
-        found = found.where(branch.created_at_us < before_us)
-    return [str(one) for one in conn.execute(found).scalars()]
+        query = query.where(branch.created_at_us < before_us)
+    return [str(kept_id) for kept_id in conn.execute(query).scalars()]
 
 
 def _tips(conn: Connection, but: str) -> list[str]:
     """Where all other branches and tags are."""
     branch = db.branches.c
-    found = select(branch.tip).where(branch.branch_id != but, branch.deleted_at_us.is_(None), branch.tip.is_not(None))
-    return [str(one) for one in conn.execute(found).scalars()]
+    query = select(branch.tip).where(branch.branch_id != but, branch.deleted_at_us.is_(None), branch.tip.is_not(None))
+    return [str(tip) for tip in conn.execute(query).scalars()]
 
 
 def remove(txn: Txn, gone: str) -> None:
@@ -340,8 +340,8 @@ def protect_branch(ledger: Ledger, name: str, *, protected: bool) -> None:
 
 
 def _living(conn: Connection, name: str) -> Row[tuple[object, ...]]:
-    found = branch_id(conn, name)
-    return conn.execute(select(db.branches).where(db.branches.c.branch_id == found)).one()
+    living_id = branch_id(conn, name)
+    return conn.execute(select(db.branches).where(db.branches.c.branch_id == living_id)).one()
 
 
 def refuse_existing(conn: Connection, name: str) -> None:

@@ -56,12 +56,12 @@ def metadata_locations(url: str, catalog: str) -> Mapping[str, Location]:
         with database.read() as conn:
             if not inspect(conn).has_table(TABLES.name):
                 return {}
-            found = conn.execute(select(TABLES).where(TABLES.c.catalog_name == catalog))
+            rows = conn.execute(select(TABLES).where(TABLES.c.catalog_name == catalog))
             return {
                 f"{row.table_namespace}.{row.table_name}": Location(
                     row.metadata_location, row.previous_metadata_location
                 )
-                for row in found
+                for row in rows
             }
     finally:
         database.close()

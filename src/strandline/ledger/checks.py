@@ -51,9 +51,9 @@ def broken_references(conn: Connection) -> list[str]:
     """Rows that refer to others that are not there, by table; Postgres refuses to have any."""
     if conn.dialect.name != "sqlite":
         return []
-    found = conn.execute(text("PRAGMA foreign_key_check")).all()
+    violations = conn.execute(text("PRAGMA foreign_key_check")).all()
     counted: dict[tuple[str, str], int] = {}
-    for table, _rowid, parent, _key in found:
+    for table, _rowid, parent, _key in violations:
         counted[table, parent] = counted.get((table, parent), 0) + 1
     return [f"{count} rows of {table} without their {parent}" for (table, parent), count in sorted(counted.items())]
 
@@ -90,9 +90,9 @@ def unresolved_heads(conn: Connection) -> list[tuple[str, str]]:
         )
     )
     return [
-        (name, f"version {version} is snapshot {known}, and its head says {pin}" if pin != known else
-         f"its schema {wanted} is not there")
-        for name, version, pin, known, wanted, _ in rows
+        (name, f"version {version} is snapshot {snapshot_id}, and its head says {pin}" if pin != snapshot_id else
+         f"its schema {schema_version} is not there")
+        for name, version, pin, snapshot_id, schema_version, _ in rows
     ]  # fmt: skip
 
 
@@ -156,20 +156,20 @@ def held_leases(conn: Connection) -> list[Lease]:
 
 
 def pinned_snapshots(conn: Connection, table_id: str) -> dict[int, str]:
-    """Every snapshot of a table that somebody reads, and who."""
+    """Every snapshot of a table that has a reader, and its reader."""
     delivery, head = db.deliveries.c, db.heads.c
     sent = conn.execute(
         select(delivery.snapshot_id, db.sinks.c.name)
         .join(db.sinks, db.sinks.c.sink_id == delivery.sink_id)
         .where(delivery.table_id == table_id)
     )
-    found = {int(snapshot): f"the open delivery of sink {name}" for snapshot, name in sent}
+    readers = {int(snapshot): f"the open delivery of sink {name}" for snapshot, name in sent}
     pins = conn.execute(
         select(head.log_snapshot)
         .join(db.branches, and_(db.branches.c.branch_id == head.branch_id, db.branches.c.deleted_at_us.is_(None)))
         .where(head.table_id == table_id, head.log_snapshot.is_not(None))
     ).scalars()
-    return {**found, **{int(pin): "the table's head" for pin in pins}}
+    return {**readers, **{int(pin): "the table's head" for pin in pins}}
 
 
 def known_paths(conn: Connection, table_id: str) -> set[str]:

@@ -62,7 +62,7 @@ def write_commit(
         message=message,
         seq=txn.allocate(1),
         at_us=txn.at_us,
-        parents=tuple(one for one in (at.tip, merged) if one),
+        parents=tuple(parent for parent in (at.tip, merged) if parent),
         tables=tables,
     )
     txn.write_last(writing(commit, at.branch_id, op_id))
@@ -137,10 +137,10 @@ def get_commit(conn: Connection, text: str) -> Commit:
         ids = conn.execute(
             select(db.commits.c.commit_id).where(db.commits.c.commit_id.startswith(text)).order_by(db.commits.c.seq)
         ).scalars()
-        found = list(ids.fetchmany(2))
-        if len(found) > 1:
+        commit_ids = list(ids.fetchmany(2))
+        if len(commit_ids) > 1:
             raise BadRequest(f"more than one commit begins with {text!r}", hint="Give more of its id.")
-        for commit_id in found:
+        for commit_id in commit_ids:
             commit = find_commit(conn, commit_id)
             assert commit is not None
             return commit

@@ -130,13 +130,15 @@ def _one_file(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=DELETE")
-        (said,) = connection.execute("PRAGMA quick_check").fetchone()
+        (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
     except sqlite3.DatabaseError as error:
-        said = str(error)
+        verdict = str(error)
     finally:
         connection.close()
-    if said != "ok":
-        raise Damaged(f"the copy of the database is damaged: {said}", hint="So may the original be: `strand doctor`.")
+    if verdict != "ok":
+        raise Damaged(
+            f"the copy of the database is damaged: {verdict}", hint="So may the original be: `strand doctor`."
+        )
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -147,8 +149,8 @@ def _one_file(path: Path) -> None:
 def _copy_rows(old: Connection, new: Connection, metadata: MetaData) -> None:
     for table in metadata.sorted_tables:
         rows = old.execution_options(yield_per=ROWS_AT_ONCE).execute(select(table))
-        for some in rows.mappings().partitions(ROWS_AT_ONCE):
-            new.execute(insert(table), [dict(row) for row in some])
+        for chunk in rows.mappings().partitions(ROWS_AT_ONCE):
+            new.execute(insert(table), [dict(row) for row in chunk])
     if new.dialect.name == "postgresql" and "audit" in metadata.tables:
         last = new.execute(select(func.max(schema.audit.c.audit_id))).scalar()
         if last is not None:

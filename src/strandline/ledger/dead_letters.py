@@ -80,7 +80,7 @@ def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[Refused]) -> N
 def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
     """The seqs of a delivery's range that are dead letters already."""
     letter = db.dead_letters.c
-    found = conn.execute(
+    seqs = conn.execute(
         select(letter.seq).where(
             *_of(delivery.sink_id, delivery.stream),
             letter.epoch == delivery.epoch,
@@ -89,7 +89,7 @@ def dead_seqs(conn: Connection, delivery: Delivery) -> frozenset[int]:
             letter.state != CLOSED,
         )
     )
-    return frozenset(int(seq) for seq in found.scalars())
+    return frozenset(int(seq) for seq in seqs.scalars())
 
 
 def buried_seqs(conn: Connection, sink_id: str, stream: Stream, since: int, until: int) -> list[frozenset[int]]:
@@ -165,14 +165,14 @@ def agree_on_replayed(txn: Txn, sink_id: str, stream: Stream, stored: Collection
             *_of(sink_id, stream), letter.state.in_((OPEN, REPLAYED))
         )
     ).all()
-    there = set(stored)
-    lost = [row.letter_id for row in rows if row.state == REPLAYED and row.seq not in there]
-    known = [row.letter_id for row in rows if row.state == OPEN and row.seq in there]
-    for ids, state in ((lost, OPEN), (known, REPLAYED)):
+    stored_seqs = set(stored)
+    lost = [row.letter_id for row in rows if row.state == REPLAYED and row.seq not in stored_seqs]
+    arrived = [row.letter_id for row in rows if row.state == OPEN and row.seq in stored_seqs]
+    for ids, state in ((lost, OPEN), (arrived, REPLAYED)):
         for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
-            txn.conn.execute(update(db.dead_letters).where(letter.letter_id.in_(some)).values(state=state))
-    return len(lost), len(known)
+            chunk = ids[start : start + 500]
+            txn.conn.execute(update(db.dead_letters).where(letter.letter_id.in_(chunk)).values(state=state))
+    return len(lost), len(arrived)
 
 
 def reopen_replayed(txn: Txn, sink_id: str, stream: Stream) -> None:

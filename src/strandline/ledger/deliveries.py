@@ -113,8 +113,8 @@ def open_epoch(
     txn: Txn, hold: Hold, sink_id: str, stream: Stream, mark: Mark, *, lacking_upto: int = 0, hole_upto: int = 0
 ) -> None:
     """A person lets a stream go on behind a mark, in an epoch of its own; what was open there is cancelled."""
-    told: dict[str, Any] = {"rewound_epoch": mark.epoch, "lacking_upto": lacking_upto or None}
-    _set_mark(txn, hold, sink_id, stream, mark, told | ({"hole_upto": hole_upto} if hole_upto else {}))
+    rewind: dict[str, Any] = {"rewound_epoch": mark.epoch, "lacking_upto": lacking_upto or None}
+    _set_mark(txn, hold, sink_id, stream, mark, rewind | ({"hole_upto": hole_upto} if hole_upto else {}))
 
 
 def has_delivered(conn: Connection, sink: Sink, table: str | None = None) -> bool:
@@ -138,8 +138,8 @@ def begin_anew(txn: Txn, hold: Hold, sink: Sink, stream: Stream, *, above: int) 
     used = max(abs(noted.mark.epoch), noted.acked_epoch) if noted is not None else 0
     mark = Mark(max(used, above) + 1, sink.start_seq)
     nothing = {"rows": 0, "withheld": 0, "size_bytes": 0, "units": 0, "delivered_at_us": None, "acked_epoch": None}
-    told = {"rewound_epoch": mark.epoch, "lacking_upto": None, "hole_upto": None, **_chunk_values(None)}
-    _set_mark(txn, hold, sink.sink_id, stream, mark, {**nothing, **told})
+    rewind = {"rewound_epoch": mark.epoch, "lacking_upto": None, "hole_upto": None, **_chunk_values(None)}
+    _set_mark(txn, hold, sink.sink_id, stream, mark, {**nothing, **rewind})
     return mark
 
 
@@ -217,10 +217,10 @@ def open_delivery(txn: Txn, hold: Hold, draft: Delivery) -> Delivery:
 def removed_upto(conn: Connection, stream: Stream) -> int:
     """The highest seq of a stream that retention has removed from its log, 0 if it has removed none."""
     head = db.stream_heads.c
-    found = conn.execute(
+    upto = conn.execute(
         select(head.pruned_upto).where(*(getattr(head, name) == value for name, value in _key(stream).items()))
     ).scalar()
-    return int(found or 0)
+    return int(upto or 0)
 
 
 def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -> None:
@@ -284,12 +284,12 @@ def note_failure(
 
 
 def note_error(txn: Txn, sink: Sink, stream: Stream, error: str) -> None:
-    """The last thing that went wrong in a stream, for whoever looks; also in one whose mark is not known yet."""
-    said = {"last_error": error, "last_error_at_us": txn.at_us}
+    """The last thing that went wrong in a stream; also in one whose mark is not known yet."""
+    values = {"last_error": error, "last_error_at_us": txn.at_us}
     where = _where(db.watermarks.c, sink.sink_id, stream)
-    if txn.conn.execute(update(db.watermarks).where(*where).values(**said)).rowcount == 0:
+    if txn.conn.execute(update(db.watermarks).where(*where).values(**values)).rowcount == 0:
         _insert_mark(txn, sink.sink_id, stream, Mark(UNKNOWN, sink.start_seq))
-        txn.conn.execute(update(db.watermarks).where(*where).values(**said))
+        txn.conn.execute(update(db.watermarks).where(*where).values(**values))
 
 
 def unpark(txn: Txn, sink_id: str, stream: Stream | None = None) -> int:
@@ -337,14 +337,14 @@ def _state(row: dict[str, Any]) -> StreamState:
 
     stream = Stream(row["branch_id"], row["table_id"], row["partition"])
     mark, open_ = of("watermarks"), of("deliveries")
-    known = mark["seq"] is not None
+    has_mark = mark["seq"] is not None
     return StreamState(
         stream=stream,
         table=row["table"],
-        mark=Mark(mark["epoch"], mark["seq"]) if known and mark["epoch"] > UNKNOWN else None,
+        mark=Mark(mark["epoch"], mark["seq"]) if has_mark and mark["epoch"] > UNKNOWN else None,
         head_seq=row["last_seq"],
         tally=Tally(mark["rows"], mark["withheld"], mark["dead"], mark["size_bytes"], mark["units"])
-        if known
+        if has_mark
         else Tally(),
         last_error=mark["last_error"],
         last_error_at_us=mark["last_error_at_us"],

@@ -80,8 +80,8 @@ class Database:
             with self._file.write() as conn:
                 yield conn, first(conn), None
             return
-        with self._sessions.transaction(first, arrived) as (conn, told, last):
-            yield conn, told, last
+        with self._sessions.transaction(first, arrived) as (conn, answer, last):
+            yield conn, answer, last
 
     def write_at_once(self, steps: Sequence[Step]) -> list[list[Row]] | None:
         """A transaction on Postgres that is sent whole; None when one of the steps required what is not so.
@@ -121,8 +121,8 @@ class Database:
         if not self.is_sqlite:
             return []
         with self.read() as conn:
-            found = conn.exec_driver_sql("PRAGMA integrity_check" if deep else "PRAGMA quick_check").scalars()
-            return [str(line) for line in found if line != "ok"]
+            lines = conn.exec_driver_sql("PRAGMA integrity_check" if deep else "PRAGMA quick_check").scalars()
+            return [str(line) for line in lines if line != "ok"]
 
     def close(self) -> None:
         """Give every connection back."""
@@ -188,7 +188,7 @@ def _nothing(_conn: Connection) -> None:
     return None
 
 
-def _unknown(_conn: Connection, _told: None) -> bool | None:
+def _unknown(_conn: Connection, _answer: None) -> bool | None:
     return None
 
 
@@ -198,8 +198,8 @@ def sqlite_path(url: str) -> Path | None:
     What follows the slashes is the path as it is. SQLAlchemy would decode it: a lake in the folder `a%20b` would open
     the ledger of another one in `a b`.
     """
-    scheme, found, path = url.partition(":///")
-    return Path(path) if found and scheme.partition("+")[0] == "sqlite" else None
+    scheme, separator, path = url.partition(":///")
+    return Path(path) if separator and scheme.partition("+")[0] == "sqlite" else None
 
 
 def _engine(path: Path, read_only: bool, create: bool) -> Engine:
@@ -261,34 +261,34 @@ def _wrapped(error: Exception, driver_error: type[Exception]) -> DBAPIError:
 
 def _translate(error: DBAPIError, path: Path) -> StrandError | None:
     """What the database said, in the words of our own errors."""
-    said = str(error.orig)
-    if "locked" in said or "busy" in said:
+    message = str(error.orig)
+    if "locked" in message or "busy" in message:
         return Busy(
             f"the ledger was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
             hint="A process may be stopped in the middle of a write. Try again, or find and end it.",
             reason="ledger_behind",
         )
-    if "full" in said or (isinstance(error.orig, OSError) and error.orig.errno == errno.ENOSPC):
-        return NoSpace(f"no room on the ledger's disk: {said}")
-    if "disk I/O error" in said and _room_bytes(path) < 1 << 20:
-        return NoSpace(f"no room on the ledger's disk: {said}")
-    if ("readonly" in said or "read-only" in said or "unable to open" in said) and _is_mounted_read_only(path):
+    if "full" in message or (isinstance(error.orig, OSError) and error.orig.errno == errno.ENOSPC):
+        return NoSpace(f"no room on the ledger's disk: {message}")
+    if "disk I/O error" in message and _room_bytes(path) < 1 << 20:
+        return NoSpace(f"no room on the ledger's disk: {message}")
+    if ("readonly" in message or "read-only" in message or "unable to open" in message) and _is_mounted_read_only(path):
         return read_only_mount(str(path))
-    if "readonly" in said or "read-only" in said:
+    if "readonly" in message or "read-only" in message:
         return Environment(
-            f"no permission to write the ledger: {said}", hint="Check the owner and mode of the lake's folder."
+            f"no permission to write the ledger: {message}", hint="Check the owner and mode of the lake's folder."
         )
-    if "unable to open" in said:
+    if "unable to open" in message:
         return Environment(
-            f"can't open the ledger: {said}",
+            f"can't open the ledger: {message}",
             hint="Can the folder be read? Who may not write there needs a running writer, or a read-only mount.",
         )
-    if "no such table" in said or "no such column" in said:
-        return Damaged(f"the ledger has another shape than this strandline's: {said}", hint="Is it a lake's ledger?")
-    if "malformed" in said or "not a database" in said or "disk I/O error" in said:
-        return Damaged(f"the ledger can't be read: {said}", hint="Restore the lake from a backup.")
+    if "no such table" in message or "no such column" in message:
+        return Damaged(f"the ledger has another shape than this strandline's: {message}", hint="Is it a lake's ledger?")
+    if "malformed" in message or "not a database" in message or "disk I/O error" in message:
+        return Damaged(f"the ledger can't be read: {message}", hint="Restore the lake from a backup.")
     if isinstance(error, OperationalError | InterfaceError):
-        return Busy(f"the ledger does not answer: {said}", reason="ledger_behind")
+        return Busy(f"the ledger does not answer: {message}", reason="ledger_behind")
     return None
 
 

@@ -49,15 +49,15 @@ def checksum(payload: bytes) -> bytes:
     return hashlib.sha256(payload).digest()[:CHECKSUM_BYTES]
 
 
-def older_digests(given: Sequence[pa.RecordBatch], state: TableState) -> frozenset[str]:
+def older_digests(sent: Sequence[pa.RecordBatch], state: TableState) -> frozenset[str]:
     """What may have been stored as the digest of these rows under a schema of that time; by format 1, of their JSON.
 
     Rows that have no value in a column which came later are those of a schema without it. A number in a column that was
     narrower then was cut to it.
     """
-    batches = [batch for batch in given if batch.num_rows]
+    batches = [batch for batch in sent if batch.num_rows]
     valued = {name for batch in batches for name in batch.schema.names if batch.column(name).null_count < len(batch)}
-    found: set[str] = set()
+    digests: set[str] = set()
     for schema in state.schemas.values():
         names = [*schema.names, *([EXTRA] if state.table.extra else [])]
         if all(valued <= set(names) <= set(batch.schema.names) for batch in batches):
@@ -65,11 +65,11 @@ def older_digests(given: Sequence[pa.RecordBatch], state: TableState) -> frozens
             for batch in batches:
                 for line in to_json_lines(batch.select(names)):
                     digest.update(line)
-            found.add(digest.hexdigest())
+            digests.add(digest.hexdigest())
         narrow = [name for name, column in schema.stored.items() if column.type == Primitive("float")]
         if names_now := {state.schema.stored[name].name for name in narrow if name in state.schema.stored}:
-            found.add(digest_of([_narrowed(batch, names_now) for batch in batches], fields_of=EXTRA))
-    return frozenset(found)
+            digests.add(digest_of([_narrowed(batch, names_now) for batch in batches], fields_of=EXTRA))
+    return frozenset(digests)
 
 
 def _narrowed(batch: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
@@ -95,14 +95,14 @@ class Encoded:
         """
         idempotency = None
         if key is not None:
-            given = self.intake.given
-            assert given is not None, "rows under a key were not kept to be digested"
+            sent = self.intake.given
+            assert sent is not None, "rows under a key were not kept to be digested"
             idempotency = IdempotencyKey(
                 scope=f"append:{actor}:{self.state.table.table_id}",
                 key=key,
-                digest=digest_of(given, fields_of=EXTRA),
+                digest=digest_of(sent, fields_of=EXTRA),
                 kept_s=KEY_KEPT_S,
-                older=lambda: older_digests(given, self.state),
+                older=lambda: older_digests(sent, self.state),
             )
         return Append.of(self.state, actor, self.batches, idempotency=idempotency, too_old=len(self.intake.too_old))
 

@@ -19,7 +19,7 @@ from strandline.ledger.ledger import Txn
 from strandline.model.tables import DataFile
 
 CHUNK = 500
-_FILE_COLUMNS = [one.name for one in fields(DataFile)]
+_FILE_COLUMNS = [field.name for field in fields(DataFile)]
 
 
 def add_snapshot(
@@ -73,7 +73,7 @@ def add_files(
                 "partition": file.partition,
                 "origin": int(file.origin),
                 "schema_version": file.schema_version,
-                "at_us": min((one.at_us for one in replaced if one.overlaps(file)), default=txn.at_us),
+                "at_us": min((old.at_us for old in replaced if old.overlaps(file)), default=txn.at_us),
                 "oldest_us": file.oldest_us,
                 "newest_us": file.newest_us,
             }
@@ -100,19 +100,21 @@ class Replaced:
 def remove_files(txn: Txn, branch_id: str, table_id: str, version: int, paths: Sequence[str]) -> list[Replaced]:
     """Record that `version` lacks these files, all of which the version before it has."""
     file = db.files.c
-    found: list[Replaced] = []
+    removed: list[Replaced] = []
     for start in range(0, len(paths), CHUNK):
-        some = list(paths[start : start + CHUNK])
-        where = (file.branch_id == branch_id, file.table_id == table_id, file.path.in_(some))
+        chunk = list(paths[start : start + CHUNK])
+        where = (file.branch_id == branch_id, file.table_id == table_id, file.path.in_(chunk))
         rows = txn.conn.execute(
             select(file.partition, file.first_seq, file.last_seq, file.at_us).where(
                 *where, file.removed_version.is_(None)
             )
         )
-        found.extend(Replaced(*row) for row in rows)
+        removed.extend(Replaced(*row) for row in rows)
         txn.conn.execute(update(db.files).where(*where).values(removed_version=version))
-    assert len(found) == len(paths), f"{len(paths)} files are removed from {table_id}, and it has {len(found)} of them"
-    return found
+    assert len(removed) == len(paths), (
+        f"{len(paths)} files are removed from {table_id}, and it has {len(removed)} of them"
+    )
+    return removed
 
 
 def read_files(
@@ -173,8 +175,8 @@ def _has_version(conn: Connection, branch_id: str, table_id: str, version: int) 
 
 def has_snapshots(conn: Connection, table_id: str) -> bool:
     """Whether anything was published of this table, on whatever branch."""
-    found = select(db.snapshots.c.version).where(db.snapshots.c.table_id == table_id).limit(1)
-    return conn.execute(found).scalar() is not None
+    query = select(db.snapshots.c.version).where(db.snapshots.c.table_id == table_id).limit(1)
+    return conn.execute(query).scalar() is not None
 
 
 def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
@@ -193,8 +195,8 @@ def count_snapshots(conn: Connection, branch_id: str, table_id: str) -> tuple[in
     """How many snapshots of a (branch, table) are kept, and how many files the cache knows of them."""
     snapshot, file = db.snapshots.c, db.files.c
     kept = select(func.count()).where(snapshot.branch_id == branch_id, snapshot.table_id == table_id)
-    known = select(func.count()).where(file.branch_id == branch_id, file.table_id == table_id)
-    return int(conn.execute(kept).scalar_one()), int(conn.execute(known).scalar_one())
+    cached = select(func.count()).where(file.branch_id == branch_id, file.table_id == table_id)
+    return int(conn.execute(kept).scalar_one()), int(conn.execute(cached).scalar_one())
 
 
 @dataclass(frozen=True)

@@ -120,17 +120,17 @@ class Appender:
 
         The answer to a commit may be lost though it was stored. Then the ids are there already, and that is the ack.
         So one that is alone is tried again too, if the commit was asked for; before that, nothing can be stored. A
-        ledger that nobody can write to is not waited for by one after the other.
+        ledger that can't be written is not waited for by one after the other.
         """
         if not joints:
             return
-        asked = False
+        may_be_stored = False
         appends = [joint.append for joint in joints if isinstance(joint.append, Append)]
         mutations = [joint.append for joint in joints if isinstance(joint.append, Mutation)]
         joints = sorted(joints, key=lambda joint: isinstance(joint.append, Mutation))  # as they are answered
 
         def work(txn: Txn) -> list[Answer | Exception]:
-            nonlocal asked
+            nonlocal may_be_stored
             answers: list[Answer | Exception] = []
             if appends:
                 answers += store(txn, appends)
@@ -138,7 +138,7 @@ class Appender:
             if mutations:
                 answers += store_mutations(txn, mutations)
                 fail("mutate.before_commit")
-            asked = True
+            may_be_stored = True
             return answers
 
         try:
@@ -148,10 +148,10 @@ class Appender:
             if answers is None:
                 answers = self._ledger.run(work, heads_of(appends) if appends else asks_of(mutations))
         except Exception as error:
-            asked = asked or is_unknown(error)
+            may_be_stored = may_be_stored or is_unknown(error)
             alone = sum(len(joint.members) for joint in joints) == 1
             for joint in joints:
-                if asked or not (alone or isinstance(error, TransientError)):
+                if may_be_stored or not (alone or isinstance(error, TransientError)):
                     joint.answer(self._store_alone(joint.append, error))
                 else:
                     joint.answer(error if alone else copy.copy(error))

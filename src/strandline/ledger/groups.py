@@ -87,7 +87,7 @@ class Groups(Generic[C, A]):
         """A leader that is done names the next one; so does one whose thread was interrupted in its sleep."""
         with self._lock:
             if members[0].answer is None:
-                self._queue = [one for one in self._queue if one not in members]
+                self._queue = [member for member in self._queue if member not in members]
             if self._leader is members[0]:
                 self._leader = self._queue[0] if self._queue else None
                 if self._leader is not None:

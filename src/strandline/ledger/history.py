@@ -43,8 +43,8 @@ class Graph:
 
     def at(self, seq: int) -> Commit:
         """The commit whose own seq this is."""
-        found = self._conn.execute(select(db.commits.c.commit_id).where(db.commits.c.seq == seq)).scalar_one()
-        return self.commit(found)
+        commit_id = self._conn.execute(select(db.commits.c.commit_id).where(db.commits.c.seq == seq)).scalar_one()
+        return self.commit(commit_id)
 
     def walk(self, starts: Mapping[str, int], done: Callable[[Iterable[int]], bool]) -> Iterator[tuple[Commit, int]]:
         """Commits from these down, newest first, each with the marks of all starts that reach it.
@@ -52,9 +52,9 @@ class Graph:
         It ends where `done` says so of the marks of those that wait.
         """
         marks = dict(starts)
-        waiting = [(-self.commit(one).seq, one) for one in starts]
+        waiting = [(-self.commit(start).seq, start) for start in starts]
         heapq.heapify(waiting)
-        while waiting and not done(marks[one] for _, one in waiting):
+        while waiting and not done(marks[commit_id] for _, commit_id in waiting):
             commit = self.commit(heapq.heappop(waiting)[1])
             mark = marks[commit.commit_id]
             both = mark & _LEFT and mark & _RIGHT
@@ -80,9 +80,9 @@ class Graph:
 
     def reaches(self, tip: str | None, commit: Commit) -> bool:
         """Whether a commit is this one or an ancestor of it."""
-        for one in self.down(tip):
-            if one.seq <= commit.seq:
-                return one.commit_id == commit.commit_id
+        for ancestor in self.down(tip):
+            if ancestor.seq <= commit.seq:
+                return ancestor.commit_id == commit.commit_id
         return False
 
     def has_on_line(self, tip: str | None, commit: Commit) -> bool:
@@ -91,26 +91,26 @@ class Graph:
         These are the commits whose rows are in a branch's logs under their own names; a merge writes others' anew.
         """
         while tip is not None:
-            one = self.commit(tip)
-            if one.seq <= commit.seq:
-                return one.commit_id == commit.commit_id
-            tip = one.parents[0] if one.parents else None
+            ancestor = self.commit(tip)
+            if ancestor.seq <= commit.seq:
+                return ancestor.commit_id == commit.commit_id
+            tip = ancestor.parents[0] if ancestor.parents else None
         return False
 
     def line(self, tip: str, down_to: int) -> set[str]:
         """The commits of a line, by first parents, whose seqs are not below one."""
-        found: set[str] = set()
+        commit_ids: set[str] = set()
         at: str | None = tip
-        while at is not None and (one := self.commit(at)).seq >= down_to:
-            found.add(at)
-            at = one.parents[0] if one.parents else None
-        return found
+        while at is not None and (commit := self.commit(at)).seq >= down_to:
+            commit_ids.add(at)
+            at = commit.parents[0] if commit.parents else None
+        return commit_ids
 
-    def bases(self, one: str, other: str) -> list[Commit]:
+    def bases(self, left: str, right: str) -> list[Commit]:
         """The best common ancestors of two commits: those that are not above another one. The newest first."""
-        if one == other:
-            return [self.commit(one)]
-        walk = self.walk({one: _LEFT, other: _RIGHT}, lambda waiting: all(mark & _BELOW for mark in waiting))
+        if left == right:
+            return [self.commit(left)]
+        walk = self.walk({left: _LEFT, right: _RIGHT}, lambda waiting: all(mark & _BELOW for mark in waiting))
         return [commit for commit, mark in walk if mark == _LEFT | _RIGHT]
 
 
@@ -122,5 +122,5 @@ def history(conn: Connection, branch_id: str, *, limit: int, before: str | None 
     """A branch's commits from its tip down, by their seqs; `before` leaves out that one and all that are newer."""
     tip = conn.execute(select(db.branches.c.tip).where(db.branches.c.branch_id == branch_id)).scalar_one()
     below = get_commit(conn, before).seq if before is not None else None
-    found = (commit for commit in Graph(conn).down(tip) if below is None or commit.seq < below)
-    return list(islice(found, limit))
+    commits = (commit for commit in Graph(conn).down(tip) if below is None or commit.seq < below)
+    return list(islice(commits, limit))

@@ -216,11 +216,11 @@ _FRESH = db.snapshots.c.condemned_at_us.is_(None)
 def forget_snapshots(txn: Txn, table_id: str, snapshot_ids: Sequence[int]) -> None:
     """Iceberg has forgotten these: their rows go, and with them the files that no other version has."""
     snapshot, file = db.snapshots.c, db.files.c
-    for some in _chunks(snapshot_ids):
+    for chunk in _chunks(snapshot_ids):
         txn.conn.execute(
             delete(db.snapshots).where(
                 snapshot.table_id == table_id,
-                snapshot.snapshot_id.in_(some),
+                snapshot.snapshot_id.in_(chunk),
                 snapshot.condemned_at_us.is_not(None),
             )
         )

@@ -59,20 +59,20 @@ def find_horizon(conn: Connection, of: str, cutoff_us: int) -> Horizon | None:
 
 def count_passed(conn: Connection, horizon: Commit, table: str, since: int) -> int:
     """How many versions of a table came in by commits that lie behind a horizon and not behind an older one."""
-    found = 0
-    for one in _line(Graph(conn), horizon.commit_id):
-        if one.seq <= since:
+    count = 0
+    for commit in _line(Graph(conn), horizon.commit_id):
+        if commit.seq <= since:
             break
-        found += one.tables.get(table, 0)
-    return found
+        count += commit.tables.get(table, 0)
+    return count
 
 
 def _line(graph: Graph, tip: str | None) -> Iterator[Commit]:
     """A commit and those before it on its line, newest first."""
     while tip is not None:
-        one = graph.commit(tip)
-        yield one
-        tip = one.parents[0] if one.parents else None
+        commit = graph.commit(tip)
+        yield commit
+        tip = commit.parents[0] if commit.parents else None
 
 
 def _points(conn: Connection, graph: Graph, of: str, tip: str) -> Iterator[Point]:

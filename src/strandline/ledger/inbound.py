@@ -139,12 +139,12 @@ def _check_same(chunk: Chunk, mark: InboundMark | None, rows: ChunkRows, held: H
         return
     if chunk.epoch != mark.epoch or chunk.since >= mark.seq:
         return
-    there: dict[int, set[Any]] = {}
+    times_by_seq: dict[int, set[Any]] = {}
     shown = held(chunk.since, mark.seq)
     for seq, at in zip(shown.column(ORIGIN_SEQ).to_pylist(), shown.column(ORIGIN_AT).to_pylist(), strict=True):
-        there.setdefault(seq, set()).add(at)
+        times_by_seq.setdefault(seq, set()).add(at)
     for seq, at in zip(rows.stamps.column("seq").to_pylist(), rows.stamps.column("at").to_pylist(), strict=True):
-        if at is not None and seq in there and not there[seq] & {at, None}:
+        if at is not None and seq in times_by_seq and not times_by_seq[seq] & {at, None}:
             raise another_row(seq, mark)
 
 
@@ -176,10 +176,10 @@ def _lacking(rows: Validated, chunk: Chunk, replayed: Letters, read_stored: Held
     bounds = pc.min_max(sent.column(ORIGIN_SEQ)).as_py()
     already = read_stored(bounds["min"] - 1, bounds["max"])
     shown = already.select([name for name in batch.schema.names if name in already.schema.names])
-    there = shown.cast(_like(batch.schema, shown.schema))
+    stored = shown.cast(_like(batch.schema, shown.schema))
     # As stored too: a row without a time is told by its digest alone, which is that of the row with the defaults.
     forms = (sent, batch.filter(compared))
-    matches = [are_among(form, there, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)) for form in forms]
+    matches = [are_among(form, stored, seq=ORIGIN_SEQ, at=ORIGIN_AT, without=(EXTRA,)) for form in forms]
     among = map(any, zip(*matches, strict=True))
     return batch.filter(pa.array([not (is_asked and next(among)) for is_asked in compared.to_pylist()], pa.bool_()))
 

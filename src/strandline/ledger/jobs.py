@@ -62,12 +62,12 @@ def backoff_s(failures: int) -> float:
 
 def begin_job(txn: Txn, key: str, why: str, worker_id: str, *, now_us: int, seen_runs: int, attempts: int) -> bool:
     """Write down that it runs now; False when another worker has run it since we looked, or it waits or is parked."""
-    found = txn.conn.execute(select(db.jobs).where(db.jobs.c.key == key)).one_or_none()
+    row = txn.conn.execute(select(db.jobs).where(db.jobs.c.key == key)).one_or_none()
     values = {"why": why, "worker_id": worker_id, "outcome": RUNNING, "decided_at_us": now_us, "took_us": 0}
-    if found is None:
+    if row is None:
         txn.conn.execute(insert(db.jobs).values(key=key, **values, runs=1, failures=0, wait_us=0))
         return seen_runs == 0
-    record = JobRecord(*found)
+    record = JobRecord(*row)
     if record.runs != seen_runs or record.parked_at_us is not None:
         return False
     if record.outcome == RUNNING:
@@ -111,10 +111,10 @@ def retry_jobs(txn: Txn, keys: Collection[str] | None) -> list[str]:
     query = select(db.jobs.c.key).where(trouble).order_by(db.jobs.c.key)
     if keys is not None:
         query = query.where(db.jobs.c.key.in_(list(keys)))
-    found = [str(key) for key in txn.conn.execute(query).scalars()]
-    for key in found:
+    retried = [str(key) for key in txn.conn.execute(query).scalars()]
+    for key in retried:
         _change(txn, key, failures=0, wait_us=0, parked_at_us=None, outcome=FAILED)
-    return found
+    return retried
 
 
 def forget_jobs(txn: Txn, before_us: int) -> None:

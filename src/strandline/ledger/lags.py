@@ -22,12 +22,12 @@ class Lag:
 
 def read_lags(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
     """The lag of every stream that has one; two queries, however many streams there are."""
-    found = _in_the_log(conn, sink)
+    lags = _in_the_log(conn, sink)
     for stream, lag in _in_the_tail(conn, sink).items():
-        there = found.get(stream, Lag(0, None))
-        since = min(one for one in (there.since_us, lag.since_us) if one is not None)
-        found[stream] = Lag(there.rows + lag.rows, since)
-    return found
+        logged = lags.get(stream, Lag(0, None))
+        since = min(at_us for at_us in (logged.since_us, lag.since_us) if at_us is not None)
+        lags[stream] = Lag(logged.rows + lag.rows, since)
+    return lags
 
 
 def _in_the_log(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
@@ -68,10 +68,10 @@ def _in_the_tail(conn: Connection, sink: Sink) -> dict[Stream, Lag]:
     )
     if sink.tables is not None:
         query = query.where(db.tail.c.table_id.in_(list(sink.tables)))
-    found: dict[Stream, Lag] = {}
+    lags: dict[Stream, Lag] = {}
     for row in conn.execute(query):
         for partition, rows in orjson.loads(row.partitions).items():
             stream = Stream(sink.branch_id, row.table_id, partition)
-            there = found.get(stream, Lag(0, row.at_us))
-            found[stream] = Lag(there.rows + rows, min(there.since_us or row.at_us, row.at_us))
-    return found
+            earlier = lags.get(stream, Lag(0, row.at_us))
+            lags[stream] = Lag(earlier.rows + rows, min(earlier.since_us or row.at_us, row.at_us))
+    return lags

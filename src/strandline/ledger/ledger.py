@@ -109,7 +109,7 @@ class Txn:
     at_us: int
     last_seq: int
     _last: list[Step] | None = None
-    _asked: tuple[Sequence[Step], list[list[Row]]] = ((), [])
+    _answered: tuple[Sequence[Step], list[list[Row]]] = ((), [])
 
     @property
     def conn(self) -> Connection:
@@ -120,7 +120,7 @@ class Txn:
         return self._conn
 
     def write_last(self, steps: Sequence[Step]) -> None:
-        """Have these run with the commit at the latest, and as soon as somebody wants to see what they do."""
+        """Have these run with the commit at the latest, and before this transaction reads."""
         if self._last is None:
             together(self._conn, steps)
         else:
@@ -128,8 +128,8 @@ class Txn:
 
     def ask(self, steps: Sequence[Step]) -> list[list[Row]]:
         """The rows of these; without a way to the server where they were asked for with the lock."""
-        asked, rows = self._asked
-        return rows if asked == steps else together(self.conn, steps)
+        earlier, rows = self._answered
+        return rows if earlier == steps else together(self.conn, steps)
 
     def allocate(self, count: int) -> int:
         """Take `count` seqs and return the first; they become real when this transaction commits."""
@@ -210,12 +210,12 @@ class Ledger:
         """
         ledger = cls(Database(url, read_only=read_only))
         try:
-            found = ledger.format()
-            _refuse_newer(found)
-            if found < schema.FORMAT and not read_only:
+            version = ledger.format()
+            _refuse_newer(version)
+            if version < schema.FORMAT and not read_only:
                 ledger._migrate()
-            elif found < schema.FORMAT and not older:
-                raise _not_migrated(found)
+            elif version < schema.FORMAT and not older:
+                raise _not_migrated(version)
         except BaseException:
             ledger.close()
             raise
@@ -226,10 +226,10 @@ class Ledger:
         with self.read() as conn:
             if not self.database.is_sqlite and not inspect(conn).has_table(schema.counter.name):
                 raise NotFound("the database holds no ledger", hint="`strand init DIR --ledger URL` makes one in it.")
-            found = conn.execute(select(schema.counter.c.format)).scalar()
-        if found is None:
+            version = conn.execute(select(schema.counter.c.format)).scalar()
+        if version is None:
             raise Damaged("the ledger has lost its counter", hint="Restore the lake from a backup.")
-        return int(found)
+        return int(version)
 
     @property
     def has_one_host(self) -> bool:
@@ -274,16 +274,16 @@ class Ledger:
         def lock(conn: Connection) -> tuple[Locked, list[list[Row]]]:
             statement = _LOCK if self.database.is_sqlite else _LOCK_AND_NOTE
             locking = Step(statement, {"now_us": time.time_ns() // 1000, "txn_id": txn_id})
-            (found,), *rows = together(conn, [locking, *ask])
-            return Locked(*found), rows
+            (row,), *rows = together(conn, [locking, *ask])
+            return Locked(*row), rows
 
-        def arrived(conn: Connection, told: tuple[Locked, object]) -> bool | None:
-            mine, _ = told
+        def arrived(conn: Connection, answer: tuple[Locked, object]) -> bool | None:
+            mine, _ = answer
             # Under the lock that it held: it was committed by now, or never will be.
             writes = conn.execute(select(schema.counter.c.writes).with_for_update()).scalar_one()
             noted = schema.outcomes.c
-            found = conn.execute(select(noted.txn_id).where(noted.number == mine.number)).scalar() == txn_id
-            return found if writes - mine.number < OUTCOMES_KEPT else None
+            is_noted = conn.execute(select(noted.txn_id).where(noted.number == mine.number)).scalar() == txn_id
+            return is_noted if writes - mine.number < OUTCOMES_KEPT else None
 
         with self._at_work(), self.database.transaction(lock, arrived) as (conn, (locked, rows), last):
             _refuse_newer(locked.format)
@@ -363,8 +363,8 @@ class Ledger:
     def _try_to_migrate(self) -> None:
         with self.database.write() as conn:
             _lock_database(conn)
-            found = int(conn.execute(select(schema.counter.c.format)).scalar_one())
-            for version in range(found, schema.FORMAT):
+            stored_format = int(conn.execute(select(schema.counter.c.format)).scalar_one())
+            for version in range(stored_format, schema.FORMAT):
                 MIGRATIONS[version](conn)
             conn.execute(update(schema.counter).values(format=schema.FORMAT))
 
@@ -383,23 +383,23 @@ def _lock_database(conn: Connection) -> None:
 
 
 def _make(conn: Connection, warehouse: str, check: Callable[[str | None], None]) -> None:
-    here = set(inspect(conn).get_table_names()) & schema.metadata.tables.keys()
-    if here and schema.counter.name not in here:
+    existing = set(inspect(conn).get_table_names()) & schema.metadata.tables.keys()
+    if existing and schema.counter.name not in existing:
         raise Conflict(
-            f"the database holds tables of something else, such as {min(here)!r}",
+            f"the database holds tables of something else, such as {min(existing)!r}",
             kind="lake_exists",
             hint="Name an empty database; nothing was changed.",
             expected=None,
-            actual=sorted(here),
+            actual=sorted(existing),
         )
-    schema.metadata.create_all(conn, checkfirst=bool(here))
+    schema.metadata.create_all(conn, checkfirst=bool(existing))
     if conn.dialect.name == "postgresql":
         keep_as_it_is(conn, schema.batches.c.payload)
-    found = conn.execute(select(schema.counter.c.lake_id, schema.counter.c.warehouse)).one_or_none()
-    if found is not None:
-        _refuse_used(conn, same_lake=found.warehouse == warehouse)
-    check(None if found is None else found.lake_id)
-    if found is not None:
+    lake = conn.execute(select(schema.counter.c.lake_id, schema.counter.c.warehouse)).one_or_none()
+    if lake is not None:
+        _refuse_used(conn, same_lake=lake.warehouse == warehouse)
+    check(None if lake is None else lake.lake_id)
+    if lake is not None:
         return
     now_us = time.time_ns() // 1000
     counter = {"id": 1, "last_seq": 0, "last_at_us": now_us, "writes": 0, "format": schema.FORMAT}
@@ -425,22 +425,22 @@ def _refuse_used(conn: Connection, *, same_lake: bool) -> None:
         )
 
 
-def _not_migrated(found: int) -> RecoveryRequired:
+def _not_migrated(version: int) -> RecoveryRequired:
     return RecoveryRequired(
-        f"this lake has format {found}, and is read in format {schema.FORMAT}",
+        f"this lake has format {version}, and is read in format {schema.FORMAT}",
         hint="Open it once where it can be written, for instance with `strand recover`: that brings it up to date.",
     )
 
 
-def _refuse_newer(found: int) -> None:
-    if found == schema.RETIRED:
+def _refuse_newer(version: int) -> None:
+    if version == schema.RETIRED:
         raise RecoveryRequired(
             "this ledger is closed for good: a restore has put another in its place",
             hint="Open the lake again. Nothing was written.",
         )
-    if found > schema.FORMAT:
+    if version > schema.FORMAT:
         raise NewerFormat(
-            f"this lake has format {found}, and this strandline knows formats up to {schema.FORMAT}",
-            found=found,
+            f"this lake has format {version}, and this strandline knows formats up to {schema.FORMAT}",
+            found=version,
             known=schema.FORMAT,
         )

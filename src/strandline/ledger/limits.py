@@ -35,22 +35,22 @@ def read_limits(conn: Connection, branch_id: str, table_id: str) -> list[Limit]:
             select(mark.sink_id, mark.partition, mark.seq).where(mark.branch_id == branch_id, mark.table_id == table_id)
         )
     }
-    found = [
+    limits = [
         Limit(sink.name, partition, marks.get((sink.sink_id, partition), sink.start_seq))
         for sink in list_sinks(conn)
         if sink.branch_id == branch_id and (sink.tables is None or table_id in sink.tables)
         for partition in streams
     ]
-    return sorted(found, key=lambda limit: (limit.seq, limit.sink, limit.partition))
+    return sorted(limits, key=lambda limit: (limit.seq, limit.sink, limit.partition))
 
 
 def lowest(limits: Iterable[Limit]) -> dict[str, Limit]:
     """Of each stream, the sink that holds it back."""
-    found: dict[str, Limit] = {}
+    by_partition: dict[str, Limit] = {}
     for limit in limits:
-        if limit.partition not in found or limit.seq < found[limit.partition].seq:
-            found[limit.partition] = limit
-    return found
+        if limit.partition not in by_partition or limit.seq < by_partition[limit.partition].seq:
+            by_partition[limit.partition] = limit
+    return by_partition
 
 
 def check_limits(conn: Connection, branch_id: str, table_id: str, pruned: Mapping[str, int]) -> None:

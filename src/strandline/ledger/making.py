@@ -35,7 +35,7 @@ def begin(txn: Txn, name: str, point: Point, schemas: Mapping[str, int], hidden:
     for table_id in txn.conn.execute(select(db.heads.c.table_id).where(db.heads.c.branch_id == made)).scalars().all():
         if table_id in schemas:
             _cut_back(txn, made, table_id, point.commit.seq, schemas[table_id], hidden)
-        elif table_id not in {state_id(one) for one in schemas}:
+        elif table_id not in {state_id(log_id) for log_id in schemas}:
             _forget(txn, made, table_id)
             txn.conn.execute(delete(db.heads).where(db.heads.c.branch_id == made, db.heads.c.table_id == table_id))
         elif hidden or _last_seq(txn.conn, made, table_id) >= point.commit.seq:
@@ -46,8 +46,8 @@ def begin(txn: Txn, name: str, point: Point, schemas: Mapping[str, int], hidden:
 
 def _last_seq(conn: Connection, branch_id: str, table_id: str) -> int:
     head = db.heads.c
-    found = select(head.last_seq).where(head.branch_id == branch_id, head.table_id == table_id)
-    return int(conn.execute(found).scalar_one())
+    query = select(head.last_seq).where(head.branch_id == branch_id, head.table_id == table_id)
+    return int(conn.execute(query).scalar_one())
 
 
 def _cut_back(txn: Txn, made: str, table_id: str, seq: int, schema: int, hidden: Collection[str]) -> None:
@@ -109,7 +109,7 @@ def give_up(txn: Txn, made: str) -> None:
 def abandoned(conn: Connection, before_us: int) -> list[str]:
     """Those that were begun before a time and have no name yet."""
     branch = db.branches.c
-    found = select(branch.branch_id).where(
+    query = select(branch.branch_id).where(
         branch.kind == MAKING, branch.deleted_at_us.is_(None), branch.created_at_us < before_us
     )
-    return [str(one) for one in conn.execute(found).scalars()]
+    return [str(branch_id) for branch_id in conn.execute(query).scalars()]

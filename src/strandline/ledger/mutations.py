@@ -191,7 +191,10 @@ def _asks(mutation: Mutation) -> list[Step]:
         if read.many:
             continue
         for statement, hashes in ((_SELECT_NEWEST, read.hashes), (_SELECT_CLAIM, read.claims)):
-            asks += [Step(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": one}) for one in hashes]
+            asks += [
+                Step(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": key_hash})
+                for key_hash in hashes
+            ]
     return asks
 
 
@@ -217,11 +220,11 @@ class _Written:
 
 def store_mutations(txn: Txn, mutations: Sequence[Mutation]) -> list[Commit | Exception]:
     """Store those of these whose view still holds; the answers are in their order."""
-    found = iter(txn.ask(asks_of(mutations)))
+    replies = iter(txn.ask(asks_of(mutations)))
     written = _Written()
     answers: list[Commit | Exception] = []
     for mutation in mutations:
-        rows = [next(found) for _ in _asks(mutation)]
+        rows = [next(replies) for _ in _asks(mutation)]
         tip = written.tips.get(mutation.branch_id) or (rows[0][0][0] if rows[0] else None)
         error = (
             _gone(mutation, rows[0])
@@ -338,10 +341,10 @@ def _other_source(txn: Txn, mutation: Mutation, source: Source) -> Exception | N
 def merging_into(conn: Connection, branch_id: str) -> bool:
     """Whether a merge into a branch is under way that is an operation: others wait for it."""
     intent = db.intents.c
-    found = select(func.count()).where(
+    query = select(func.count()).where(
         intent.branch_id == branch_id, intent.kind == MERGE, intent.phase.in_(("staging", "staged"))
     )
-    return bool(conn.execute(found).scalar_one())
+    return bool(conn.execute(query).scalar_one())
 
 
 def source_moved(conn: Connection, branch_id: str, base: int, source: Source, *, still: bool) -> Exception | None:
@@ -363,10 +366,10 @@ def source_moved(conn: Connection, branch_id: str, base: int, source: Source, *,
     for table_id, barrier in source.barriers.items():
         if read_head(conn, source.branch_id, table_id).barrier != barrier:
             return Moved("the branch")
-    for one in source.adopted:
-        known = one.last_seq
-        if known is not None and not can_adopt(conn, source.branch_id, branch_id, one.table_id, known):
-            return Moved(one.table)
+    for adoption in source.adopted:
+        last_seq = adoption.last_seq
+        if last_seq is not None and not can_adopt(conn, source.branch_id, branch_id, adoption.table_id, last_seq):
+            return Moved(adoption.table)
     return None
 
 
@@ -390,7 +393,7 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
         message=mutation.message,
         seq=number,
         at_us=txn.at_us,
-        parents=tuple(one for one in (tip, source.tip if source is not None else None) if one),
+        parents=tuple(parent for parent in (tip, source.tip if source is not None else None) if parent),
         tables={
             **(touched(source) if source is not None else {}),
             **{change.append.table: change.append.rows for change in mutation.changes},
@@ -417,7 +420,9 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
 
 def touched(source: Source) -> dict[str, int]:
     """The tables that a merge changes without writing rows of its own to them."""
-    return {one.table: 0 for one in source.schemas.values()} | {one.table: one.rows for one in source.adopted}
+    return {brought.table: 0 for brought in source.schemas.values()} | {
+        adoption.table: adoption.rows for adoption in source.adopted
+    }
 
 
 def _under(append: Append, source: Source | None, number: int) -> Append:
@@ -445,9 +450,9 @@ def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int, fir
 
 
 def _take_over(txn: Txn, branch_id: str, actor: str, source: Source, number: int) -> None:
-    moved = [at for one in source.adopted for at in adopt(txn, source.branch_id, branch_id, one, number)]
+    moved = [at for adoption in source.adopted for at in adopt(txn, source.branch_id, branch_id, adoption, number)]
     leave_refs(txn, branch_id, moved, actor)
-    if source.schemas or any(one.last_seq is None for one in source.adopted):
+    if source.schemas or any(adoption.last_seq is None for adoption in source.adopted):
         raise_shape(txn, branch_id)
 
 
@@ -463,7 +468,7 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
         or _other_source(txn, mutation, source)
     )
     if error is None:
-        one = are_one(txn.conn, source.branch_id, mutation.branch_id)
+        were_one = are_one(txn.conn, source.branch_id, mutation.branch_id)
         number = txn.allocate(1)
         _take_over(txn, mutation.branch_id, mutation.actor, source, number)
         for table_id, brought in source.schemas.items():
@@ -473,6 +478,6 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
         txn.conn.execute(
             update(db.branches).where(db.branches.c.branch_id == mutation.branch_id).values(tip=source.tip)
         )
-        if one:
+        if were_one:
             refork(txn, source.branch_id, mutation.branch_id)
     return error

@@ -161,8 +161,8 @@ def end_silent(conn: Connection) -> bool:
 
 def is_locked_out(error: BaseException) -> bool:
     """Whether a lock was waited for in vain."""
-    found = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(found, "sqlstate", None) == "55P03"
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) == "55P03"
 
 
 def is_lost(error: BaseException) -> bool:
@@ -211,17 +211,17 @@ def translate(error: DBAPIError, url: str, *, is_known: bool) -> StrandError | N
     Of an address that `is_known` because a server has answered there before, a host's name without an address is an
     outage like any other.
     """
-    said = str(error.orig).strip()
+    message = str(error.orig).strip()
     state = getattr(error.orig, "sqlstate", None) or ""
     where = _shown(url)
     if state == "57014":
         return Busy(
-            f"the ledger's database ended a statement: {said}",
+            f"the ledger's database ended a statement: {message}",
             hint="If a statement_timeout did that: a write waits for others in a statement, up to "
             f"{LOCK_TIMEOUT_S:.0f} s. Set a longer one for this user, or none.",
             reason="ledger_behind",
         )
-    if state in ("26000", "42P05") or (state == "22P02" and ANOTHER in said):
+    if state in ("26000", "42P05") or (state == "22P02" and ANOTHER in message):
         return another_session()
     if state == "55P03":
         return Busy(
@@ -230,22 +230,22 @@ def translate(error: DBAPIError, url: str, *, is_known: bool) -> StrandError | N
             reason="ledger_behind",
         )
     if state in ("40001", "40P01"):
-        return Busy(f"the ledger's database ended the transaction: {said}", reason="ledger_behind")
+        return Busy(f"the ledger's database ended the transaction: {message}", reason="ledger_behind")
     if state == "53100":
-        return NoSpace(f"no room on the ledger's disk: {said}")
+        return NoSpace(f"no room on the ledger's disk: {message}")
     if state == "25006":
         return standby()
     if state == "42501":
         return Environment(
-            f"no permission to write the ledger: {said}",
+            f"no permission to write the ledger: {message}",
             hint=f"Grant this user the tables of {where}, and CREATE on its schema to `strand init`.",
         )
     if state in ("42P01", "42703"):
-        return Damaged(f"the ledger has another shape than this strandline's: {said}", hint="Is it a lake's ledger?")
+        return Damaged(f"the ledger has another shape than this strandline's: {message}", hint="Is it a lake's ledger?")
     if state in ("XX001", "XX002"):
-        return Damaged(f"the ledger can't be read: {said}", hint="Restore the lake from a backup.")
+        return Damaged(f"the ledger can't be read: {message}", hint="Restore the lake from a backup.")
     if is_lost(error):
-        return _unreachable(said, where, is_known)
+        return _unreachable(message, where, is_known)
     return None
 
 
@@ -281,9 +281,9 @@ def may_pass(error: StrandError) -> bool:
     return isinstance(error, Busy)
 
 
-def _short(said: str) -> str:
+def _short(message: str) -> str:
     """libpq adds lines of advice behind a tab, which we give ourselves."""
-    lines = [line.strip() for line in said.splitlines() if not line.startswith("\t")]
+    lines = [line.strip() for line in message.splitlines() if not line.startswith("\t")]
     return "; ".join(lines)[:600] or "no reason was given"
 
 

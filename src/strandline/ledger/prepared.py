@@ -28,17 +28,17 @@ class Prepared:
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}
 
-    def one(self, conn: Connection, parameters: Mapping[str, Any]) -> Row:
+    def read_row(self, conn: Connection, parameters: Mapping[str, Any]) -> Row:
         """Run it and return its only row."""
         ((row,),) = together(conn, [Step(self, parameters)])
         return row
 
     def compiled(self, conn: Connection) -> _Compiled:
         """Its text for the database of this connection."""
-        found = self._compiled.get(conn.dialect.name)
-        if found is None:
-            found = self._compiled[conn.dialect.name] = _Compiled(self._statement, conn)
-        return found
+        compiled = self._compiled.get(conn.dialect.name)
+        if compiled is None:
+            compiled = self._compiled[conn.dialect.name] = _Compiled(self._statement, conn)
+        return compiled
 
 
 class Step(NamedTuple):
@@ -65,14 +65,14 @@ def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -
 def _one_by_one(conn: Connection, steps: Sequence[Step]) -> list[list[Row]]:
     cursor = conn.connection.cursor()
     answers: list[list[Row]] = []
-    for statement, some in groupby(steps, key=attrgetter("statement")):
+    for statement, group in groupby(steps, key=attrgetter("statement")):
         compiled = statement.compiled(conn)
-        values = [compiled.values(step.parameters) for step in some]
+        values = [compiled.values(step.parameters) for step in group]
         if len(values) > 1 and compiled.is_silent:
             cursor.executemany(compiled.text, values)
             answers += [[]] * len(values)
         else:
-            answers += [cursor.execute(compiled.text, one).fetchall() for one in values]
+            answers += [cursor.execute(compiled.text, bound).fetchall() for bound in values]
     return answers
 
 
@@ -94,5 +94,5 @@ class _Compiled:
         self.is_silent = bool(compiled.isinsert or compiled.isdelete) and not compiled.effective_returning
 
     def values(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        found: Sequence[Any] = self._pick({**self._constants, **parameters} if self._constants else parameters)
-        return found
+        picked: Sequence[Any] = self._pick({**self._constants, **parameters} if self._constants else parameters)
+        return picked

@@ -19,19 +19,19 @@ CHUNK = 10_000
 def note_hashes(ledger: Ledger, table_id: str, op_id: str, hashes: Sequence[bytes]) -> None:
     """Write down the hashes of keys that a purge is about to remove."""
     for start in range(0, len(hashes), CHUNK):
-        some = hashes[start : start + CHUNK]
+        chunk = hashes[start : start + CHUNK]
         with ledger.write() as txn:
             txn.conn.execute(
                 insert(db.purged_keys),
-                [{"table_id": table_id, "hash": one, "op_id": op_id, "seen": 0} for one in some],
+                [{"table_id": table_id, "hash": key_hash, "op_id": op_id, "seen": 0} for key_hash in chunk],
             )
 
 
 def seen_hashes(conn: Connection, table_id: str) -> list[bytes]:
     """The hashes of keys that were purged from a table."""
     key = db.purged_keys.c
-    found = conn.execute(select(key.hash).where(key.table_id == table_id, key.seen == 1).distinct())
-    return [bytes(one) for one in found.scalars()]
+    rows = conn.execute(select(key.hash).where(key.table_id == table_id, key.seen == 1).distinct())
+    return [bytes(key_hash) for key_hash in rows.scalars()]
 
 
 def read_unfinished(conn: Connection, table_id: str) -> dict[str, list[bytes]]:
@@ -40,10 +40,10 @@ def read_unfinished(conn: Connection, table_id: str) -> dict[str, list[bytes]]:
     They are there until no branch has such a row: those of a keyed table are not counted as seen.
     """
     key = db.purged_keys.c
-    found: dict[str, list[bytes]] = {}
+    hashes_by_op: dict[str, list[bytes]] = {}
     for row in conn.execute(select(key.op_id, key.hash).where(key.table_id == table_id, key.seen == 1)):
-        found.setdefault(str(row.op_id), []).append(bytes(row.hash))
-    return found
+        hashes_by_op.setdefault(str(row.op_id), []).append(bytes(row.hash))
+    return hashes_by_op
 
 
 def forget_done(txn: Txn, operations: Sequence[str]) -> None:

@@ -56,21 +56,25 @@ def find_homes(
 
     None where those of some are nowhere any more.
     """
-    left = {one.commit_id: one for one in commits}
-    found: list[tuple[str, list[Commit]]] = []
+    left = {commit.commit_id: commit for commit in commits}
+    homes: list[tuple[str, list[Commit]]] = []
     holders: dict[str, list[str]] = {tip: []}
-    others = [(one.tip, one.branch_id) for one in list_branches(conn)]
-    others += [(one.covers, one.branch_id) for one in list_tags(conn, kept=True)]
+    others = [(branch.tip, branch.branch_id) for branch in list_branches(conn)]
+    others += [(tag.covers, tag.branch_id) for tag in list_tags(conn, kept=True)]
     for place, holder in others:
         if place is not None and place != tip:
             holders.setdefault(place, []).append(holder)
-    for place, here in holders.items():
+    for place, holder_ids in holders.items():
         if left:
-            line = graph.line(place, min(one.seq for one in left.values()))
-            horizons = [one for holder in here for one in read_horizons(conn, graph, holder).items()]
-            whole = [one for one in left if one in line and not _is_pruned(graph, horizons, left[one])]
-            found.append((place, [left.pop(one) for one in whole]))
-    return None if left else [(place, here) for place, here in found if here or place == tip]
+            line = graph.line(place, min(commit.seq for commit in left.values()))
+            horizons = [horizon for holder in holder_ids for horizon in read_horizons(conn, graph, holder).items()]
+            whole = [
+                commit_id
+                for commit_id in left
+                if commit_id in line and not _is_pruned(graph, horizons, left[commit_id])
+            ]
+            homes.append((place, [left.pop(commit_id) for commit_id in whole]))
+    return None if left else [(place, homed) for place, homed in homes if homed or place == tip]
 
 
 def tip_of(conn: Connection, of: str) -> str | None:
@@ -92,13 +96,13 @@ def read_horizons(conn: Connection, graph: Graph, holder: str) -> dict[str, Comm
 
 def _is_pruned(graph: Graph, horizons: Sequence[tuple[str, Commit]], commit: Commit) -> bool:
     """Whether rows that a commit wrote may be gone: later ones that are below a horizon took their place."""
-    return any(table in commit.tables and graph.reaches(one.commit_id, commit) for table, one in horizons)
+    return any(table in commit.tables and graph.reaches(horizon.commit_id, commit) for table, horizon in horizons)
 
 
 def find_commit_at(conn: Connection, text: str, branch: str) -> tuple[Commit, int | None]:
     """The commit that a tag, a branch, an id or a time stands for; with the time, where it was one."""
     graph = Graph(conn)
-    refs = {one.name: one.tip for one in list_branches(conn)} | {one.name: one.commit for one in list_tags(conn)}
+    refs = {ref.name: ref.tip for ref in list_branches(conn)} | {tag.name: tag.commit for tag in list_tags(conn)}
     tip = refs.get(text)
     if tip is not None:
         return graph.commit(tip), None
@@ -166,15 +170,18 @@ def _newest_upto(conn: Connection, graph: Graph, branch: str, at_us: int, text: 
 def _holder(conn: Connection, graph: Graph, commit: Commit, branch: str) -> tuple[str, str]:
     """A branch or tag that has a commit's rows: one that has no others, else this branch, else any.
 
-    One of which retention has taken some only where nobody has all.
+    One of which retention has taken some only where no other has all.
     """
-    places = [(one.branch_id, one.tip) for one in sorted(list_branches(conn), key=lambda one: one.name != branch)]
-    places += [(one.branch_id, one.covers) for one in list_tags(conn, kept=True)]
+    places = [
+        (candidate.branch_id, candidate.tip)
+        for candidate in sorted(list_branches(conn), key=lambda candidate: candidate.name != branch)
+    ]
+    places += [(tag.branch_id, tag.covers) for tag in list_tags(conn, kept=True)]
     places.sort(key=lambda place: place[1] != commit.commit_id)
-    having = [(found, tip) for found, tip in places if tip is not None and graph.has_on_line(tip, commit)]
-    for found, tip in having:
-        if all(graph.reaches(commit.commit_id, one) for one in read_horizons(conn, graph, found).values()):
-            return found, tip
+    having = [(holder, tip) for holder, tip in places if tip is not None and graph.has_on_line(tip, commit)]
+    for holder, tip in having:
+        if all(graph.reaches(commit.commit_id, horizon) for horizon in read_horizons(conn, graph, holder).values()):
+            return holder, tip
     if having:
         return having[0]
     raise HistoryGone(

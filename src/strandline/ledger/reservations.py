@@ -85,9 +85,11 @@ def first_late(conn: Connection, table_id: str, commits: Sequence[int]) -> int |
     late = db.late_ranges.c
     before = [seq - 1 for seq in commits]
     chunks = [before[start : start + CHUNK] for start in range(0, len(before), CHUNK)]
-    wanted = [select(func.min(late.first_seq)).where(late.table_id == table_id, late.number.in_(one)) for one in chunks]
-    found = [conn.execute(one).scalar() for one in wanted]
-    return min((one for one in found if one is not None), default=None)
+    queries = [
+        select(func.min(late.first_seq)).where(late.table_id == table_id, late.number.in_(chunk)) for chunk in chunks
+    ]
+    seqs = [conn.execute(query).scalar() for query in queries]
+    return min((seq for seq in seqs if seq is not None), default=None)
 
 
 def release(txn: Txn, op_id: str) -> None:

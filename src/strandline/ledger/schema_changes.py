@@ -85,14 +85,14 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
 
 
 def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
-    schema, wanted = numbered(planned.schema, number), planned.wanted
+    schema, design = numbered(planned.schema, number), planned.wanted
     if planned.state is None:
         table = new_table(
             txn,
             planned.name,
-            key=wanted.key or (),
-            row_key=wanted.row_key or (),
-            partition_by=wanted.partition_by or (),
+            key=design.key or (),
+            row_key=design.row_key or (),
+            partition_by=design.partition_by or (),
         )
         insert_table(txn, table, schema, on_branch, number)
         return
@@ -113,13 +113,13 @@ def _refuse_other_schema(txn: Txn, state: TableState) -> None:
     """Neither may the table's schema have moved here, nor any branch have given a name to a column of it since."""
     now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
     if now.schema_version != state.head.schema_version or read_schemas(txn.conn, now.table_id) != state.schemas:
-        said = f"the schema of {state.table.name!r} was changed meanwhile"
-        raise _moved(said, state.head.schema_version, now.schema_version)
+        message = f"the schema of {state.table.name!r} was changed meanwhile"
+        raise _moved(message, state.head.schema_version, now.schema_version)
 
 
-def _moved(said: str, expected: int, actual: int) -> Conflict:
+def _moved(message: str, expected: int, actual: int) -> Conflict:
     hint = "Nothing was changed. Plan it again."
-    return SchemaMoved(said, hint=hint, expected=expected, actual=actual)
+    return SchemaMoved(message, hint=hint, expected=expected, actual=actual)
 
 
 def _refuse_loading(txn: Txn, planned: TablePlan) -> None:
@@ -127,8 +127,8 @@ def _refuse_loading(txn: Txn, planned: TablePlan) -> None:
     if not planned.schema.dropped or planned.state is None:
         return
     reserved = db.reservations.c
-    here = (reserved.branch_id == planned.state.head.branch_id, reserved.table_id == planned.state.head.table_id)
-    if txn.conn.execute(select(reserved.first_seq).where(*here).limit(1)).scalar() is not None:
+    same_table = (reserved.branch_id == planned.state.head.branch_id, reserved.table_id == planned.state.head.table_id)
+    if txn.conn.execute(select(reserved.first_seq).where(*same_table).limit(1)).scalar() is not None:
         raise Busy(
             f"rows are being loaded into {planned.name!r}",
             hint="Nothing was changed. Drop it when the load is done; `strand status` shows it.",

@@ -114,8 +114,8 @@ def find_sink(conn: Connection, name: str) -> Sink:
     """The sink behind a name; an unknown one is an error that suggests the nearest."""
     row = conn.execute(select(db.sinks).where(db.sinks.c.name == name)).one_or_none()
     if row is None:
-        known = conn.execute(select(db.sinks.c.name)).scalars()
-        raise NotFound(f"there is no sink {name!r}", hint=nearest(name, known), sink=name)
+        names = conn.execute(select(db.sinks.c.name)).scalars()
+        raise NotFound(f"there is no sink {name!r}", hint=nearest(name, names), sink=name)
     return _sink(row)
 
 
@@ -165,5 +165,5 @@ def _json(value: Any) -> str:
 
 def why_paused(conn: Connection, sink_id: str) -> str | None:
     """Why a sink does not deliver until a person lets it go on; None when it does."""
-    found: str | None = conn.execute(select(db.sinks.c.paused).where(db.sinks.c.sink_id == sink_id)).scalar()
-    return found
+    reason: str | None = conn.execute(select(db.sinks.c.paused).where(db.sinks.c.sink_id == sink_id)).scalar()
+    return reason

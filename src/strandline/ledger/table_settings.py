@@ -52,10 +52,10 @@ def _check_time(table: Table, schema: Schema, column: str) -> None:
     """A column of times: ours, or one of the user's."""
     if column == AT:
         return
-    known = {one.name: one.type for one in schema.columns}
-    if column not in known:
-        raise BadRequest(f"table {table.name!r} has no column {column!r}", hint=nearest(column, [*known, AT]))
-    if known[column] not in (Primitive("timestamp"), Primitive("date")):
+    types = {declared.name: declared.type for declared in schema.columns}
+    if column not in types:
+        raise BadRequest(f"table {table.name!r} has no column {column!r}", hint=nearest(column, [*types, AT]))
+    if types[column] not in (Primitive("timestamp"), Primitive("date")):
         raise BadRequest(
             f"column {column!r} of table {table.name!r} is no time", hint="Name a timestamp or a date, or _at."
         )

@@ -35,12 +35,12 @@ _ID_OF_HOLDER, _ID_OF_BRANCH = Prepared(_HOLDER), Prepared(_HOLDER.where(_branch
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name; behind a tag's too where it is a `Holder`."""
     statement = _ID_OF_HOLDER if isinstance(name, Holder) else _ID_OF_BRANCH
-    (found,) = together(conn, [Step(statement, {"b_name": str(name)})])
-    if not found:
+    (rows,) = together(conn, [Step(statement, {"b_name": str(name)})])
+    if not rows:
         living = select(_branch.name).where(_branch.deleted_at_us.is_(None), _branch.kind == "branch")
-        known = conn.execute(living).scalars()
-        raise NotFound(f"there is no branch {name!r}", hint=nearest(name, known), branch=name)
-    return str(found[0][0])
+        names = conn.execute(living).scalars()
+        raise NotFound(f"there is no branch {name!r}", hint=nearest(name, names), branch=name)
+    return str(rows[0][0])
 
 
 def refuse_protected(name: str, *, protected: bool) -> None:
@@ -104,8 +104,8 @@ def refuse_changed(conn: Connection, seen: Sequence[TableState]) -> None:
 
 def _others(schema: Schema, name: str) -> list[str]:
     """The other tables that a new one refers to."""
-    named = [one.table for one in schema.constraints if isinstance(one, Reference)]
-    return [one for one in named if one.lower() != name.lower()]
+    named = [constraint.table for constraint in schema.constraints if isinstance(constraint, Reference)]
+    return [other for other in named if other.lower() != name.lower()]
 
 
 def is_protected(conn: Connection, on_branch: str) -> bool:
@@ -235,8 +235,8 @@ def find_table(conn: Connection, name: str) -> Table:
     """The table behind a name; an unknown one is an error that suggests the nearest."""
     row = conn.execute(select(db.tables).where(db.tables.c.folded_name == name.lower())).one_or_none()
     if row is None:
-        known = conn.execute(select(db.tables.c.name).where(_OWN)).scalars()
-        raise NotFound(f"there is no table {name!r}", hint=nearest(name, known), table=name)
+        names = conn.execute(select(db.tables.c.name).where(_OWN)).scalars()
+        raise NotFound(f"there is no table {name!r}", hint=nearest(name, names), table=name)
     return _table(row)
 
 
@@ -261,13 +261,13 @@ def read_states(
     on_branch = branch_id(conn, branch)
     if names is None:
         return read_states_of(conn, on_branch, tails=tails)
-    there = _tables_of(conn, on_branch)
-    found = [find_table(conn, name.removesuffix(STATE)) for name in names]
-    for table in found:
-        if table.table_id not in there:
+    table_ids = _tables_of(conn, on_branch)
+    tables = [find_table(conn, name.removesuffix(STATE)) for name in names]
+    for table in tables:
+        if table.table_id not in table_ids:
             raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
-    states = zip(names, _states(conn, on_branch, found, tails=tails), strict=True)
-    return [one.folded if name.endswith(STATE) and one.folded is not None else one for name, one in states]
+    states = zip(names, _states(conn, on_branch, tables, tails=tails), strict=True)
+    return [state.folded if name.endswith(STATE) and state.folded is not None else state for name, state in states]
 
 
 def read_shown(
@@ -295,8 +295,8 @@ def not_shown(name: str, commit_id: str) -> NotFound:
 
 def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[TableState]:
     """All tables of a branch or tag, by its id; dropped ones too."""
-    there = _tables_of(conn, on_branch)
-    own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in there]
+    table_ids = _tables_of(conn, on_branch)
+    own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in table_ids]
     return _states(conn, on_branch, own, tails=tails)
 
 
@@ -308,7 +308,7 @@ def _tables_of(conn: Connection, on_branch: str) -> set[str]:
 
 def _states(conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True) -> list[TableState]:
     main = branch_id(conn, MAIN)
-    return [_state(conn, on_branch if one.key else main, one, tails) for one in tables]
+    return [_state(conn, on_branch if table.key else main, table, tails) for table in tables]
 
 
 def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> TableState:
@@ -369,8 +369,8 @@ def read_schema(conn: Connection, table_id: str, version: int) -> Schema:
 
 def read_schemas(conn: Connection, table_id: str) -> dict[int, Schema]:
     """Every version of a table's schema, of all branches: its files and batches name them."""
-    known = select(db.schemas.c.version, db.schemas.c.definition).where(db.schemas.c.table_id == table_id)
-    return {row.version: _schema(row.definition) for row in conn.execute(known)}
+    query = select(db.schemas.c.version, db.schemas.c.definition).where(db.schemas.c.table_id == table_id)
+    return {row.version: _schema(row.definition) for row in conn.execute(query)}
 
 
 @lru_cache(maxsize=1024)

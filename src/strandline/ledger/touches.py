@@ -130,15 +130,15 @@ def newest(
 
     Only those above the seq `since`, up to which the branch's log is folded: of what is folded, some is forgotten here.
     """
-    found: dict[bytes, Touch] = {}
+    newest_touches: dict[bytes, Touch] = {}
     for branch_id, upto in lineage:
         place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto, "b_since": since}
-        for some in _chunks([one for one in hashes if one not in found]):
-            steps = [Step(_NEWEST, {**place, "b_hash": one}) for one in some]
-            for one, rows in zip(some, together(conn, steps), strict=True):
+        for chunk in _chunks([key_hash for key_hash in hashes if key_hash not in newest_touches]):
+            steps = [Step(_NEWEST, {**place, "b_hash": key_hash}) for key_hash in chunk]
+            for key_hash, rows in zip(chunk, together(conn, steps), strict=True):
                 for row in rows:
-                    found[one] = Touch(*row)
-    return found
+                    newest_touches[key_hash] = Touch(*row)
+    return newest_touches
 
 
 def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple[bytes, int, str]]) -> list[Step]:
@@ -195,11 +195,11 @@ def claiming(branch_id: str, table_id: str, number: int, claims: Packed) -> list
 
 def written_since(conn: Connection, branch_id: str, table_id: str, number: int) -> set[bytes]:
     """The hashes of all keys and claims that commits after this number wrote in a table."""
-    found: set[bytes] = set()
+    hashes: set[bytes] = set()
     for table in (db.touches, db.claims):
-        here = (table.c.table_id == table_id, table.c.branch_id == branch_id, table.c.number > number)
-        found.update(conn.execute(select(table.c.hash).where(*here)).scalars())
-    return found
+        where = (table.c.table_id == table_id, table.c.branch_id == branch_id, table.c.number > number)
+        hashes.update(conn.execute(select(table.c.hash).where(*where)).scalars())
+    return hashes
 
 
 def count_claims(conn: Connection, *, grace_s: float) -> int:
@@ -214,20 +214,20 @@ def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
     the table is raised, and such a change starts over.
     """
     with ledger.write() as txn:
-        found = txn.conn.execute(_old_claims(txn.conn, grace_s).limit(limit)).all()
+        claims = txn.conn.execute(_old_claims(txn.conn, grace_s).limit(limit)).all()
         steps = [
             Step(_FORGET_CLAIM, {"b_table_id": row.table_id, "b_branch_id": row.branch_id, "b_hash": row.hash})
-            for row in found
+            for row in claims
         ]
         together(txn.conn, steps)
         head = db.heads.c
-        for table_id, branch_id in {(row.table_id, row.branch_id) for row in found}:
+        for table_id, branch_id in {(row.table_id, row.branch_id) for row in claims}:
             txn.conn.execute(
                 update(db.heads)
                 .where(head.branch_id == branch_id, head.table_id == table_id)
                 .values(barrier=head.barrier + 1)
             )
-        return len(found)
+        return len(claims)
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _sweepable(conn: Connection, grace_s: float) -> list[_Sweepable]:
     reached = {(row.branch_id, row.table_id): row.last_seq for row in conn.execute(select(db.heads))}
     keyed = select(db.tables.c.table_id).where(db.tables.c.kind == "keyed")
     old = _newest_before(conn, grace_s)
-    found: list[_Sweepable] = []
+    sweepable: list[_Sweepable] = []
     for of, table_id in conn.execute(select(head.branch_id, head.table_id).where(head.table_id.in_(keyed))).all():
         folded = {viewer: reached.get((viewer, state_id(table_id)), 0) for viewer, parent, _ in seen if parent == of}
         allowed = [
@@ -259,15 +259,15 @@ def _sweepable(conn: Connection, grace_s: float) -> list[_Sweepable]:
             for viewer, parent, upto in seen
             if parent == of
         ]
-        here = (_touch.table_id == table_id, _touch.branch_id == of, _touch.number <= old)
-        query = select(_touch.hash, _touch.number, _touch.seq).where(*here, *allowed)
-        found.append(_Sweepable(of, table_id, query, folded))
-    return found
+        where = (_touch.table_id == table_id, _touch.branch_id == of, _touch.number <= old)
+        query = select(_touch.hash, _touch.number, _touch.seq).where(*where, *allowed)
+        sweepable.append(_Sweepable(of, table_id, query, folded))
+    return sweepable
 
 
 def count_touches(conn: Connection, *, grace_s: float) -> int:
     """How many touches can go."""
-    counts = [select(func.count()).select_from(one.query.subquery()) for one in _sweepable(conn, grace_s)]
+    counts = [select(func.count()).select_from(table.query.subquery()) for table in _sweepable(conn, grace_s)]
     return sum(conn.execute(count).scalar_one() for count in counts)
 
 
@@ -278,20 +278,20 @@ def sweep_touches(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int
     """
     left = limit
     with ledger.write() as txn:
-        for one in _sweepable(txn.conn, grace_s):
-            found = txn.conn.execute(one.query.limit(left)).all() if left else []
-            left -= len(found)
-            place = {"b_table": one.table_id, "b_branch": one.branch_id}
-            together(txn.conn, [Step(_FORGET, {**place, "b_hash": row.hash, "b_number": row.number}) for row in found])
-            if not found:
+        for table in _sweepable(txn.conn, grace_s):
+            rows = txn.conn.execute(table.query.limit(left)).all() if left else []
+            left -= len(rows)
+            place = {"b_table": table.table_id, "b_branch": table.branch_id}
+            together(txn.conn, [Step(_FORGET, {**place, "b_hash": row.hash, "b_number": row.number}) for row in rows])
+            if not rows:
                 continue
-            head, upto = db.heads.c, max(row.seq for row in found)
-            here = update(db.heads).where(head.table_id == one.table_id)
-            txn.conn.execute(here.where(head.branch_id == one.branch_id).values(barrier=head.barrier + 1))
-            for viewer, folded in one.folded.items():
+            head, upto = db.heads.c, max(row.seq for row in rows)
+            statement = update(db.heads).where(head.table_id == table.table_id)
+            txn.conn.execute(statement.where(head.branch_id == table.branch_id).values(barrier=head.barrier + 1))
+            for viewer, folded in table.folded.items():
                 swept = min(upto, folded)
                 where = (head.branch_id == viewer, head.swept_seq < swept)
-                txn.conn.execute(here.where(*where).values(swept_seq=swept))
+                txn.conn.execute(statement.where(*where).values(swept_seq=swept))
     return limit - left
 
 
