@@ -2,7 +2,7 @@
 
 Where these are still in the ledger it is a matter of references. In files, whole ones are left out and the others
 written again without them, as an operation of each table; then its state is folded anew. Until all of that is done the
-branch has no name, so nobody sees a part of it.
+branch has no name, so no reader sees a part of it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
     with ctx.ledger.write() as txn:  # found anew: what its holder has taken over since would not be hidden
         point = find_point(txn.conn, at, MAIN)
         refuse_pruned(txn.conn, point)
-        past = [one for one in read_past(txn.conn, point) if one[0].table.key and not one[0].is_dropped]
+        past = [
+            (state, shown) for state, shown in read_past(txn.conn, point) if state.table.key and not state.is_dropped
+        ]
         schemas = {state.table.table_id: state.head.schema_version for state, _ in past}
-        made = making.begin(txn, name, point, schemas, {one.commit_id for one in point.hidden})
+        made = making.begin(txn, name, point, schemas, {commit.commit_id for commit in point.hidden})
         building = branch_name(txn.conn, made)
     try:
         for state, shown in past:

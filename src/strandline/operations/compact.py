@@ -126,13 +126,13 @@ def place_of(state: TableState, op_id: str) -> maintain.Place:
 
 def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> None:
     """Damaged unless each group became one file with as many rows and the same range of seqs."""
-    wanted = sorted(
+    expected = sorted(
         (group[0].partition, group[0].first_seq, group[-1].last_seq, sum(file.rows for file in group))
         for group in groups
     )
-    found = sorted((file.partition, file.first_seq, file.last_seq, file.rows) for file in added)
-    if wanted != found:
-        odd = next(iter(set(wanted) ^ set(found)))
+    written = sorted((file.partition, file.first_seq, file.last_seq, file.rows) for file in added)
+    if expected != written:
+        odd = next(iter(set(expected) ^ set(written)))
         raise Damaged(
             f"compaction wrote other rows than it read, such as those of partition {odd[0]}, seqs {odd[1]}..{odd[2]}: "
             "nothing was published",
@@ -151,7 +151,7 @@ def neediest(ctx: Context, tables: Sequence[str], branch: str, *, eager: bool) -
     """These tables, those first that have the most files to merge."""
     with ctx.ledger.read() as conn:
         states = read_states(conn, branch, list(tables))
-        needs = [(-sum(len(group) for group in plan(conn, one, eager=eager)), one.table.name) for one in states]
+        needs = [(-sum(len(group) for group in plan(conn, state, eager=eager)), state.table.name) for state in states]
     return [name for _, name in sorted(needs)]
 
 

@@ -58,24 +58,24 @@ def check_new(
 
 def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> list[TableState]:
     """Look for rows that forbid a new table, a conflict if there are any; returns the tables that were looked at."""
-    wanted = leasts(name, schema)
-    if not wanted:
+    references = leasts(name, schema)
+    if not references:
         return []
     view = take_view()
     refuse_broken(too_few(view, name, schema))
-    return [view.state(reference.table) for _, reference in wanted]
+    return [view.state(reference.table) for _, reference in references]
 
 
-def refuse_broken(found: Sequence[Violation]) -> None:
+def refuse_broken(violations: Sequence[Violation]) -> None:
     """Conflict that lists the rows which break what is to be declared."""
-    if not found:
+    if not violations:
         return
     raise Conflict(
-        found[0].text() + and_more(len(found)),
+        violations[0].text() + and_more(len(violations)),
         kind="constraint",
         hint="Nothing was changed. Change these rows first, or give a default.",
-        expected=found[0].rule,
-        actual=found[0].value,
-        violations=[asdict(violation) for violation in found[: most_reported()]],
-        count=len(found),
+        expected=violations[0].rule,
+        actual=violations[0].value,
+        violations=[asdict(violation) for violation in violations[: most_reported()]],
+        count=len(violations),
     )

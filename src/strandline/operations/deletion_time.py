@@ -2,8 +2,8 @@
 
 A warehouse in an object store is the one clock that a lake with a SQLite ledger can ask besides its own. It is asked by
 writing a file, so what it said is remembered for a while, and aged by the monotonic clock: a wall clock that jumps in
-between moves nothing. A store that did not answer is not asked again for a moment, or everybody who appends would wait
-for it in turn.
+between moves nothing. A store that did not answer is not asked again for a moment, or every writer would
+wait for it in turn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLOCK = "clock-"
 ASKED_FOR_S = 600.0
 SILENT_FOR_S = 30.0
 
-_asked: dict[str, tuple[float, float]] = {}
+_answers: dict[str, tuple[float, float]] = {}
 _silent: dict[str, tuple[float, StrandError]] = {}
 _lock = Lock()
 
@@ -59,7 +59,7 @@ def store_us(staging: Staging) -> tuple[int, ...]:
 def _store_s(staging: Staging, where: str) -> float:
     with _lock:
         now_s = time.monotonic()
-        asked_s, told_s = _asked.get(where, (-ASKED_FOR_S, 0.0))
+        asked_s, told_s = _answers.get(where, (-ASKED_FOR_S, 0.0))
         if now_s - asked_s >= ASKED_FOR_S:
             failed_s, error = _silent.get(where, (-SILENT_FOR_S, None))
             if error is not None and now_s - failed_s < SILENT_FOR_S:
@@ -70,14 +70,14 @@ def _store_s(staging: Staging, where: str) -> float:
                 _silent[where] = (time.monotonic(), silence)
                 raise
             asked_s = time.monotonic()
-            _asked[where] = (asked_s, told_s)
+            _answers[where] = (asked_s, told_s)
         return told_s + (time.monotonic() - asked_s)
 
 
 def ask_store(staging: Staging) -> float:
     """What time it is where the files are, in seconds: the time that the store gives to a file written now.
 
-    A disk gives it to a folder that is touched, which needs no room: who asks may be about to make some.
+    A disk gives it to a folder that is touched, which needs no room: the process that asks may be about to make some.
     """
     try:
         if not staging.uri("").startswith(S3):

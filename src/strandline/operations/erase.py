@@ -1,10 +1,10 @@
-"""Erasing: the values of columns that nobody is shown any more go, out of all data files and out of the history.
+"""Erasing: the values of columns that no reader is shown any more go, out of all data files and out of the history.
 
-A column that was dropped stays in the files, for other branches, for tags and for who looks back. With `--hard` it does
+A column that was dropped stays in the files, for other branches, tags and readers of the past. With `--hard` it does
 not: files that hold values of it are written again without these, on every branch, a bite at a time; then the
 snapshots and batches go that still have the older files. That is done only where no other branch and no tag shows the
-column or keeps such files. Who dies on the way runs it again, and it does what is left: what is left is seen in the
-files themselves.
+column or keeps such files. Run again after a crash, it does what is left: what is left is seen in the files
+themselves.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Place:
     is_tag: bool = False
 
     def shows(self, stored: str) -> bool:
-        """Whether who reads there is shown a column; a table that was dropped there keeps its own for the past."""
+        """Whether a reader there is shown a column; a table that was dropped there keeps its own for the past."""
         return stored in self.schema.stored
 
     @property
     def keeps_files(self) -> bool:
-        """Whether it is a tag with files that nobody writes again; those of a log table are main's."""
+        """Whether it is a tag with files that no operation writes again; those of a log table are main's."""
         return self.is_tag and bool(self.state.table.key)
 
 
@@ -70,19 +70,26 @@ def with_erasing(ledger: Ledger, planned: Plan, states: Sequence[TableState]) ->
     with ledger.read() as conn:
         for state in states:
             _refuse_loading(conn, state)
-            found = next((one for one in planned.tables if one.name == state.table.name), None)
-            after = state.schema if found is None else found.schema
+            planned_table = next((table for table in planned.tables if table.name == state.table.name), None)
+            after = state.schema if planned_table is None else planned_table.schema
             if after.dropped:
                 steps = [_refused(step, ROWS) if step.table == state.table.name else step for step in steps]
                 continue
             places = list(_places(conn, state))
-            here = [replace(one, schema=after) if one.name == planned.branch else one for one in places]
-            gone = {one.name: stored for stored, one in state.schema.stored.items() if stored not in after.stored}
-            steps = [_judged(conn, step, gone, here) if step.table == state.table.name else step for step in steps]
-            old = [one for one in unseen(here) if one not in gone.values() and _any_holds(conn, here, one)]
+            places_after = [replace(place, schema=after) if place.name == planned.branch else place for place in places]
+            gone = {column.name: stored for stored, column in state.schema.stored.items() if stored not in after.stored}
+            steps = [
+                _judged(conn, step, gone, places_after) if step.table == state.table.name else step for step in steps
+            ]
+            old = [
+                stored
+                for stored in unseen(places_after)
+                if stored not in gone.values() and _any_holds(conn, places_after, stored)
+            ]
             why = "it was dropped before; its values are removed from all files, and from what was before"
             steps += [
-                _judged(conn, Step(ERASE, state.table.name, one, "loses data", why), {one: one}, here) for one in old
+                _judged(conn, Step(ERASE, state.table.name, stored, "loses data", why), {stored: stored}, places_after)
+                for stored in old
             ]
     return replace(planned, steps=tuple(steps))
 
@@ -105,19 +112,19 @@ def _judged(conn: Connection, step: Step, gone: dict[str, str], places: Sequence
     if step.verdict != "loses data" or step.column not in gone:
         return step
     stored = gone[step.column]
-    others = [one.name for one in places if one.shows(stored)]
-    tags = [one for one in places if one.keeps_files and one.name not in others]
-    others += [one.name for one in tags if _holds_any(conn, one, stored)]
+    others = [place.name for place in places if place.shows(stored)]
+    tags = [place for place in places if place.keeps_files and place.name not in others]
+    others += [tag.name for tag in tags if _holds_any(conn, tag, stored)]
     if others:
-        said = f"{', '.join(others)} still has it: drop it there too, or delete that, or leave --hard out"
-        return _refused(step, said)
+        reason = f"{', '.join(others)} still has it: drop it there too, or delete that, or leave --hard out"
+        return _refused(step, reason)
     return replace(step, why="its values are removed from all files, and from what was before")
 
 
 def unseen(places: Sequence[_Place]) -> list[str]:
     """The columns of a table that no branch and no tag shows, by their names in data files."""
-    every = {name for one in places for schema in one.state.schemas.values() for name in schema.stored}
-    return sorted(name for name in every if not any(one.shows(name) for one in places))
+    every = {name for place in places for schema in place.state.schemas.values() for name in schema.stored}
+    return sorted(name for name in every if not any(place.shows(name) for place in places))
 
 
 def _places(conn: Connection, state: TableState) -> Iterator[_Place]:
@@ -125,24 +132,24 @@ def _places(conn: Connection, state: TableState) -> Iterator[_Place]:
     name = state.table.name
     for branch in list_branches(conn) if state.table.key else ():
         try:
-            found = read_states(conn, branch.name, [name])[0]
+            branch_state = read_states(conn, branch.name, [name])[0]
         except NotFound:
             continue
-        yield _Place(branch.name, found, found.schema)
+        yield _Place(branch.name, branch_state, branch_state.schema)
     if not state.table.key:
-        found = read_states(conn, MAIN, [name])[0]
-        yield _Place(MAIN, found, found.schema)
+        branch_state = read_states(conn, MAIN, [name])[0]
+        yield _Place(MAIN, branch_state, branch_state.schema)
     graph = Graph(conn)
     for tag in list_tags(conn, kept=True):
-        there = {one.table.name: one for one in read_states_of(conn, tag.branch_id)}
-        if name not in there:
+        states = {tagged.table.name: tagged for tagged in read_states_of(conn, tag.branch_id)}
+        if name not in states:
             continue
         commit = graph.commit(tag.commit)
-        earlier = [number for number in there[name].schemas if number <= commit.seq]
-        version = version_at(graph, there[name], commit) if state.table.key else max(earlier, default=None)
+        earlier = [number for number in states[name].schemas if number <= commit.seq]
+        version = version_at(graph, states[name], commit) if state.table.key else max(earlier, default=None)
         if version is not None:
-            said = "the history of a deleted branch" if tag.name.startswith(KEPT) else f"tag {tag.name}"
-            yield _Place(said, there[name], there[name].schemas[version], is_tag=True)
+            title = "the history of a deleted branch" if tag.name.startswith(KEPT) else f"tag {tag.name}"
+            yield _Place(title, states[name], states[name].schemas[version], is_tag=True)
 
 
 def _parts(place: _Place) -> list[TableState]:
@@ -166,7 +173,7 @@ def _in_tail(state: TableState, columns: Collection[str]) -> bool:
 
 
 def _any_holds(conn: Connection, places: Sequence[_Place], stored: str) -> bool:
-    return any(_holds_any(conn, one, stored) for one in places)
+    return any(_holds_any(conn, place, stored) for place in places)
 
 
 def holds(file: DataFile, stored: set[str]) -> bool:
@@ -179,16 +186,16 @@ def holds(file: DataFile, stored: set[str]) -> bool:
                 name = column.path_in_schema.split(".")[0]
                 if name not in stored:
                     continue
-                known = column.statistics
-                if known is None or not known.has_null_count:
-                    return any(one.null_count < len(one) for one in parquet.read(columns=[name]).columns)
-                if known.null_count < column.num_values:
+                statistics = column.statistics
+                if statistics is None or not statistics.has_null_count:
+                    return any(values.null_count < len(values) for values in parquet.read(columns=[name]).columns)
+                if statistics.null_count < column.num_values:
                     return True
     return False
 
 
-def erase(ctx: Context, table: str, branch: str, actor: str, wanted: Collection[str]) -> list[str]:
-    """Remove the values of a table's columns that nobody is shown, those that are `wanted` among them.
+def erase(ctx: Context, table: str, branch: str, actor: str, dropped: Collection[str]) -> list[str]:
+    """Remove the values of a table's columns that no branch and no tag shows, with those just `dropped`.
 
     The answer says what has to stay for now, and why.
     """
@@ -197,15 +204,15 @@ def erase(ctx: Context, table: str, branch: str, actor: str, wanted: Collection[
         with ctx.ledger.read() as conn:
             every = list(_places(conn, read_states(conn, branch, [table])[0]))
         columns = unseen(every)
-        places = [one for one in every if not one.is_tag]
+        places = [place for place in every if not place.is_tag]
         done = [_rewritten(ctx, place, actor, columns) for place in places]
-        warnings += [text for one in done if one is not None for text in one]
-        if not any(one is not None for one in done):
-            break  # none of those that are there now holds a value: somebody may have come meanwhile
+        warnings += [text for texts in done if texts is not None for text in texts]
+        if not any(texts is not None for texts in done):
+            break  # none of those that are there now holds a value: a branch may have come meanwhile
     for place in places:
         warnings += _forget(ctx, table, place.name, actor)
-    for stored in sorted(set(wanted) - set(columns)):
-        shown = ", ".join(one.name for one in every if one.shows(stored))
+    for stored in sorted(set(dropped) - set(columns)):
+        shown = ", ".join(place.name for place in every if place.shows(stored))
         warnings.append(f"{stored} of {table} is shown by {shown} since: its values stay")
     return warnings
 
@@ -214,8 +221,11 @@ def _rewritten(ctx: Context, place: _Place, actor: str, columns: Sequence[str]) 
     """Take the values of these columns out of a branch's log and state; None where there were none."""
     flushed = flush(ctx, place.state.table.name, place.name, actor) if _in_tail(place.state, columns) else None
     done = [_rewrite(ctx, part.table.name, place.name, actor, columns) for part in _parts(place)]
-    warnings = [*(flushed.warnings if flushed is not None else ()), *(text for one in done for text in one.warnings)]
-    changed = (flushed is not None and flushed.operation is not None) or any(one.operations for one in done)
+    warnings = [
+        *(flushed.warnings if flushed is not None else ()),
+        *(text for rewrite in done for text in rewrite.warnings),
+    ]
+    changed = (flushed is not None and flushed.operation is not None) or any(rewrite.operations for rewrite in done)
     return warnings if changed else None
 
 

@@ -108,7 +108,7 @@ class Expire:
             conn, head.branch_id, head.table_id, now_us=self.now_us, grace_s=self.grace_s, limit=BITE_SNAPSHOTS
         )
         if _is_at_work(conn, head.table_id):
-            self.found = [one for one in self.found if not one.condemned]
+            self.found = [snapshot for snapshot in self.found if not snapshot.condemned]
         return Coverage(head.branch_id, (scope_of(self.state),)) if self.found else None
 
     def stage(self, ctx: Context, running: Running) -> Effects:
@@ -146,7 +146,7 @@ def expire(
         try:
             done = run(ctx, Expire(table, branch, actor, grace_s, now_us))
         except TableMoved:
-            continue  # somebody has pinned one of them meanwhile: name them anew
+            continue  # a reader has pinned one of them meanwhile: name them anew
         if done is None:
             break
         operations.append(done.op_id)

@@ -86,6 +86,6 @@ def _room_bytes(place: Path) -> int:
         return 0
 
 
-def _short(said: str) -> str:
+def _short(message: str) -> str:
     """The first lines of what may be pages of a Java stack trace."""
-    return "\n".join(said.splitlines()[:3])[:600]
+    return "\n".join(message.splitlines()[:3])[:600]

@@ -213,14 +213,14 @@ def _plan(state: TableState, log: Sequence[DataFile], held: Sequence[DataFile], 
     if not log:
         return Plan((), 0)
     key, order = state.table.key, key_order(state)
-    wanted = [column for column in state.columns if column.name in (*key, SEQ, REMOVED)]
+    columns = [column for column in state.columns if column.name in (*key, SEQ, REMOVED)]
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        versions = relations.within(files_sql(state, log, wanted), state.folded_seq, upto)
-        found = relations.note_changed(connection, relations.latest(versions, key), order)
-        sides = relations.sides(connection, [files_sql(state, [file], wanted) for file in held], order)
+        versions = relations.within(files_sql(state, log, columns), state.folded_seq, upto)
+        changed = relations.note_changed(connection, relations.latest(versions, key), order)
+        sides = relations.sides(connection, [files_sql(state, [file], columns) for file in held], order)
         gone = chosen(list(zip(held, sides, strict=True)))
-        kept = relations.count_unchanged(connection, files_sql(state, gone, wanted), key) if gone else 0
-    return Plan(tuple(gone), found + kept)
+        kept = relations.count_unchanged(connection, files_sql(state, gone, columns), key) if gone else 0
+    return Plan(tuple(gone), changed + kept)
 
 
 def chosen(files: Sequence[tuple[DataFile, tuple[int, int]]]) -> list[DataFile]:
@@ -229,7 +229,7 @@ def chosen(files: Sequence[tuple[DataFile, tuple[int, int]]]) -> list[DataFile]:
     That is its place in the order of keys, and its side: 0 among the changed keys, -1 before all of them, 1 behind. The
     neighbours of what is changed go with it as long as they are small, or the state would become many small files.
     """
-    ordered = sorted(files, key=lambda one: one[1][0])
+    ordered = sorted(files, key=lambda placed: placed[1][0])
     before = [file for file, (_, side) in ordered if side < 0]
     among = [file for file, (_, side) in ordered if side == 0]
     behind = [file for file, (_, side) in ordered if side > 0]

@@ -52,8 +52,8 @@ def take_bite(groups: Iterable[Group], max_bytes: int, max_groups: int) -> list[
 def neighbours(
     files: Sequence[DataFile], chosen: Iterable[DataFile], gone: Iterable[DataFile], target_bytes: int
 ) -> list[Group]:
-    """The chosen files of a log as groups of neighbours up to the target size; what is gone is between nobody."""
-    wanted = {file.path for file in chosen}
+    """The chosen files of a log as groups of neighbours up to the target size; what is gone lies between none."""
+    included = {file.path for file in chosen}
     absent = {file.path for file in gone}
     groups: list[Group] = []
     for ordered in _by_partition(files).values():
@@ -61,7 +61,7 @@ def neighbours(
         for file in ordered:
             if file.path in absent:
                 continue
-            if file.path in wanted:
+            if file.path in included:
                 run.append(file)
                 continue
             groups.extend(_cut(run, target_bytes))
@@ -76,10 +76,10 @@ def size_of(files: Iterable[DataFile]) -> int:
 
 
 def _by_partition(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
-    found: dict[str, list[DataFile]] = defaultdict(list)
+    by_partition: dict[str, list[DataFile]] = defaultdict(list)
     for file in sorted(files, key=lambda file: file.first_seq):
-        found[file.partition].append(file)
-    return found
+        by_partition[file.partition].append(file)
+    return by_partition
 
 
 def _small_runs(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:

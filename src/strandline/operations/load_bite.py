@@ -141,9 +141,9 @@ class LoadBite:
         keys = list(dict.fromkeys([*scope.within, *scope.row_key]))
         names = list(dict.fromkeys([*keys, *times]))
         with ctx.ledger.read() as conn:
-            known = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
+            log_files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
             seen = seen_hashes(conn, state.table.table_id)
-        paths = [relations.local_path(file.path) for file in [*known, *tail.files]]
+        paths = [relations.local_path(file.path) for file in [*log_files, *tail.files]]
         with sandbox.interruptible(), sandbox.scratch() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
             relations.define(connection, "offered", relations.together(parts))
@@ -188,13 +188,13 @@ class LoadBite:
 
     def _answer(self, loaded: StagedRows, first_seq: int) -> dict[str, Any]:
         so_far = self.plan.answer
-        some = self.plan.rows > 0
+        has_rows = self.plan.rows > 0
         return {
             "rows": so_far["rows"] + loaded.rows,
             "duplicates_dropped": so_far["duplicates_dropped"] + loaded.dropped,
             "too_old": so_far.get("too_old", 0) + loaded.too_old,
-            "first_seq": so_far["first_seq"] or (first_seq if some else None),
-            "last_seq": first_seq + self.plan.rows - 1 if some else so_far["last_seq"],
+            "first_seq": so_far["first_seq"] or (first_seq if has_rows else None),
+            "last_seq": first_seq + self.plan.rows - 1 if has_rows else so_far["last_seq"],
             "skipped": so_far["skipped"],
         }
 

@@ -127,7 +127,7 @@ class LoadTables:
             return None
         declared = self._declared(conn)
         refuse_protected(self.branch, protected=is_protected(conn, declared.branch_id))
-        scopes = [scope_of(declared.states[one]) for one in declared.joined(self.plan.parts)]
+        scopes = [scope_of(declared.states[table_id]) for table_id in declared.joined(self.plan.parts)]
         return Coverage(declared.branch_id, tuple(scopes))
 
     def _declared(self, conn: Connection) -> Declared:
@@ -153,8 +153,8 @@ class LoadTables:
             for table_id in sorted(self.plan.parts):
                 puts, goes = coming.puts(table_id), coming.goes(table_id)
                 if puts or goes:
-                    one = Staged(declared.states[table_id], StagedRows(None), puts, goes)
-                    staged.append(self._write(ctx, coming, one, reserved[table_id], running.op_id, at_us))
+                    table = Staged(declared.states[table_id], StagedRows(None), puts, goes)
+                    staged.append(self._write(ctx, coming, table, reserved[table_id], running.op_id, at_us))
         unchanged(self.plan.inputs)
         return self._effects(declared, staged)
 
@@ -167,7 +167,7 @@ class LoadTables:
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
             declared = self._declared(txn.conn)
-            if {*declared.joined(self.plan.parts)} != {one.table_id for one in running.intent.scopes}:
+            if {*declared.joined(self.plan.parts)} != {scope.table_id for scope in running.intent.scopes}:
                 raise _moved()
             for scope in running.intent.scopes:
                 state, rows = declared.states[scope.table_id], self.plan.rows(scope.table_id)
@@ -196,34 +196,37 @@ class LoadTables:
         """Conflict where keys that are to be inserted are there."""
         if not self.plan.strict:
             return
-        found: list[tuple[str, Taken]] = []
+        taken: list[tuple[str, Taken]] = []
         count = 0
         for table_id in self.plan.parts:
-            some, more = coming.taken(table_id)
-            found += [(table_id, one) for one in some]
+            listed, more = coming.taken(table_id)
+            taken += [(table_id, insert) for insert in listed]
             count += more
-        if not found:
+        if not taken:
             return
         rows = [
-            {**self._place(coming, reserved, table_id, one.seq), "row": _named(declared.states[table_id], one.key)}
-            for table_id, one in found
+            {
+                **self._place(coming, reserved, table_id, insert.seq),
+                "row": _named(declared.states[table_id], insert.key),
+            }
+            for table_id, insert in taken
         ]
         error = KeyExists(
             "keys are there already",
             expected=None,
-            actual=found[0][1].known,
+            actual=taken[0][1].known,
             rows=rows,
             count=count,
         )
         raise by_line(error, {"rows": rows}, self.plan.inputs)
 
     def _refuse_broken(self, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
-        found = coming.broken()
-        if not found:
+        broken = coming.broken()
+        if not broken:
             return
-        only_rows = all(one.only_row for one in found)
-        error = refusal([one.violation for one in found], only_rows=only_rows)
-        places = list(self._places(coming, reserved, found))
+        only_rows = all(breach.only_row for breach in broken)
+        error = refusal([breach.violation for breach in broken], only_rows=only_rows)
+        places = list(self._places(coming, reserved, broken))
         listed: dict[str, list[dict[str, Any]]] = {
             name: [{**entry, **place} for entry, place in zip(error.detail[name], places, strict=False)]
             for name in ("violations", "rows")
@@ -232,10 +235,10 @@ class LoadTables:
         raise by_line(error, listed, self.plan.inputs)
 
     def _places(
-        self, coming: Coming, reserved: Mapping[str, _Reserved], found: Sequence[Broken]
+        self, coming: Coming, reserved: Mapping[str, _Reserved], broken: Sequence[Broken]
     ) -> Iterator[dict[str, Any]]:
-        for one in found:
-            yield {} if one.at is None else self._place(coming, reserved, *one.at)
+        for breach in broken:
+            yield {} if breach.at is None else self._place(coming, reserved, *breach.at)
 
     def _place(self, coming: Coming, reserved: Mapping[str, _Reserved], table_id: str, seq: int) -> dict[str, Any]:
         """The file and the line of a row that comes."""
@@ -265,11 +268,11 @@ class LoadTables:
         files = numbered(parts, reserved.first_seq)
         for start in range(0, len(parts) if staged.puts else 0, PARTS_AT_ONCE):
             ctx.report(f"loading {state.table.name}", sum(file.rows for file in staged.files), staged.puts)
-            some = slice(start, start + PARTS_AT_ONCE)
-            offered = sum(part.rows for part in parts[some])
+            span = slice(start, start + PARTS_AT_ONCE)
+            offered = sum(part.rows for part in parts[span])
             left_out, count = self._left_out(ctx, coming, state, files[start].first_seq, offered, op_id)
             if count < offered:
-                staged.add(*append(ctx, state, self._put(ctx, state, files[some], left_out, at_us), op_id))
+                staged.add(*append(ctx, state, self._put(ctx, state, files[span], left_out, at_us), op_id))
         if removed:
             staged.add(*append(ctx, state, self._gone(ctx, state, removed, at_us), op_id))
         stored = sum(file.rows for file in staged.files)
@@ -281,16 +284,16 @@ class LoadTables:
     ) -> tuple[str | None, int]:
         """The seqs of those of so many rows that don't count, as one file of the operation's folder; and how many."""
         table_id, seqs = state.table.table_id, pa.schema([pa.field(SEQ, pa.int64())])
-        found = coming.left_out(table_id, first_seq, first_seq + rows - 1)
+        batches = coming.left_out(table_id, first_seq, first_seq + rows - 1)
         with SeqFiles(ctx, op_id, seqs, rows + 1, f"left-{table_id}-{first_seq}") as files:
-            for batch in found:
+            for batch in batches:
                 files.write(batch.cast(seqs))
         return next(iter(files.paths), None), files.rows
 
     def _removed(self, ctx: Context, coming: Coming, state: TableState, reserved: _Reserved, op_id: str) -> list[str]:
         """The keys of the rows that go, as files of the operation's folder."""
         shape = log_schema(state.stored)
-        names = [*(state.schema.column(one).stored for one in state.table.key), SEQ]
+        names = [*(state.schema.column(name).stored for name in state.table.key), SEQ]
         keys = pa.schema([shape.field(name) for name in names])
         with SeqFiles(ctx, op_id, keys, MAX_FILE_ROWS, f"gone-{state.table.table_id}") as files:
             for batch in coming.removed(state.table.table_id, reserved.removed_from):
@@ -306,22 +309,22 @@ class LoadTables:
 
     def _gone(self, ctx: Context, state: TableState, paths: Sequence[str], at_us: int) -> DataFrame:
         stored = state.stored
-        names = {*(state.schema.column(one).stored for one in state.table.key), SEQ}
+        names = {*(state.schema.column(name).stored for name in state.table.key), SEQ}
         ddl = ", ".join(column_ddl(column) for column in stored.columns if column.name in names)
         rows = spark_stage.read_removed(ctx.iceberg().session, ddl, paths, at_us=at_us, actor=self.actor)
         return spark_stage.as_versions(rows, self.commit_id, removed=True)
 
     def _effects(self, declared: Declared, staged: Sequence[Staged]) -> Effects:
-        rows = sum(one.puts for one in staged)
-        tables = {one.state.table.name: one.puts + one.goes for one in staged}
+        rows = sum(table.puts for table in staged)
+        tables = {table.state.table.name: table.puts + table.goes for table in staged}
         answer = {
             "rows": rows,
             "duplicates_dropped": sum(self.plan.rows(table_id) for table_id in self.plan.parts) - rows,
             "skipped": self.plan.skipped,
-            "deleted": sum(one.goes for one in staged),
-            "tables": {one.state.table.name: one.puts for one in staged if one.puts},
-            "first_seq": min((one.first_seq for one in staged if one.first_seq is not None), default=None),
-            "last_seq": max((one.last_seq for one in staged), default=None),
+            "deleted": sum(table.goes for table in staged),
+            "tables": {table.state.table.name: table.puts for table in staged if table.puts},
+            "first_seq": min((table.first_seq for table in staged if table.first_seq is not None), default=None),
+            "last_seq": max((table.last_seq for table in staged), default=None),
         }
         written = sorted(self.plan.parts)
         commit = WriteCommit(self.kind, f"load {counted(rows, 'row')}", tables, self.commit_id)

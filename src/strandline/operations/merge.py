@@ -114,29 +114,29 @@ class Merger:
         source, target = self._view(request.source, None), self._view(request.into, None)
         plan = self._plan(request, source, target, adopting=adopting)
         if plan is None:
-            return self._told(request, source, target, "up_to_date", target.base.tip)
+            return self._report(request, source, target, "up_to_date", target.base.tip)
         mutation = self._judged(request, plan)  # first: rules that merged rows break are conflicts too
         if plan.conflicts:
-            told = self._told(request, source, target, "conflicts", None, plan, mutation)
+            merged = self._report(request, source, target, "conflicts", None, plan, mutation)
             if request.dry_run:
-                return told
+                return merged
             raise _refusal(request, plan)
         ahead = plan.is_ahead and not plan.tables
         if request.dry_run:
-            return self._told(request, source, target, "fast_forward" if ahead else "merged", None, plan, mutation)
+            return self._report(request, source, target, "fast_forward" if ahead else "merged", None, plan, mutation)
         fail("merge.before_store")
         if mutation.rows > MOST_ROWS:
             return self._merge_large(request, mutation, adopting=adopting)
         commit = self._fast_forward(mutation) if ahead else self._appender.merge(mutation).commit_id
         fail("merge.after_commit")
-        return self._told(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
+        return self._report(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
 
     def _merge_large(self, request: Request, first: Mutation, *, adopting: bool) -> Merged:
         """The same as an operation, which plans it again when nothing that it depends on can change any more."""
         from strandline.operations.merge_tables import MergeTables, Planned
         from strandline.operations.steps import run
 
-        found: list[tuple[View, View, MergePlan, Mutation]] = []
+        plans: list[tuple[View, View, MergePlan, Mutation]] = []
 
         def plan_again() -> Planned | None:
             source, target = self._view(request.source, None), self._view(request.into, None)
@@ -146,8 +146,8 @@ class Merger:
             mutation = self._judged(request, plan)
             if plan.conflicts:
                 raise _refusal(request, plan)
-            found.append((source, target, plan, mutation))
-            states = {**plan.declared.states, **{one.state.table.table_id: one.state for one in plan.tables}}
+            plans.append((source, target, plan, mutation))
+            states = {**plan.declared.states, **{table.state.table.table_id: table.state for table in plan.tables}}
             return Planned(mutation, states)
 
         try:
@@ -156,8 +156,8 @@ class Merger:
             raise Moved(request.into) from error
         assert done is not None, "a merge has something to do"
         fail("merge.after_commit")
-        source, target, plan, mutation = found[-1]
-        return self._told(request, source, target, "merged", mutation.commit_id, plan, mutation)
+        source, target, plan, mutation = plans[-1]
+        return self._report(request, source, target, "merged", mutation.commit_id, plan, mutation)
 
     def _fast_forward(self, mutation: Mutation) -> str:
         def work(txn: Any) -> Exception | None:
@@ -171,7 +171,7 @@ class Merger:
         assert mutation.source is not None
         return mutation.source.tip
 
-    def _told(
+    def _report(
         self,
         request: Request,
         source: View,
@@ -181,8 +181,8 @@ class Merger:
         plan: MergePlan | None = None,
         mutation: Mutation | None = None,
     ) -> Merged:
-        tables = {one.append.table: one.append.rows for one in mutation.changes} if mutation else {}
-        tables |= {one.table: one.rows for one in plan.adopted} if plan else {}
+        tables = {change.append.table: change.append.rows for change in mutation.changes} if mutation else {}
+        tables |= {adoption.table: adoption.rows for adoption in plan.adopted} if plan else {}
         return Merged(
             outcome=outcome,
             source=request.source,
@@ -192,7 +192,7 @@ class Merger:
             commit=commit,
             tables={name: rows for name, rows in tables.items() if rows},
             conflicts=tuple(plan.conflicts) if plan else (),
-            rows_read=sum(one.looked_at for one in plan.tables) if plan else 0,
+            rows_read=sum(table.looked_at for table in plan.tables) if plan else 0,
         )
 
     def _plan(self, request: Request, source: View, target: View, *, adopting: bool) -> MergePlan | None:
@@ -215,39 +215,46 @@ class Merger:
             plan.schemas = merged_schemas(line, source, target, names, request.resolution)
             homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
-        plan.adopted = [one for one in adopted.values() if one is not None]
+        plan.adopted = [adoption for adoption in adopted.values() if adoption is not None]
         # A branch that is moved to the source's commit must have all that this commit has: so all tables, or rows.
         if (plan.is_ahead and len(plan.adopted) < len(names)) or not adopting:
             plan.is_ahead = False
-            plan.adopted = [one for one in plan.adopted if one.last_seq is None]
+            plan.adopted = [adoption for adoption in plan.adopted if adoption.last_seq is None]
         if not plan.is_ahead:
-            plan.adopted = [one for one in plan.adopted if one.table not in plan.schemas.settled]
-        plan.schemas.take_over(source, [one.table for one in plan.adopted if one.last_seq is not None])
+            plan.adopted = [adoption for adoption in plan.adopted if adoption.table not in plan.schemas.settled]
+        plan.schemas.take_over(source, [adoption.table for adoption in plan.adopted if adoption.last_seq is not None])
         plan.conflicts += plan.schemas.conflicts
-        left = {one.table for one in plan.adopted} | {one.table for one in plan.conflicts} | plan.schemas.settled
-        wanted = plan.schemas.wanted
-        here, source, target = target, source.under(wanted), target.under(wanted)
+        left = (
+            {adoption.table for adoption in plan.adopted}
+            | {conflict.table for conflict in plan.conflicts}
+            | plan.schemas.settled
+        )
+        schemas = plan.schemas.wanted
+        before, source, target = target, source.under(schemas), target.under(schemas)
         plan.coming = [] if plan.is_ahead else _coming(plan, source)
-        past = [self._view(request.into, one.commit_id).under(wanted) for one in bases]
-        written = self._written(source, homes[0], wanted), self._written(target, homes[1], wanted)
+        past = [self._view(request.into, commit.commit_id).under(schemas) for commit in bases]
+        written = self._written(source, homes[0], schemas), self._written(target, homes[1], schemas)
         for name in names:
             if name not in left:
                 read = source.state(name).head
                 plan.barriers[read.table_id] = read.barrier
                 sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
-        plan.conflicts += [one for table in plan.tables for one in (*table.conflicts, *_lacking(table))]
-        plan.conflicts += _broken(plan, here, target.beside([state for state, _ in plan.coming]))
+        plan.conflicts += [conflict for table in plan.tables for conflict in (*table.conflicts, *_lacking(table))]
+        plan.conflicts += _broken(plan, before, target.beside([state for state, _ in plan.coming]))
         return plan
 
     def _written(
-        self, view: View, homes: Sequence[tuple[str, Sequence[Commit]]] | None, wanted: Mapping[str, Schema]
+        self, view: View, homes: Sequence[tuple[str, Sequence[Commit]]] | None, schemas: Mapping[str, Schema]
     ) -> Written:
         """The commits of a side with the views that have their rows: its own, and those of what it has merged."""
         if homes is None:
             return None
         (_, own), *others = homes or [("", [])]
-        return [(view, own), *((self._view(view.branch, tip).whole().under(wanted), some) for tip, some in others)]
+        return [
+            (view, own),
+            *((self._view(view.branch, tip).whole().under(schemas), commits) for tip, commits in others),
+        ]
 
     def _adoption(
         self,
@@ -262,15 +269,15 @@ class Merger:
         """A table that can be taken over whole, if it can."""
         state = source.state(name)
         table_id = state.table.table_id
-        rows = sum(one.tables.get(name, 0) for one in made)
+        rows = sum(commit.tables.get(name, 0) for commit in made)
         if name not in target.tables:
             return Adoption(table_id, name, rows, None)
-        here = target.state(name)
-        if any(name in one.tables for one in kept) or (_is_linked(plan, source, name) and not plan.is_ahead):
+        ours = target.state(name)
+        if any(name in commit.tables for commit in kept) or (_is_linked(plan, source, name) and not plan.is_ahead):
             return None
-        last_seq = here.head.last_seq
-        found = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
-        return Adoption(table_id, name, rows, last_seq) if found else None
+        last_seq = ours.head.last_seq
+        is_adoptable = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
+        return Adoption(table_id, name, rows, last_seq) if is_adoptable else None
 
     def _judged(self, request: Request, plan: MergePlan) -> Mutation:
         """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
@@ -279,9 +286,9 @@ class Merger:
         look = Looking(self._ledger, request.into, Versions(plan.base), coming)
         claims, changes = examined(plan, look, request.resolution)
         _refuse_unknown(request.resolution, plan)
-        kept = [one for one in plan.tables if one.written.num_rows]
+        kept = [table for table in plan.tables if table.written.num_rows]
         if changes is None:
-            written = [_batch_change(one, request.actor, commit_id) for one in kept]
+            written = [_batch_change(table, request.actor, commit_id) for table in kept]
         else:
             by_table: dict[str, list[RowChange]] = {}
             for change in changes.values():
@@ -334,7 +341,7 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
     """Whether the source's line goes on from the target's commit: then the target can be where the source is.
 
     Not where the source has merged that commit: its rows are in the target's log under another name than in the
-    source's, and who looks back at commits of the source's line would miss them.
+    source's, and a reader of older commits of the source's line would miss them.
     """
     return base == ours and (ours is None or graph.has_on_line(theirs, graph.commit(ours)))
 
@@ -343,12 +350,16 @@ def _is_linked(plan: MergePlan, source: View, name: str) -> bool:
     """Whether a table refers to others or is referred to, as either side declares it."""
     theirs = Declared.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
     table_id = source.state(name).table.table_id
-    return any(one.links_from(table_id) or one.links_to(table_id) for one in (plan.declared, theirs))
+    return any(declared.links_from(table_id) or declared.links_to(table_id) for declared in (plan.declared, theirs))
 
 
 def _coming(plan: MergePlan, source: View) -> list[tuple[TableState, pa.Table]]:
     """The new tables that are judged with what is there: all their rows are new to the target."""
-    names = [one.table for one in plan.adopted if one.last_seq is None and _is_linked(plan, source, one.table)]
+    names = [
+        adoption.table
+        for adoption in plan.adopted
+        if adoption.last_seq is None and _is_linked(plan, source, adoption.table)
+    ]
     states = [source.state(name) for name in names]
     return [
         (state, source.pick(state.table.name, source.having(state.table.name, state.table.key, None)))
@@ -369,16 +380,16 @@ def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None
 
 def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
     """BadRequest where a file decides on what is no conflict."""
-    known = {(one.state.table.name, key) for one in plan.tables for key in one.decided()}
-    known |= {(name, key_text({})) for name in plan.schemas.disputed} | plan.given_up
-    known |= {(one.table, key_text(one.key)) for one in plan.conflicts}
+    conflicts = {(merge.state.table.name, key) for merge in plan.tables for key in merge.decided()}
+    conflicts |= {(name, key_text({})) for name in plan.schemas.disputed} | plan.given_up
+    conflicts |= {(conflict.table, key_text(conflict.key)) for conflict in plan.conflicts}
     for table, key in resolution.rows:
-        if (table, key) not in known:
+        if (table, key) not in conflicts:
             raise BadRequest(
                 f"the resolution file decides on {table} {key}, which is not in conflict",
                 hint="Write it anew with --dry-run --write FILE.",
             )
-    names = {one.state.table.name for one in plan.tables} | plan.schemas.disputed
+    names = {merge.state.table.name for merge in plan.tables} | plan.schemas.disputed
     for table in resolution.tables:
         if table not in names:
             raise BadRequest(f"the resolution file decides on table {table!r}, which is not in conflict")
@@ -394,7 +405,7 @@ def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> MergePl
 
 def _keyed(source: View, made: Sequence[Commit]) -> list[str]:
     """The keyed tables that some commits changed, in the order of their names."""
-    named = {name for one in made for name in one.tables}
+    named = {name for commit in made for name in commit.tables}
     return [name for name in source.tables if name in named and source.state(name).table.key]
 
 
@@ -414,8 +425,8 @@ def _broken(plan: MergePlan, before: View, after: View) -> Iterator[RowConflict]
     It is a conflict about the schema, so it has no key; the rows are among ours, and the rule is theirs.
     """
     broken: dict[tuple[str, str, str], list[str]] = {}
-    for one in [*_newly_broken(plan, before, after), *_too_few(plan, after)]:
-        broken.setdefault((one.table, one.rule, one.field), []).append(one.key)
+    for violation in [*_newly_broken(plan, before, after), *_too_few(plan, after)]:
+        broken.setdefault((violation.table, violation.rule, violation.field), []).append(violation.key)
     for (name, rule, fields), rows in broken.items():
         yield RowConflict(
             conflict_kind(rule), name, {}, tuple(fields.split(", ")), None, {"rows": rows}, {"rule": rule}
@@ -440,9 +451,9 @@ def _newly_broken(plan: MergePlan, before: View, after: View) -> Iterator[Violat
 def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
     """Rows of the target that a new table refers to less often than it must; those that the merge makes are judged."""
     gone = {
-        (one.state.table.name, key)
-        for one in plan.tables
-        for key in _shown_keys(one.written.filter(one.written[REMOVED]), one.state)
+        (table.state.table.name, key)
+        for table in plan.tables
+        for key in _shown_keys(table.written.filter(table.written[REMOVED]), table.state)
     }
     for state, _ in plan.coming:
         for rule in state.schema.constraints:
@@ -454,12 +465,12 @@ def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
 def _note_seen(plan: MergePlan, after: View, state: TableState) -> None:
     """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
     seen = [state, *map(after.state, refers(state.schema))]
-    plan.seen |= {one.table.table_id for one in seen} & plan.base.heads.keys()
+    plan.seen |= {seen_state.table.table_id for seen_state in seen} & plan.base.heads.keys()
 
 
 def _shown_keys(rows: pa.Table, state: TableState) -> set[str]:
     keys = [rows.column(name).to_pylist() for name in state.table.key]
-    return {shown_key(one) for one in zip(*keys, strict=True)}
+    return {shown_key(key) for key in zip(*keys, strict=True)}
 
 
 def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
@@ -471,16 +482,18 @@ def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
         for name, column in zip(table.written.schema.names, table.written.columns, strict=True)
     ]
     rows = pa.Table.from_arrays(arrays, schema=table.written.schema).combine_chunks()
-    batches = [one for batch in rows.to_batches() for one in encode_batch(batch, table.state.table)]
+    batches = [encoded for batch in rows.to_batches() for encoded in encode_batch(batch, table.state.table)]
     return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
 
 
 def _reads(plan: MergePlan, look: Looking, relied: Claims) -> Iterator[TableRead]:
     """What the merge depends on: the rows it met, and of tables that it takes over that nothing was written."""
-    for one in plan.adopted:
-        if one.last_seq is not None:
-            yield TableRead(one.table, one.table_id, plan.base.heads[one.table_id].barrier, whole=one.last_seq)
-    keys: dict[str, dict[bytes, None]] = {key: dict(asked) for key, asked in look.asked.items()}
+    for adoption in plan.adopted:
+        if adoption.last_seq is not None:
+            yield TableRead(
+                adoption.table, adoption.table_id, plan.base.heads[adoption.table_id].barrier, whole=adoption.last_seq
+            )
+    keys: dict[str, dict[bytes, None]] = {key: dict(hashes) for key, hashes in look.asked.items()}
     for table in plan.tables:
         keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
     names = {table_id: state.table.name for table_id, state in plan.declared.states.items()}
@@ -490,8 +503,8 @@ def _reads(plan: MergePlan, look: Looking, relied: Claims) -> Iterator[TableRead
         if head is None:
             continue  # it comes with the merge
         name = names.get(table_id, table_id)
-        asked, claims = list(keys.get(table_id, {})), list(relied.reads.get(table_id, {}))
-        if len(asked) > FEW_KEYS or table_id in plan.seen:
+        hashes, claims = list(keys.get(table_id, {})), list(relied.reads.get(table_id, {}))
+        if len(hashes) > FEW_KEYS or table_id in plan.seen:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:
-            yield TableRead(name, table_id, head.barrier, asked, claims)
+            yield TableRead(name, table_id, head.barrier, hashes, claims)

@@ -36,7 +36,7 @@ class MergePlan:
     """What a merge comes to, on two branches as they were looked at.
 
     `coming` are tables that the target does not have yet and that refer to others or are referred to, with their rows;
-    `seen` are those of the target all of whose rows were looked at. `given_up` are rows of the target that somebody has
+    `seen` are those of the target all of whose rows were looked at. `given_up` are rows of the target that a person has
     decided to delete, because what they refer to goes.
     """
 
@@ -59,14 +59,14 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
     """Judge the merged rows, if any of the tables declares anything; what breaks a rule is added to the conflicts."""
     declared = plan.declared
     if plan.schemas.brought or plan.coming:
-        others = [*(one.state for one in plan.tables), *(state for state, _ in plan.coming)]
-        gone = [table_id for table_id, one in plan.schemas.brought.items() if one.schema.dropped]
-        states = dict(declared.states) | {one.table.table_id: one for one in others}
+        others = [*(table.state for table in plan.tables), *(state for state, _ in plan.coming)]
+        gone = [table_id for table_id, brought in plan.schemas.brought.items() if brought.schema.dropped]
+        states = dict(declared.states) | {state.table.table_id: state for state in others}
         states = {table_id: state for table_id, state in states.items() if table_id not in gone}
         declared = Declared(declared.branch_id, declared.shape, states)
-    ids = [one.state.table.table_id for one in plan.tables if one.written.num_rows]
+    ids = [table.state.table.table_id for table in plan.tables if table.written.num_rows]
     ids += [state.table.table_id for state, _ in plan.coming]
-    if not any(declared.depends(one) or declared.states[one].schema.constraints for one in ids):
+    if not any(declared.depends(table_id) or declared.states[table_id].schema.constraints for table_id in ids):
         return Claims(), None
     changes: Changes = {}
     for table in plan.tables:
@@ -78,7 +78,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
     judging = examine(declared, changes, look)
     while _give_up(plan, judging.orphaned, changes, look, resolution):
         judging = examine(declared, changes, look)  # what refers to such a row is an orphan now
-    undecided = {(one.table, key_text(one.key)) for one in plan.conflicts}
+    undecided = {(conflict.table, key_text(conflict.key)) for conflict in plan.conflicts}
     for breach in judging.breaches:
         violation, state, key = breach.violation, breach.state, key_row(breach.key, breach.state)
         named = _image(key, state) or {}
@@ -89,7 +89,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
                 continue  # whether it stays is not decided yet
             look.ask(state, {at[1]: key})
             version = look.get(*at)
-            there = version.row if version is not None else None
+            current = version.row if version is not None else None
         plan.conflicts.append(
             RowConflict(
                 conflict_kind(violation.rule),
@@ -97,7 +97,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
                 named,
                 tuple(violation.field.split(", ")),
                 None,
-                _image(met.before if met is not None else there, state),
+                _image(met.before if met is not None else current, state),
                 _image(met.after if met is not None else None, state),
             )
         )
@@ -111,7 +111,7 @@ def _give_up(
     look: Looking,
     resolution: Resolution,
 ) -> bool:
-    """Delete the target's rows that refer to deleted ones and that somebody has decided to let go; whether any was."""
+    """Delete the target's rows that refer to deleted ones and that a person has decided to let go; whether any was."""
     before = len(plan.given_up)
     for state, row in orphaned:
         at = state.table.table_id, row.hash
@@ -131,8 +131,8 @@ def _give_up(
 def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] | None:
     if row is None:
         return None
-    told = pa.Table.from_arrays(list(row.values()), names=list(row))
-    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(told, state.schema))))
+    table = pa.Table.from_arrays(list(row.values()), names=list(row))
+    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(table, state.schema))))
     return document
 
 
@@ -145,7 +145,7 @@ def _row_changes(table: TableMerge) -> Iterator[RowChange]:
             before[key_hash(list(values.values()))] = row_at(batch, place, columns)
     for batch in table.written.to_batches():
         for place, values in enumerate(batch.select(key).to_pylist()):
-            found = key_hash(list(values.values()))
+            digest = key_hash(list(values.values()))
             gone = batch.column(REMOVED)[place].as_py()
             after = None if gone else row_at(batch, place, columns)
-            yield RowChange(table.state, found, row_at(batch, place, key), before.get(found), after)
+            yield RowChange(table.state, digest, row_at(batch, place, key), before.get(digest), after)

@@ -35,8 +35,8 @@ class TableMerge:
     hashes: list[bytes] = field(default_factory=list)
 
     def decided(self) -> list[str]:
-        """The keys of rows on which the sides disagreed, whether or not somebody has decided."""
-        return [*(key_text(one.key) for one in self.conflicts), *self.resolved]
+        """The keys of rows on which the sides disagreed, whether or not a person has decided."""
+        return [*(key_text(conflict.key) for conflict in self.conflicts), *self.resolved]
 
 
 class Sides:
@@ -51,7 +51,7 @@ class Sides:
         made: Written,
         kept: Written,
     ) -> None:
-        self._past = [one for one in past if name in one.tables]
+        self._past = [view for view in past if name in view.tables]
         self._target = target
         self._name = name
         self.state = target.state(name)
@@ -73,34 +73,34 @@ class Sides:
         every = [commit for _, commits in written for commit in commits]  # it has others' rows of tables it took over
         changed = self._shaped(changed_rows(view, self._name, every))
         keys = [
-            changed_rows(one, self._name, commits).select(self.key)
-            for one, commits in others
-            if self._name in one.tables and any(self._name in commit.tables for commit in commits)
+            changed_rows(other, self._name, commits).select(self.key)
+            for other, commits in others
+            if self._name in other.tables and any(self._name in commit.tables for commit in commits)
         ]
         if not keys:
             return changed
-        known = pa.concat_tables(keys).group_by(self.key).aggregate([])
-        more = threeway.other_keys(known, changed.select(self.key))
-        there = self._shaped(view.pick(self._name, more))
-        gone = threeway.other_keys(more, there.select(self.key))
-        return pa.concat_tables([changed, there, self._removed(gone)])
+        logged = pa.concat_tables(keys).group_by(self.key).aggregate([])
+        more = threeway.other_keys(logged, changed.select(self.key))
+        current = self._shaped(view.pick(self._name, more))
+        gone = threeway.other_keys(more, current.select(self.key))
+        return pa.concat_tables([changed, current, self._removed(gone)])
 
     def _compared(self, view: View) -> pa.Table:
         before = self._all(self._past[0]) if self._past else self.shape.empty_table()
         after = self._all(view)
         keys = threeway.differing_keys(before, after, self.key)
-        there = threeway.shared_rows(after, keys)
-        return pa.concat_tables([there, self._removed(threeway.other_keys(keys, there.select(self.key)))])
+        current = threeway.shared_rows(after, keys)
+        return pa.concat_tables([current, self._removed(threeway.other_keys(keys, current.select(self.key)))])
 
     def _removed(self, keys: pa.Table) -> pa.Table:
         """Versions that say of these keys that their rows are gone."""
         columns = {
-            one.name: keys[one.name].cast(one.type)
-            if one.name in self.key
+            column.name: keys[column.name].cast(column.type)
+            if column.name in self.key
             else pa.array([True] * keys.num_rows, pa.bool_())
-            if one.name == REMOVED
-            else pa.nulls(keys.num_rows, one.type)
-            for one in self.shape
+            if column.name == REMOVED
+            else pa.nulls(keys.num_rows, column.type)
+            for column in self.shape
         }
         return pa.table(columns, schema=self.shape)
 
@@ -136,7 +136,7 @@ class Sides:
             )
         looked_at = self.changed.num_rows + self.present.num_rows + self.both.num_rows + self.past.num_rows
         table = TableMerge(self.state, self.present.slice(0, 0), self.present, looked_at)
-        judged = self._wanted(table, judged, resolution)
+        judged = self._without_kept(table, judged, resolution)
         taken = self._shaped(judged.filter(pc.equal(judged[VERDICT], TAKEN)))
         table.written = pa.concat_tables([table.written, taken])
         open_ = pc.invert(pc.is_in(judged[VERDICT], value_set=pa.array([TAKEN, STAYS])))
@@ -144,24 +144,26 @@ class Sides:
         table.hashes = key_hashes(self.changed.select(self.key))
         return table
 
-    def _wanted(self, table: TableMerge, judged: pa.Table, resolution: Resolution) -> pa.Table:
+    def _without_kept(self, table: TableMerge, judged: pa.Table, resolution: Resolution) -> pa.Table:
         """Without rows that would merge and that a person has decided to leave as the target has them.
 
-        These are written all the same, as they are: the decision is this commit's, and who looks for what it changed
+        These are written all the same, as they are: the decision is this commit's, and a reader of what it changed
         (a merge the other way, a diff) must find them.
         """
         if not resolution.rows:
             return judged
         left: list[bool] = []
-        for key, found in zip(plain_rows(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True):
+        for key, verdict in zip(
+            plain_rows(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True
+        ):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))
-            merges = found in (TAKEN, BLENDED)
+            merges = verdict in (TAKEN, BLENDED)
             left.append(decision == "ours" and merges)
             table.resolved += [text] if decision is not None and (not merges or decision == "ours") else []
         keys = judged.select(self.key).filter(pa.array(left, pa.bool_()))
-        there = threeway.shared_rows(self.present, keys)
-        table.written = pa.concat_tables([there, self._removed(threeway.other_keys(keys, there.select(self.key)))])
+        current = threeway.shared_rows(self.present, keys)
+        table.written = pa.concat_tables([current, self._removed(threeway.other_keys(keys, current.select(self.key)))])
         return judged.filter(pc.invert(pa.array(left, pa.bool_())))
 
     def _choices(self, resolution: Resolution) -> pa.Table:
@@ -181,13 +183,13 @@ class Sides:
         if not rows.num_rows:
             return
         names = [name for name in self.shape.names if name != REMOVED]
-        known = self.past, self.present, self.changed.filter(pc.invert(self.changed[REMOVED]))
+        images = self.past, self.present, self.changed.filter(pc.invert(self.changed[REMOVED]))
         past, ours, theirs = (
             {
                 key_text({name: row[name] for name in self.key}): row
-                for row in plain_rows(some.select(names), self.state)
+                for row in plain_rows(image.select(names), self.state)
             }
-            for some in known
+            for image in images
         )
         met = {key_text(row) for row in plain_rows(self.both.select(self.key), self.state)}
         for key, kind, fields in zip(
@@ -210,14 +212,14 @@ class Sides:
         """A row that a person decided on, validated like any other."""
         if row is None:
             named = Schema(tuple(self.state.schema.column(name) for name in self.key))
-            found = rules.from_dicts([key], named)
+            validated = rules.from_dicts([key], named)
         else:
-            found = rules.from_dicts([{**row, **key}], self.state.schema, extra=self.state.table.extra)
+            validated = rules.from_dicts([{**row, **key}], self.state.schema, extra=self.state.table.extra)
         arrays = [
             pa.array([row is None])
-            if one.name == REMOVED
-            else (found.column(one.name) if one.name in found.schema.names else pa.nulls(1, one.type))
-            for one in self.shape
+            if column.name == REMOVED
+            else (validated.column(column.name) if column.name in validated.schema.names else pa.nulls(1, column.type))
+            for column in self.shape
         ]
         return pa.Table.from_arrays(arrays, schema=self.shape)
 

@@ -65,11 +65,11 @@ class MergeTables:
         on_branch = branch_id(conn, self.branch)
         if merging_into(conn, on_branch):
             raise Held(self.branch)
-        states = {one.table.table_id: one for one in read_states_of(conn, on_branch) if one.table.key}
+        states = {state.table.table_id: state for state in read_states_of(conn, on_branch) if state.table.key}
         written = [change.append.table_id for change in self.first.changes]
         met = {*written, *(read.table_id for read in self.first.reads)}
         met |= Declared.of(on_branch, 0, states.values()).joined(met).keys()
-        return Coverage(on_branch, tuple(scope_of(states[one]) for one in sorted(met & states.keys())))
+        return Coverage(on_branch, tuple(scope_of(states[table_id]) for table_id in sorted(met & states.keys())))
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Hold the tables, plan, and append what is written to every table's log."""
@@ -107,13 +107,13 @@ class MergeTables:
         """Take the seqs of all rows."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
-            found = [
+            first_seqs = [
                 reservations.number(txn, running.op_id, change.append.table_id, change.append.rows)
                 for change in changes
             ]
             fail("reserve.before_commit")
         fail("reserve.after_commit")
-        return found, txn.at_us
+        return first_seqs, txn.at_us
 
     def _write(
         self, ctx: Context, change: TableChange, state: TableState, first_seq: int, op_id: str, at_us: int
@@ -154,8 +154,8 @@ def _moved() -> Conflict:
 
 def _numbered(change: TableChange, state: TableState, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:
     """The merged rows as the log holds them: they were encoded under the schema that the merge brings."""
-    known = state.head.schema_version
-    log = replace(state.stored, schemas={**state.schemas, known: state.schema})
+    version = state.head.schema_version
+    log = replace(state.stored, schemas={**state.schemas, version: state.schema})
     for batch in change.append.batches:
         last_seq = first_seq + batch.rows - 1
         ref = BatchRef(
@@ -164,7 +164,7 @@ def _numbered(change: TableChange, state: TableState, first_seq: int, at_us: int
             last_seq,
             batch.rows,
             len(batch.payload),
-            known,
+            version,
             change.append.actor,
             at_us,
             change.append.commit_id,

@@ -2,7 +2,7 @@
 
 The statements are validated first, by themselves; then they are applied in their order to the rows they meet, as one
 snapshot of the ledger shows these; then all of it is judged by the constraints of the tables; then the commit is stored
-if nobody has written since what any of that depends on. If somebody has, it all begins again from a fresh view.
+if nothing that any of that depends on was written since. If some was, it all begins again from a fresh view.
 
 Threads of one process that change the same rows take turns, so that they don't do each other's work in vain. Small
 changes that arrive at the same time are looked up, planned and stored together by one of the threads: at every
@@ -76,7 +76,7 @@ STRIPES = 256
 
 
 class Turns:
-    """Locks for rows, shared by the threads of a process: who changes a row waits for who is changing it."""
+    """Locks for rows, shared by the threads of a process: a writer of a row waits for the one that is changing it."""
 
     def __init__(self) -> None:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
@@ -137,14 +137,14 @@ class Request:
 
     def tables(self, declared: Declared) -> list[tuple[TableState, Keys]]:
         """The tables that it is about, each with the keys whose rows it must see."""
-        found: dict[str, tuple[TableState, dict[bytes, Row]]] = {}
+        tables: dict[str, tuple[TableState, dict[bytes, Row]]] = {}
         for change in [*self.changes, *(change for change, _ in self.rows)]:
-            _, keys = found.setdefault(change.state.table.table_id, (change.state, {}))
+            _, keys = tables.setdefault(change.state.table.table_id, (change.state, {}))
             if change.reads or declared.depends(change.state.table.table_id):
                 keys[change.hash] = change.key
         for state in (*self.whole, *(state for state, _ in self.seqs)):
-            found.setdefault(state.table.table_id, (state, {}))
-        return list(found.values())
+            tables.setdefault(state.table.table_id, (state, {}))
+        return list(tables.values())
 
 
 class Stored(NamedTuple):
@@ -206,7 +206,7 @@ class Mutator:
         return answer
 
     def _company(self, request: Request) -> Groups[Request, Stored] | None:
-        """With whom it is planned: few rows, which are judged by no others. Who sees no row waits for no file."""
+        """With whom it is planned: few rows, which are judged by no others. One that sees no row waits for no file."""
         declared = self._declared.get(request.branch)
         if declared is None or request.whole or len(request.changes) + len(request.rows) > FEW_ROWS:
             return None
@@ -220,7 +220,7 @@ class Mutator:
         by_branch: dict[str, list[_Asking]] = {}
         for member in group:
             by_branch.setdefault(member.call.branch, []).append(member)
-        planned = [found for members in by_branch.values() for found in self._planned(members)]
+        planned = [pair for members in by_branch.values() for pair in self._planned(members)]
         if planned:
             fail("mutate.before_store")
         answers = self._appender.mutate([mutation for _, mutation in planned])
@@ -236,7 +236,7 @@ class Mutator:
                 members[0].answer = error
                 return
             for member in members:
-                if isinstance(error, TransientError):  # nobody can look now; each raises an error of its own
+                if isinstance(error, TransientError):  # none of them can look now; each raises an error of its own
                     member.answer = copy.copy(error)
                 else:  # what is wrong with one is nothing to the others
                     yield from self._planned([member])
@@ -259,43 +259,43 @@ class Mutator:
         while True:
             if declared is None:
                 declared = self._declared[branch] = read_declared(self._ledger, branch)
-            wanted = [request.tables(declared) for request in requests]
-            versions = read_versions(self._ledger, branch, _union(wanted))
+            by_request = [request.tables(declared) for request in requests]
+            versions = read_versions(self._ledger, branch, _union(by_request))
             if (declared.branch_id, declared.shape) == (versions.base.branch_id, versions.base.shape):
-                return declared, [self._looking(branch, versions, tables) for tables in wanted]
+                return declared, [self._looking(branch, versions, tables) for tables in by_request]
             declared = None
 
     def _looking(self, branch: str, versions: Versions, tables: Sequence[tuple[TableState, Keys]]) -> Looking:
         """What one request asked for, of what several did."""
-        found = {
+        own = {
             state.table.table_id: {key: version for key in keys if (version := versions.get(state.table.table_id, key))}
             for state, keys in tables
         }
-        look = Looking(self._ledger, branch, Versions(versions.base, found))
+        look = Looking(self._ledger, branch, Versions(versions.base, own))
         look.asked = {state.table.table_id: dict.fromkeys(keys) for state, keys in tables}
         return look
 
     def _newest(self, branch: str) -> Commit:
         with self._ledger.read() as conn:
-            found = find_commit(conn, read_base(conn, branch, []).tip or "")
-        assert found is not None, "a keyed table was made, and there is no commit of that"
-        return found
+            commit = find_commit(conn, read_base(conn, branch, []).tip or "")
+        assert commit is not None, "a keyed table was made, and there is no commit of that"
+        return commit
 
 
-def _union(wanted: Sequence[Sequence[tuple[TableState, Keys]]]) -> list[tuple[TableState, Keys]]:
+def _union(by_request: Sequence[Sequence[tuple[TableState, Keys]]]) -> list[tuple[TableState, Keys]]:
     """The tables of several requests, with all their keys; one of which two know different schemas is there twice.
 
     Then the look is refused, and each is looked up alone.
     """
-    found: dict[tuple[str, int], tuple[TableState, dict[bytes, Row]]] = {}
-    for state, keys in itertools.chain.from_iterable(wanted):
-        _, all_keys = found.setdefault((state.table.table_id, state.head.schema_version), (state, {}))
+    tables: dict[tuple[str, int], tuple[TableState, dict[bytes, Row]]] = {}
+    for state, keys in itertools.chain.from_iterable(by_request):
+        _, all_keys = tables.setdefault((state.table.table_id, state.head.schema_version), (state, {}))
         all_keys.update(keys)
-    return list(found.values())
+    return list(tables.values())
 
 
 def give_way(moved: Exception, context: Callable[[], Context], *, most_s: float) -> None:
-    """Pause before a change is begun again; who holds the table may be dead, and then nobody else lets go of it."""
+    """Pause before a change is begun again; the holder of the table may be dead, and then no other process lets go."""
     if isinstance(moved, Held):
         recover(context(), with_iceberg=False)
         time.sleep(HELD_S)
@@ -306,8 +306,8 @@ def give_way(moved: Exception, context: Callable[[], Context], *, most_s: float)
 def _given_up(moved: Moved) -> StrandError:
     """What to say when a change has been begun again for long enough."""
     if isinstance(moved, Held):
-        told = f"a large load or merge is changing {moved}, or what its rows refer to"
-        return Busy(told, reason="load_held", table=str(moved))
+        message = f"a large load or merge is changing {moved}, or what its rows refer to"
+        return Busy(message, reason="load_held", table=str(moved))
     return Conflict(
         f"rows of {moved} that this change depends on keep being changed by others",
         kind="row_moved",
@@ -330,10 +330,10 @@ def prepare(
         raise BadRequest("there is nothing to change", hint="Give at least one statement.")
     request = Request(branch, actor, message, kind, _changes(statements, state_of))
     expected = [expect] if isinstance(expect, HeadIs | TableIs | RowIs) else list(expect or ())
-    if len({one.commit for one in expected if isinstance(one, HeadIs)}) > 1:
+    if len({head.commit for head in expected if isinstance(head, HeadIs)}) > 1:
         raise BadRequest("two different heads are expected", hint="A branch is at one commit.")
-    for one in expected:
-        match one:
+    for expectation in expected:
+        match expectation:
             case HeadIs(commit=commit):
                 request.tip = commit
             case TableIs(table=table, seq=seq):
@@ -344,7 +344,7 @@ def prepare(
             case RowIs(table=table, key=key, seq=seq):
                 request.rows.append((_by_key(0, require_keyed(state_of(table)), key, None, "expect"), seq))
             case _:
-                raise BadRequest(f"{one!r} is no expectation", hint="Use sl.head, sl.table_head or sl.row.")
+                raise BadRequest(f"{expectation!r} is no expectation", hint="Use sl.head, sl.table_head or sl.row.")
     return request
 
 
@@ -364,8 +364,8 @@ def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableSta
                     f"statement {place} is {type(statement).__name__}",
                     hint="Use sl.put, sl.insert, sl.patch, sl.delete.",
                 )
-    for table, some in puts.items():
-        changes.update((change.place, change) for change in _puts(state_of(table), some))
+    for table, table_puts in puts.items():
+        changes.update((change.place, change) for change in _puts(state_of(table), table_puts))
     return [changes[place] for place in sorted(changes)]
 
 
@@ -382,8 +382,8 @@ def require_keyed(state: TableState) -> TableState:
 def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change]:
     """All rows of one table at once: validation costs little per row, and much per call."""
     table = state.table
-    places, given = [place for place, _ in puts], [put.row for _, put in puts]
-    rows = _valid(places, given, state.schema, extra=table.extra, partition_by=table.partition_by)
+    places, raw_rows = [place for place, _ in puts], [put.row for _, put in puts]
+    rows = _valid(places, raw_rows, state.schema, extra=table.extra, partition_by=table.partition_by)
     return changes_of(state, rows, [(place, put.strict) for place, put in puts])
 
 
@@ -401,9 +401,8 @@ def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] |
     """A statement about the row that a key names."""
     table = state.table
     named = Schema(tuple(state.schema.column(name) for name in table.key))
-    found = _valid([place], [key_fields(table.key, key, table.name)], named)
-    values = row_at(found, 0, table.key)
-    given: Row | None = None
+    values = row_at(_valid([place], [key_fields(table.key, key, table.name)], named), 0, table.key)
+    patch: Row | None = None
     if fields is not None:
         for name in fields:
             if name in table.key:
@@ -414,10 +413,10 @@ def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] |
             if name not in state.schema.names:
                 reason = f"no such column. {nearest(str(name), state.schema.names)}"
                 raise rules.refused_row(place, str(name), fields[name], reason)
-        some = Schema(tuple(state.schema.column(name) for name in fields)) if fields else None
-        patched = _valid([place], [fields], some) if some is not None else None
-        given = row_at(patched, 0, list(fields)) if patched is not None else {}
-    return Change(place, state, key_hash([value[0].as_py() for value in values.values()]), values, given, kind)
+        schema = Schema(tuple(state.schema.column(name) for name in fields)) if fields else None
+        patched = _valid([place], [fields], schema) if schema is not None else None
+        patch = row_at(patched, 0, list(fields)) if patched is not None else {}
+    return Change(place, state, key_hash([value[0].as_py() for value in values.values()]), values, patch, kind)
 
 
 def _valid(
@@ -477,25 +476,26 @@ def apply_statements(request: Request, look: Looking, declared: Declared, relied
     changes: Changes = {}
     taken: list[tuple[Change, Version | None]] = []
     cascades = Cascades(declared, changes, look, relied)
-    deletes = [one for one in request.changes if one.kind == "delete" and declared.cascades(one.state.table.table_id)]
-    cascades.expect(RowChange(one.state, one.hash, one.key, None, None) for one in deletes)
+    deletes = [change for change in request.changes if change.kind == "delete"]
+    deletes = [change for change in deletes if declared.cascades(change.state.table.table_id)]
+    cascades.expect(RowChange(change.state, change.hash, change.key, None, None) for change in deletes)
     for change in request.changes:
         at = change.state.table.table_id, change.hash
-        known = look.get(*at)
-        found = changes.get(at)
-        if found is None:
-            before = _row(known)
-            found = changes[at] = RowChange(change.state, change.hash, change.key, before, before)
-        if change.kind == "insert" and found.after is not None:
-            taken.append((change, known))
+        version = look.get(*at)
+        row_change = changes.get(at)
+        if row_change is None:
+            before = _row(version)
+            row_change = changes[at] = RowChange(change.state, change.hash, change.key, before, before)
+        if change.kind == "insert" and row_change.after is not None:
+            taken.append((change, version))
         else:
-            was_there = found.after is not None
-            found.place, found.after = change.place, _applied(change, found.after)
+            was_there = row_change.after is not None
+            row_change.place, row_change.after = change.place, _applied(change, row_change.after)
             if deletes:
-                cascades.note(found)
+                cascades.note(row_change)
             # What refers to a row that is not there was put by this mutation, for a row that is yet to come.
             if change.kind == "delete" and was_there:
-                cascades.follow(found)
+                cascades.follow(row_change)
     if taken:
         raise _key_exists(taken)
     return changes
@@ -503,12 +503,12 @@ def apply_statements(request: Request, look: Looking, declared: Declared, relied
 
 def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
     """The error of inserts whose keys are there, before them or by them."""
-    first, known = taken[0]
+    first, version = taken[0]
     return KeyExists(
         f"{first.name} can't be inserted: it is there already{and_more(len(taken))}",
         hint="Use put to replace a row, or patch to change some of its fields.",
         expected=None,
-        actual=known.seq if known is not None else None,
+        actual=version.seq if version is not None else None,
         rows=[{"index": change.place, "row": change.name} for change, _ in taken[: most_reported()]],
         count=len(taken),
     )
@@ -517,15 +517,15 @@ def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
 def _delete_others(state: TableState, changes: Changes, look: Looking, declared: Declared) -> None:
     """Delete every row of a table that is not put."""
     table_id = state.table.table_id
-    others = [one for one in look.having(state, state.table.key, None) if (table_id, one.hash) not in changes]
+    others = [row for row in look.having(state, state.table.key, None) if (table_id, row.hash) not in changes]
     if len(others) > MOST_ROWS:
         message = f"{len(others)} rows of {state.table.name!r} would be deleted at once"
         raise TooLarge(message, hint=f"At most {MOST_ROWS} are.")
     if declared.depends(table_id):
-        look.ask(state, {one.hash: one.key for one in others})
-    for one in others:
-        before = _row(look.get(table_id, one.hash)) if declared.depends(table_id) else one.key
-        changes[table_id, one.hash] = RowChange(state, one.hash, one.key, before, None)
+        look.ask(state, {row.hash: row.key for row in others})
+    for row in others:
+        before = _row(look.get(table_id, row.hash)) if declared.depends(table_id) else row.key
+        changes[table_id, row.hash] = RowChange(state, row.hash, row.key, before, None)
 
 
 def _reads(request: Request, look: Looking, declared: Declared, relied: Claims) -> Iterator[TableRead]:
@@ -567,7 +567,7 @@ def table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: 
     shape = batch_arrow(state.schema, state.table)
     written = [change.key if change.after is None else change.after for change in rows]
     deleted = pa.array([change.after is None for change in rows])
-    arrays = [deleted if one.name == REMOVED else column_of(written, one) for one in shape]
+    arrays = [deleted if column.name == REMOVED else column_of(written, column) for column in shape]
     batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), state.table)
     append = Append.of(state, actor, batches, commit_id=commit_id)
     return TableChange(append, [change.hash for change in rows], claims)
@@ -587,8 +587,8 @@ def _check_expectations(request: Request, look: Looking, declared: Declared) -> 
 
 
 def _expect_row(change: Change, seq: int | None, look: Looking) -> None:
-    found = look.get(change.state.table.table_id, change.hash)
-    actual = found.seq if found is not None and found.row is not None else None
+    version = look.get(change.state.table.table_id, change.hash)
+    actual = version.seq if version is not None and version.row is not None else None
     if actual != seq:
         raise Conflict(
             f"{change.name} " + ("is not there" if actual is None else f"has seq {actual}") + f", expected {seq}",

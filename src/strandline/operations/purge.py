@@ -118,12 +118,12 @@ class Purge(Bite):
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
-        state, found = self.state, self.found
-        note_hashes(ctx.ledger, state.table.table_id, running.op_id, found.hashes)
+        state, doomed = self.state, self.found
+        note_hashes(ctx.ledger, state.table.table_id, running.op_id, doomed.hashes)
         move = MoveTable.of(state.head)
-        if found.removal.rows:
-            move = stage_removal(ctx, state, found.removal, running.op_id)
-        record = found.beside.record(state, self.actor, self.where, found.removal.rows, state.head.last_seq)
+        if doomed.removal.rows:
+            move = stage_removal(ctx, state, doomed.removal, running.op_id)
+        record = doomed.beside.record(state, self.actor, self.where, doomed.removal.rows, state.head.last_seq)
         return replace(move, barrier=True), record
 
 
@@ -140,15 +140,15 @@ def purge(
         return _preview(ctx, state, branch, where)
     flush(ctx, table, branch, actor)
     before = _rows(ctx, table, branch)
-    done, found = _run(ctx, table, branch, actor, where)
+    done, doomed = _run(ctx, table, branch, actor, where)
     warnings = list(done.warnings) if done is not None else []
     if and_history:
         warnings += purge_history(ctx, state.table, [branch], actor)
     return report(
         state.table,
         (before, _rows(ctx, table, branch)),
-        found.beside,
-        {**found.detail(found.removal.rows), "and_history": and_history},
+        doomed.beside,
+        {**doomed.detail(doomed.removal.rows), "and_history": and_history},
         operations=[done.op_id] if done is not None else [],
         warnings=warnings,
     )
@@ -158,13 +158,13 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
     while True:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
-        found = find(ctx, state, where)
-        if found.is_nothing:
-            return None, found
+        doomed = find(ctx, state, where)
+        if doomed.is_nothing:
+            return None, doomed
         ensure_tombstones(ctx, actor)
-        done = run(ctx, Purge(table, branch, actor, found.version, where, found))
+        done = run(ctx, Purge(table, branch, actor, doomed.version, where, doomed))
         if done is not None:
-            return done, found
+            return done, doomed
 
 
 def find(ctx: Context, state: TableState, where: str) -> Found:
@@ -176,19 +176,23 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
     scope = key_scope(state)
     hashed = [f"{relations.key_hash(scope)} AS {HASH}"] if scope.row_key else []
     removal, rows = find_rows(state, files, where, hashed)
-    hashes = sorted({bytes(one) for one in rows.column(HASH).to_pylist() if one}) if hashed and rows.num_rows else []
+    hashes = (
+        sorted({bytes(digest) for digest in rows.column(HASH).to_pylist() if digest})
+        if hashed and rows.num_rows
+        else []
+    )
     gone = set(rows.column(SEQ).to_pylist()) if rows.num_rows else set()
     return Found(head.version, removal, hashes, find_beside(kept, gone, where))
 
 
 def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Maintained:
-    found = find(ctx, state, where)
+    doomed = find(ctx, state, where)
     tail = 0
     if state.tail:
-        tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(state.table.name, where) - found.removal.rows
-    before, rows = count_rows(state), found.removal.rows + tail
-    planned = report(state.table, (before, before - rows), found.beside, found.detail(rows))
-    return replace(planned, dry_run=True, complete=found.is_nothing and not tail)
+        tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(state.table.name, where) - doomed.removal.rows
+    before, rows = count_rows(state), doomed.removal.rows + tail
+    planned = report(state.table, (before, before - rows), doomed.beside, doomed.detail(rows))
+    return replace(planned, dry_run=True, complete=doomed.is_nothing and not tail)
 
 
 def _rows(ctx: Context, table: str, branch: str) -> int:

@@ -166,8 +166,8 @@ def purge_history(ctx: Context, table: Table, branches: Sequence[str], actor: st
             warnings += expire(ctx, part, branch, actor, Budget(), grace_s=0).warnings
     sweep(ctx, [table.name], grace_s=0)
     left = sum(_older(ctx, part, branch) for branch in branches for part in parts)
-    told = f"{left} older snapshots stay: an open delivery or a held view reads them. Run it again later"
-    return [*warnings, told] if left else warnings
+    warning = f"{left} older snapshots stay: an open delivery or a held view reads them. Run it again later"
+    return [*warnings, warning] if left else warnings
 
 
 def _older(ctx: Context, table: str, branch: str) -> int:

@@ -6,7 +6,7 @@ tells of a version that is about to go; then one operation takes the rows out of
 branch that is being made has no hashes, and rows that it is still to lose: it is not folded.
 
 The first of these operations records the purge and writes the hashes of its keys down. They stay until there is no
-such row anywhere: whoever purges the table again, after a crash, first does what is left of that. Changes and merges
+such row anywhere: the next purge of the table, after a crash, first does what is left of that. Changes and merges
 that were judged by what was there before find the barrier raised, and begin again.
 """
 
@@ -59,7 +59,7 @@ from strandline.views.view import log_schema, on_unreadable
 
 HASH = "hash"
 MOST_ROUNDS = 20
-"""So often all branches are looked at again, because somebody writes these very rows meanwhile."""
+"""So often all branches are looked at again, because a writer may write these very rows meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ class Found:
     @cached_property
     def new(self) -> list[bytes]:
         """The hashes of keys that no purge has recorded yet."""
-        known = {one for some in self.unfinished.values() for one in some}
-        return sorted({bytes(one) for one in self.keys[HASH].to_pylist()} - known)
+        recorded = {digest for hashes in self.unfinished.values() for digest in hashes}
+        return sorted({bytes(digest) for digest in self.keys[HASH].to_pylist()} - recorded)
 
     @property
     def hashes(self) -> list[bytes]:
         """Those of all keys that are to go."""
-        return [*self.new, *(one for some in self.unfinished.values() for one in some)]
+        return [*self.new, *(digest for hashes in self.unfinished.values() for digest in hashes)]
 
     @property
     def to_record(self) -> bool:
@@ -176,11 +176,11 @@ class PurgeKeys:
         if not rows.num_rows:
             return None
         key = list(self.state.table.key)
-        found = find_referring(
+        referring = find_referring(
             ctx, self.branch, self.state.table.table_id, rows.select(key).group_by(key).aggregate([])
         )
-        refuse_referred({self.branch: found}, self.table)
-        return found.relied
+        refuse_referred({self.branch: referring}, self.table)
+        return referring.relied
 
 
 def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> MoveTable:
@@ -197,29 +197,29 @@ def purge_keyed(
     The condition is read by the schema that the table has on a branch.
     """
     table = state.table
-    found = find(ctx, state, where)
-    look = look_for(ctx, table, found.hashes)
+    doomed = find(ctx, state, where)
+    look = look_for(ctx, table, doomed.hashes)
     branches = [place.name for place in look.places if place.kind == "branch"]
-    keys = found.keys.select(list(table.key))
+    keys = doomed.keys.select(list(table.key))
     # All branches before any of them loses a row: else it would be refused half-way. Each operation asks once more,
     # because a reference may come in between.
     refuse_referred({name: find_referring(ctx, name, table.table_id, keys) for name in branches}, table.name)
-    before, detail = _rows(ctx, table, branch), {**_detail(found, look), "and_history": and_history}
+    before, detail = _rows(ctx, table, branch), {**_detail(doomed, look), "and_history": and_history}
     if dry_run:
-        after = _rows_without(ctx, state, before, found.hashes)
-        planned = report(table, (before, after), found.beside, detail)
-        return replace(planned, dry_run=True, complete=not found.hashes)
+        after = _rows_without(ctx, state, before, doomed.hashes)
+        planned = report(table, (before, after), doomed.beside, detail)
+        return replace(planned, dry_run=True, complete=not doomed.hashes)
     record = None
-    if found.to_record:  # else all of it was recorded by one that died
+    if doomed.to_record:  # else all of it was recorded by one that died
         upto_seq = max(place.parts[0][0].head.last_seq for place in look.places)
-        record = found.beside.record(state, actor, where, look.rows, upto_seq)
-    operations, warnings = _work_off(ctx, state, Holder(branch), actor, found, record)
+        record = doomed.beside.record(state, actor, where, look.rows, upto_seq)
+    operations, warnings = _work_off(ctx, state, Holder(branch), actor, doomed, record)
     if and_history:
         with ctx.ledger.read() as conn:
             names = [name for name, _ in holders(conn, table.table_id)]
         warnings += purge_history(ctx, table, names, actor)
     rows = (before, _rows(ctx, table, branch))
-    return report(table, rows, found.beside, detail, operations=operations, warnings=warnings)
+    return report(table, rows, doomed.beside, detail, operations=operations, warnings=warnings)
 
 
 def find(ctx: Context, state: TableState, where: str) -> Found:
@@ -229,15 +229,15 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
         places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
         unfinished = read_unfinished(conn, table.table_id)
         kept = read_kept(conn, table.table_id)
-    wanted = [f"{relations.key_hash(_scope(table))} AS {HASH}", *map(sandbox.quote_name, table.key)]
+    expressions = [f"{relations.key_hash(_scope(table))} AS {HASH}", *map(sandbox.quote_name, table.key)]
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
-        _, filed = find_rows(state, _distinct(places, 0), where, wanted)
-        rows = [filed, _in_tails(ctx, state, places, where, wanted, None)]
+        _, filed = find_rows(state, _distinct(places, 0), where, expressions)
+        rows = [filed, _in_tails(ctx, state, places, where, expressions, None)]
         filled = [part for part in rows if part.num_rows]
         keys = pa.concat_tables(filled) if filled else rows[1]
-        found = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
-        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in kept.letters], found.hashes)
-    return replace(found, beside=find_beside(kept, gone, where))
+        doomed = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
+        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in kept.letters], doomed.hashes)
+    return replace(doomed, beside=find_beside(kept, gone, where))
 
 
 def _of_letters(
@@ -249,7 +249,7 @@ def _of_letters(
     those = f"{_gone(state.table)} AND {SEQ} IN ({', '.join(map(str, seqs))})"
     _, filed = find_rows(state, _distinct(places, 0), those, hashes=hashes)
     waiting = _in_tails(ctx, state, places, those, [], hashes)
-    return {seq for some in (filed, waiting) if some.num_rows for seq in some[SEQ].to_pylist()}
+    return {seq for rows in (filed, waiting) if rows.num_rows for seq in rows[SEQ].to_pylist()}
 
 
 def read_places(conn: Connection, table: Table) -> list[Place]:
@@ -257,8 +257,8 @@ def read_places(conn: Connection, table: Table) -> list[Place]:
     places: list[Place] = []
     for name, kind in holders(conn, table.table_id):
         state = read_states(conn, name, [table.name])[0]
-        heads = [(one, one.head) for one in (state, folded_of(state))]
-        parts = [(one, tuple(read_files(conn, at.branch_id, at.table_id, at.version))) for one, at in heads]
+        heads = [(part, part.head) for part in (state, folded_of(state))]
+        parts = [(part, tuple(read_files(conn, at.branch_id, at.table_id, at.version))) for part, at in heads]
         places.append(Place(name, kind, tuple(parts)))
     return places
 
@@ -307,25 +307,25 @@ def _in_tails(
 
 
 def _work_off(
-    ctx: Context, state: TableState, asked: Holder, actor: str, found: Found, record: RecordPurge | None
+    ctx: Context, state: TableState, holder: Holder, actor: str, doomed: Found, record: RecordPurge | None
 ) -> tuple[list[str], list[str]]:
     """Remove the rows from one place after another, until no place has any; then forget their hashes."""
     name = state.table.name
     operations: list[str] = []
     warnings: list[str] = []
-    over = list(found.unfinished)
+    over = list(doomed.unfinished)
     if record is not None:
         ensure_tombstones(ctx, actor)
     for _ in range(MOST_ROUNDS):
-        look = look_for(ctx, state.table, found.hashes)
+        look = look_for(ctx, state.table, doomed.hashes)
         # Rows beside the table may be all that goes: an operation writes that down, though it removes none of its own.
-        left = look.left or [place for place in look.places if place.name == asked and record is not None]
+        left = look.left or [place for place in look.places if place.name == holder and record is not None]
         if not left:
             # Not earlier: after a crash the next purge knows by these hashes what is left on other branches.
             _forget(ctx, over)
             return operations, warnings
         for place in left:
-            operation = PurgeKeys(name, place.name, actor, found.hashes, record, found.new, place.kind)
+            operation = PurgeKeys(name, place.name, actor, doomed.hashes, record, doomed.new, place.kind)
             done = _remove(ctx, operation)
             if done is not None:
                 over += [done.op_id] if record is not None else []
@@ -363,12 +363,12 @@ def _gone(table: Table) -> str:
     return relations.has_hash(_scope(table))
 
 
-def _detail(found: Found, look: Look) -> dict[str, Any]:
+def _detail(doomed: Found, look: Look) -> dict[str, Any]:
     return {
         "rows": look.rows,
-        "keys": len(found.hashes),
+        "keys": len(doomed.hashes),
         "branches": sorted(place.name for place in look.left if place.kind == "branch"),
-        **found.beside.counts,
+        **doomed.beside.counts,
     }
 
 
@@ -381,7 +381,7 @@ def _rows(ctx: Context, table: Table, branch: str) -> int:
 def _rows_without(ctx: Context, state: TableState, before: int, hashes: Sequence[bytes]) -> int:
     with ctx.ledger.read() as conn:
         places = read_places(conn, state.table)
-    place = next(one for one in places if one.parts[0][0].head.branch_id == state.head.branch_id)
+    place = next(place for place in places if place.parts[0][0].head.branch_id == state.head.branch_id)
     _, filed = find_rows(state, place.parts[0][1], _gone(state.table), hashes=hashes)
     waiting = _in_tails(ctx, state, [place], _gone(state.table), [], hashes)
     return before - int(filed.num_rows + waiting.num_rows)

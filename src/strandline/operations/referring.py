@@ -1,4 +1,4 @@
-"""Who refers to rows that are about to go: a purge must not leave them with references to nothing.
+"""What refers to rows that are about to go: a purge must not leave them with references to nothing.
 
 What is found is true of one moment. What came after it is known by its claims, as for a mutation: the publish looks
 whether any of them was written since.
@@ -42,25 +42,27 @@ def find_referring(ctx: Context, branch: str, table_id: str, keys: pa.Table) -> 
     if not links or not keys.num_rows:
         return Referring((), None)
     view = View(ctx.ledger, branch, ctx.iceberg, only=list({link.source.table.name: None for link in links}))
-    found = [one for link in links for one in _violations(view, link, keys)]
-    return Referring(found, _relied(base, links, keys))
+    violations = [violation for link in links for violation in _violations(view, link, keys)]
+    return Referring(violations, _relied(base, links, keys))
 
 
 def _violations(view: View, link: Link, keys: pa.Table) -> Iterator[Violation]:
     source, columns = link.source, link.reference.columns
     shape = batch_arrow(source.schema, source.table)
     pairs = zip(columns, link.target.table.key, strict=True)
-    asked = pa.table({name: keys[key].cast(shape.field(name).type) for name, key in pairs})
+    referred = pa.table({name: keys[key].cast(shape.field(name).type) for name, key in pairs})
     names = list(dict.fromkeys([*source.table.key, *columns]))
     is_own = source.table.table_id == link.target.table.table_id
     going = set(zip(*keys.to_pydict().values(), strict=True)) if is_own else set()
-    for row in view.having(source.table.name, names, asked).to_pylist():
+    for row in view.having(source.table.name, names, referred).to_pylist():
         key, value = tuple(row[name] for name in source.table.key), tuple(row[name] for name in columns)
         if key not in going:
-            told = value[0] if len(value) == 1 else value
+            bare_value = value[0] if len(value) == 1 else value
             reason = f"refers to a row of {link.target.table.name!r} that would be purged"
             rule = link.reference
-            yield Violation(source.table.name, shown_key(key), ", ".join(columns), rule.text(), shown(told), reason)
+            yield Violation(
+                source.table.name, shown_key(key), ", ".join(columns), rule.text(), shown(bare_value), reason
+            )
 
 
 def _relied(base: Base, links: Sequence[Link], keys: pa.Table) -> StayUnreferred:
@@ -68,7 +70,7 @@ def _relied(base: Base, links: Sequence[Link], keys: pa.Table) -> StayUnreferred
     values = list(zip(*keys.to_pydict().values(), strict=True))
     for link in links:
         noted = claims.setdefault(link.source.table.table_id, [])
-        noted += [claim_hash("reference", link.reference.columns, one).hex() for one in values]
+        noted += [claim_hash("reference", link.reference.columns, value).hex() for value in values]
     return StayUnreferred(
         branch_id=base.branch_id,
         number=base.number,
@@ -78,18 +80,18 @@ def _relied(base: Base, links: Sequence[Link], keys: pa.Table) -> StayUnreferred
     )
 
 
-def refuse_referred(found: Mapping[str, Referring], table: str) -> None:
+def refuse_referred(by_branch: Mapping[str, Referring], table: str) -> None:
     """Conflict where rows of a branch refer to some that would go; it lists the first of them."""
-    told = [(branch, one) for branch, some in found.items() for one in some.violations]
-    if not told:
+    violations = [(branch, violation) for branch, referring in by_branch.items() for violation in referring.violations]
+    if not violations:
         return
-    branch, first = told[0]
+    branch, first = violations[0]
     raise Conflict(
-        f"on branch {branch!r}: {first.text()}{and_more(len(told))}",
+        f"on branch {branch!r}: {first.text()}{and_more(len(violations))}",
         kind="constraint",
         hint=f"Delete these rows, or let them refer to others; then purge {table} again.",
         expected=first.rule,
         actual=first.value,
-        violations=[{"branch": at, **asdict(violation)} for at, violation in told[: most_reported()]],
-        count=len(told),
+        violations=[{"branch": at, **asdict(violation)} for at, violation in violations[: most_reported()]],
+        count=len(violations),
     )

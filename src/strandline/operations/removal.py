@@ -54,10 +54,10 @@ class Removal:
     @property
     def streams(self) -> dict[str, int]:
         """The highest seq that goes, of each stream that loses rows."""
-        found = dict(self.highest)
+        streams = dict(self.highest)
         for file in self.whole:
-            found[file.partition] = max(found.get(file.partition, 0), file.last_seq)
-        return found
+            streams[file.partition] = max(streams.get(file.partition, 0), file.last_seq)
+        return streams
 
 
 def find_rows(
@@ -71,7 +71,7 @@ def find_rows(
 
     With `hashes`, the condition may ask whether that of a row is among them: `relations.has_hash`.
     """
-    found: list[tuple[DataFile, pa.Table]] = []
+    matches: list[tuple[DataFile, pa.Table]] = []
     with sandbox.interruptible(), sandbox.connect() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
@@ -79,20 +79,20 @@ def find_rows(
         for file in files:
             matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
             if matched.num_rows:
-                found.append((file, matched))
-    return removal_of(found), pa.concat_tables([rows for _, rows in found]) if found else pa.table({})
+                matches.append((file, matched))
+    return removal_of(matches), pa.concat_tables([rows for _, rows in matches]) if matches else pa.table({})
 
 
-def removal_of(found: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
+def removal_of(matches: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
     """What goes, by the seqs of the rows that go of each file."""
     highest: dict[str, int] = {}
-    for file, rows in found:
+    for file, rows in matches:
         last = int(pc.max(rows.column(SEQ)).as_py())
         highest[file.partition] = max(highest.get(file.partition, 0), last)
-    partly = [(file, rows) for file, rows in found if rows.num_rows < file.rows]
+    partly = [(file, rows) for file, rows in matches if rows.num_rows < file.rows]
     seqs = [chunk for _, rows in partly for chunk in rows.column(SEQ).chunks]
     return Removal(
-        whole=tuple(file for file, rows in found if rows.num_rows == file.rows),
+        whole=tuple(file for file, rows in matches if rows.num_rows == file.rows),
         partly=tuple(file for file, _ in partly),
         seqs=pa.concat_arrays(seqs) if seqs else pa.array([], pa.int64()),
         highest=highest,

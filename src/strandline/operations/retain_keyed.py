@@ -3,7 +3,7 @@
 The window is about the time of commits. Where it begins, or further back where a tag or another branch needs it, lies
 the horizon of a branch. Of each row the newest version at the horizon stays, and all that came later; versions that
 were replaced by then go. So every point from the horizon on shows what it did. The head says where the horizon is:
-whoever looks back behind it is told that history is gone.
+a reader that looks back behind it is told that history is gone.
 
 A version goes only when the one in its place was delivered by every sink that follows the table.
 """
@@ -78,7 +78,7 @@ def plan(conn: Connection, state: TableState, now_us: int) -> OldVersions | None
         return OldVersions(state, cutoff_us, None, None, (), limits, 0)
     horizon, name = back_to.commit, state.table.name
     later = Graph(conn).only(tip_of(conn, head.branch_id), horizon.commit_id)
-    hidden = tuple(one.commit_id for one in later if one.seq < horizon.seq)
+    hidden = tuple(commit.commit_id for commit in later if commit.seq < horizon.seq)
     late = read_late(conn, head.table_id, number=horizon.seq, at_us=None)
     shown = Shown(horizon.seq, None, hidden, tuple(late))
     files = read_files(conn, head.branch_id, head.table_id, head.version, until=horizon.seq)
@@ -92,23 +92,23 @@ def find_superseded(planned: OldVersions) -> Superseded:
     state, files = planned.state, planned.files
     if not files or planned.shown is None:
         return []
-    wanted = [one for one in state.columns if one.name in (*state.table.key, SEQ, COMMIT)]
-    seqs = [one for one in state.columns if one.name == SEQ]
-    found: list[tuple[DataFile, pa.Table]] = []
+    columns = [column for column in state.columns if column.name in (*state.table.key, SEQ, COMMIT)]
+    seqs = [column for column in state.columns if column.name == SEQ]
+    superseded: list[tuple[DataFile, pa.Table]] = []
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        versions = files_sql(state, files, wanted)
+        versions = files_sql(state, files, columns)
         relations.note_superseded(connection, versions, state.table.key, planned.shown.condition())
         for file in files:
             rows = relations.superseded_of(connection, files_sql(state, [file], seqs))
             if rows.num_rows:
-                found.append((file, rows))
-    return found
+                superseded.append((file, rows))
+    return superseded
 
 
-def within(found: Superseded, limits: Mapping[str, Limit]) -> Superseded:
+def within(superseded: Superseded, limits: Mapping[str, Limit]) -> Superseded:
     """Those of which sinks have delivered what took their place."""
     allowed: list[tuple[DataFile, pa.Table]] = []
-    for file, rows in found:
+    for file, rows in superseded:
         limit = limits.get(file.partition)
         kept = rows if limit is None else rows.filter(pc.less_equal(rows[relations.NEXT], limit.seq))
         if kept.num_rows:
@@ -116,20 +116,20 @@ def within(found: Superseded, limits: Mapping[str, Limit]) -> Superseded:
     return allowed
 
 
-def take_bite(found: Superseded, bite_bytes: int) -> Superseded:
+def take_bite(superseded: Superseded, bite_bytes: int) -> Superseded:
     """The first files, as many as one operation takes; at least one if there is one."""
     taken: list[tuple[DataFile, pa.Table]] = []
-    for file, rows in found:
-        if taken and size_of([one for one, _ in taken]) + file.size_bytes > bite_bytes:
+    for file, rows in superseded:
+        if taken and size_of([earlier for earlier, _ in taken]) + file.size_bytes > bite_bytes:
             break
         taken.append((file, rows))
     return taken
 
 
-def pruned_upto(found: Superseded) -> dict[str, int]:
+def pruned_upto(superseded: Superseded) -> dict[str, int]:
     """Of each stream that loses versions, the highest seq of one that took a place."""
     highest: dict[str, int] = {}
-    for file, rows in found:
+    for file, rows in superseded:
         last = int(pc.max(rows[relations.NEXT]).as_py())
         highest[file.partition] = max(highest.get(file.partition, 0), last)
     return highest
@@ -236,11 +236,11 @@ def _kept_for(planned: OldVersions) -> Iterator[str]:
     yield f"up to {versions} older than the retention stay: {why}, which is kept. They go after {then}"
 
 
-def _behind(found: Superseded, limits: Sequence[Limit]) -> list[Behind]:
+def _behind(superseded: Superseded, limits: Sequence[Limit]) -> list[Behind]:
     """How many of these versions each sink has still to deliver, or the ones in their place."""
     behind: list[Behind] = []
     for limit in limits:
-        of_stream = [versions for file, versions in found if file.partition == limit.partition]
+        of_stream = [versions for file, versions in superseded if file.partition == limit.partition]
         later = [pc.sum(pc.greater(versions[relations.NEXT], limit.seq)).as_py() or 0 for versions in of_stream]
         if sum(later):
             behind.append(Behind(limit.sink, limit.partition, limit.seq, sum(later)))

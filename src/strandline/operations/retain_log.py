@@ -46,8 +46,8 @@ class OldRows:
 
     def limit(self, partition: str) -> int | None:
         """Up to which seq rows of a stream may go; None is without a limit."""
-        found = self.limits.get(partition)
-        return None if found is None else found.seq
+        limit = self.limits.get(partition)
+        return None if limit is None else limit.seq
 
 
 def plan(conn: Connection, state: TableState, now_us: int, *, past_sinks: bool = False) -> OldRows | None:
@@ -199,7 +199,7 @@ def _old_rows(ctx: Context, planned: OldRows, file: DataFile) -> Removal:
 def _look_into(ctx: Context, state: TableState, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        rows = files_sql(state, [file], [one for one in state.columns if one.name == column])
+        rows = files_sql(state, [file], [time_column for time_column in state.columns if time_column.name == column])
         oldest_us, newest_us = relations.range_us(connection, rows, column)
     with ctx.ledger.write() as txn:
         set_times(txn, state.head.branch_id, state.table.table_id, file.path, oldest_us, newest_us)

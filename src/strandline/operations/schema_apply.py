@@ -48,14 +48,14 @@ def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> Plan:
     """
     every = view.whole()
     states = {name.lower(): every.state(name) for name in every.tables}
-    wanted = parse_wanted(doc)
-    found = plan(view.branch, states, wanted, on_main=view.branch == MAIN)
-    for table in found.tables:
-        _check(view, found, table)
+    declared = parse_wanted(doc)
+    planned = plan(view.branch, states, declared, on_main=view.branch == MAIN)
+    for table in planned.tables:
+        _check(view, planned, table)
     if hard is None:
-        return found
-    named = [states[table.name.lower()] for table in wanted if table.name.lower() in states]
-    return with_erasing(hard, found, named)
+        return planned
+    named = [states[table.name.lower()] for table in declared if table.name.lower() in states]
+    return with_erasing(hard, planned, named)
 
 
 def describe(view: View) -> dict[str, Any]:
@@ -63,36 +63,36 @@ def describe(view: View) -> dict[str, Any]:
     return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
 
 
-def apply_asked(ctx: Context, take_view: Callable[[], View], asked: Asked, *, hard: bool) -> Applied:
+def apply_asked(ctx: Context, take_view: Callable[[], View], request: Asked, *, hard: bool) -> Applied:
     """Make a branch's schemas what a document says; `hard` leaves no values of columns that are shown no more."""
-    return apply_hard(ctx, take_view, asked) if hard else apply(ctx.ledger, take_view, asked)
+    return apply_hard(ctx, take_view, request) if hard else apply(ctx.ledger, take_view, request)
 
 
-def apply_hard(ctx: Context, take_view: Callable[[], View], asked: Asked) -> Applied:
+def apply_hard(ctx: Context, take_view: Callable[[], View], request: Asked) -> Applied:
     """The same as `apply`, and no values are left of columns that are shown no more. Run again it does what is left."""
     view = take_view()
-    planned = make_plan(view, asked.doc, hard=ctx.ledger)
+    planned = make_plan(view, request.doc, hard=ctx.ledger)
     refuse(planned)
     names = list(dict.fromkeys(step.table for step in planned.loses))
     if names:
         ctx.iceberg()  # where there is no Java, say so before anything is begun
-    gone = {one.name: one.gone for one in planned.tables}
-    done = apply(ctx.ledger, take_view, asked)
-    warnings = [text for name in names for text in erase(ctx, name, view.branch, asked.actor, gone.get(name, ()))]
+    gone = {table.name: table.gone for table in planned.tables}
+    done = apply(ctx.ledger, take_view, request)
+    warnings = [text for name in names for text in erase(ctx, name, view.branch, request.actor, gone.get(name, ()))]
     return Applied(planned.steps, done.commit, tuple(warnings))
 
 
-def apply(ledger: Ledger, take_view: Callable[[], View], asked: Asked) -> Applied:
+def apply(ledger: Ledger, take_view: Callable[[], View], request: Asked) -> Applied:
     """Make a branch's schemas what a document says, as one commit; an error says what stands against it."""
     for attempts_left in reversed(range(ATTEMPTS)):
         view = take_view()
-        planned = make_plan(view, asked.doc)
+        planned = make_plan(view, request.doc)
         refuse(planned)
         if not planned.tables:
             return Applied((), None)
         seen = look_at(view, planned)
-        message, shape = asked.message or _message(planned), view.base.shape
-        change = SchemaChange(planned, asked.actor, message, shape, seen, asked.tip)
+        message, shape = request.message or _message(planned), view.base.shape
+        change = SchemaChange(planned, request.actor, message, shape, seen, request.tip)
         fail("schema.before_store")
         try:
             return Applied(planned.steps, change_schemas(ledger, change))
@@ -118,11 +118,11 @@ def refuse(planned: Plan) -> None:
 def look_at(view: View, planned: Plan) -> list[TableState]:
     """Look for rows that forbid a plan, a conflict if there are any; returns the tables that were looked at."""
     after = preview(view, planned)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     seen: set[str] = set()
     for table in planned.tables:
         if table.state is None or table.state.is_dropped:
-            found += too_few(after, table.name, table.schema)
+            violations += too_few(after, table.name, table.schema)
             seen |= {reference.table.lower() for _, reference in leasts(table.name, table.schema)}
             continue
         if not table.is_validated:
@@ -130,10 +130,10 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
         state = after.state(table.name)
         seen |= {table.name.lower(), *refers(state.schema)}
         for column in table.required:
-            found += lacking(after, state, column)
+            violations += lacking(after, state, column)
         for constraint in table.constraints:
-            found += breaking(after, state, constraint)
-    refuse_broken(found)
+            violations += breaking(after, state, constraint)
+    refuse_broken(violations)
     return [view.state(name) for name in view.tables if name.lower() in seen]
 
 
@@ -149,18 +149,18 @@ def preview(view: View, planned: Plan) -> View:
 
 def _check(view: View, planned: Plan, table: TablePlan) -> None:
     """BadRequest where a table can't be so, by what it and others will be."""
-    new = {one.name.lower(): one for one in planned.tables}
-    schema, wanted = table.schema, table.wanted
+    new = {other.name.lower(): other for other in planned.tables}
+    schema, declared = table.schema, table.wanted
     if schema.dropped:
         return
 
     def target(name: str) -> Target:
-        one = new.get(name.lower())
-        if one is None:
+        other = new.get(name.lower())
+        if other is None:
             state = view.state(name)
             return Target(state.table.name, state.table.key, state.schema)
-        key = one.state.table.key if one.state is not None else one.wanted.key or ()
-        return Target(one.name, key, one.schema)
+        key = other.state.table.key if other.state is not None else other.wanted.key or ()
+        return Target(other.name, key, other.schema)
 
     if table.state is not None:
         check_constraints(schema, table.state.table.key, target)
@@ -168,9 +168,9 @@ def _check(view: View, planned: Plan, table: TablePlan) -> None:
     check_new(
         table.name,
         schema,
-        key=wanted.key or (),
-        row_key=wanted.row_key or (),
-        partition_by=wanted.partition_by or (),
+        key=declared.key or (),
+        row_key=declared.row_key or (),
+        partition_by=declared.partition_by or (),
         target_of=target,
     )
 

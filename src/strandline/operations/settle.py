@@ -61,8 +61,8 @@ def _settle_table(ctx: Context, iceberg: Iceberg, scope: TableScope, op_id: str)
     try:
         return iceberg.settle(scope.iceberg_name, ref, private_branch(op_id), pin, ours)
     except MissingTable:
-        wanted = pin()
-        return None if wanted is None else RefReport(None, None, missing_pin=wanted)
+        pinned = pin()
+        return None if pinned is None else RefReport(None, None, missing_pin=pinned)
 
 
 def _remove_condemned(ctx: Context, intent: Intent) -> list[str]:

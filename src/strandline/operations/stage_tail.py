@@ -110,24 +110,24 @@ class _Unreadable:
     def __init__(self, ctx: Context, state: TableState) -> None:
         self._ctx = ctx
         self._state = state
-        self._found: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._done: set[str] = set()
 
     def note(self, ref: BatchRef, reason: str) -> None:
         """A batch can't be read."""
         refuse_unreadable(self._state, ref, reason)
-        self._found[ref.batch_id] = reason
+        self._reasons[ref.batch_id] = reason
 
     def set_aside(self) -> None:
         """Quarantine what was noted since the last time."""
         head = self._state.head
-        for batch_id in self._found.keys() - self._done:
-            quarantine(self._ctx.ledger, head.branch_id, head.table_id, batch_id, self._found[batch_id])
+        for batch_id in self._reasons.keys() - self._done:
+            quarantine(self._ctx.ledger, head.branch_id, head.table_id, batch_id, self._reasons[batch_id])
             self._done.add(batch_id)
 
     def without(self, refs: Sequence[BatchRef]) -> list[BatchRef]:
         """The batches that can be read."""
-        return [ref for ref in refs if ref.batch_id not in self._found]
+        return [ref for ref in refs if ref.batch_id not in self._reasons]
 
 
 def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
@@ -151,8 +151,8 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
 def added_files(ctx: Context, state: TableState, snapshot: int) -> tuple[DataFile, ...]:
     """The files that a staged snapshot added, as the ledger will record them."""
     table = state.stored.table
-    found = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
-    return tuple(replace(file, origin=table.inbound, schema_version=max(state.schemas)) for file in found)
+    files = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
+    return tuple(replace(file, origin=table.inbound, schema_version=max(state.schemas)) for file in files)
 
 
 def columns_ddl(state: TableState) -> str:
@@ -177,7 +177,7 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
     with sandbox.interruptible(), sandbox.scratch() as connection:
         relations.load_rows(connection, "keys", schema, keys())
         with ctx.ledger.read() as conn:
-            known = read_files(
+            log_files = read_files(
                 conn,
                 state.head.branch_id,
                 state.table.table_id,
@@ -185,11 +185,11 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
                 partitions=sorted(touched) if scope.within else None,
             )
             seen = seen_hashes(conn, state.table.table_id)
-        log = relations.parquet([relations.local_path(file.path) for file in known], names) if known else None
+        log = relations.parquet([relations.local_path(file.path) for file in log_files], names) if log_files else None
         relations.find_duplicates(connection, relations.internal("keys"), log, scope, into="duplicates", seen=seen)
         unreadable.set_aside()
-        found: pa.Array = relations.read_seqs(connection, "duplicates").column(0).combine_chunks()
-    return found
+        duplicates: pa.Array = relations.read_seqs(connection, "duplicates").column(0).combine_chunks()
+    return duplicates
 
 
 def _write_files(

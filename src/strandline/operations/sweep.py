@@ -122,8 +122,8 @@ def sweep(
     for place, table in enumerate(tables):
         ctx.report(f"sweeping {table.name}", place, len(tables))
         if ctx.iceberg().exists(table.iceberg_name):
-            found = _sweep_table(ctx, table, older_than_s, dry_run=dry_run)
-            swept.setdefault(table.name.removesuffix(STATE), []).append(found)
+            part = _sweep_table(ctx, table, older_than_s, dry_run=dry_run)
+            swept.setdefault(table.name.removesuffix(STATE), []).append(part)
     return [*done, *(together(name, parts) for name, parts in swept.items())]
 
 
@@ -160,12 +160,16 @@ def _sweep_lake(ctx: Context, grace_s: float, now_s: float | None, *, dry_run: b
     waiting = _released(ctx, grace_s)
     with ctx.ledger.read() as conn:
         branches = _old_branches(conn, now_s)
-    found = [
+    leftovers = [
         _Found("folders", _dead_folders(ctx, now_s), ctx.staging.remove),
         _Found("adopt_entries", _dead_adoptions(ctx, now_s), lambda name: ctx.iceberg().unregister(name)),
         _Found("branches", branches, lambda branch: _let_go(ctx, branch, now_s)),
     ]
-    before = {"batches": waiting, **_hashes(ctx, grace_s), **{one.what: len(one.names) for one in found}}
+    before = {
+        "batches": waiting,
+        **_hashes(ctx, grace_s),
+        **{leftover.what: len(leftover.names) for leftover in leftovers},
+    }
     if dry_run:
         return Maintained(LAKE, before, dict.fromkeys(before, 0), dry_run=True, complete=not any(before.values()))
     tidy_loads(ctx)
@@ -175,7 +179,7 @@ def _sweep_lake(ctx: Context, grace_s: float, now_s: float | None, *, dry_run: b
         pass
     while touches.sweep_touches(ctx.ledger, grace_s=grace_s) > 0:
         pass
-    left, warnings = _remove(ctx, found)
+    left, warnings = _remove(ctx, leftovers)
     after = {"batches": _released(ctx, grace_s), **_hashes(ctx, grace_s), **left}
     return Maintained(LAKE, before, after, complete=not any(after.values()), warnings=tuple(warnings))
 
@@ -210,11 +214,11 @@ def _hashes(ctx: Context, grace_s: float) -> dict[str, int]:
 
 def _dead_folders(ctx: Context, now_s: float | None) -> list[str]:
     """Working folders of operations and loads that are not written down any more."""
-    there = ctx.staging.listing()
+    folders = ctx.staging.listing()
     with ctx.ledger.read() as conn:
         owners = {intent.op_id for intent in read_intents(conn)} | {load.load_id for load in list_loads(conn)}
-    dead = [name for name in there if _OWNED_FOLDER.fullmatch(name) and name not in owners]
-    return dead + [name for name in there if name.startswith(CLOCK) and _is_day_old(name, now_s)]
+    dead = [name for name in folders if _OWNED_FOLDER.fullmatch(name) and name not in owners]
+    return dead + [name for name in folders if name.startswith(CLOCK) and _is_day_old(name, now_s)]
 
 
 def _dead_adoptions(ctx: Context, now_s: float | None) -> list[str]:
@@ -237,7 +241,7 @@ def _sweep_table(ctx: Context, table: Table, older_than_s: float | None, *, dry_
     iceberg = ctx.iceberg()
     name = table.iceberg_name
     branches = _dead_branches(ctx, name)
-    found = [
+    leftovers = [
         _Found("private_branches", branches, lambda branch: maintain.drop_branch(iceberg, name, branch)),
         _Found(
             "unpublished_snapshots",
@@ -246,33 +250,33 @@ def _sweep_table(ctx: Context, table: Table, older_than_s: float | None, *, dry_
         ),
         _Found("orphan_files", _orphans(ctx, table, older_than_s), _delete_file),
     ]
-    before = {one.what: len(one.names) for one in found}
+    before = {leftover.what: len(leftover.names) for leftover in leftovers}
     if dry_run:
-        detail = {one.what: list(one.names) for one in found if one.names}
+        detail = {leftover.what: list(leftover.names) for leftover in leftovers if leftover.names}
         after = dict.fromkeys(before, 0)
         return Maintained(table.name, before, after, dry_run=True, complete=not any(before.values()), detail=detail)
-    left, warnings = _remove(ctx, found)
+    left, warnings = _remove(ctx, leftovers)
     return Maintained(table.name, before, left, complete=not any(left.values()), warnings=tuple(warnings))
 
 
-def _remove(ctx: Context, found: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
+def _remove(ctx: Context, leftovers: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
     """Remove all of it; what can't be removed now is counted, and left to the next sweep."""
-    if any(one.names for one in found):
+    if any(leftover.names for leftover in leftovers):
         ctx.fence.raise_()
     left: dict[str, int] = {}
     warnings: list[str] = []
-    for one in found:
+    for leftover in leftovers:
         failed = 0
-        for name in one.names:
+        for name in leftover.names:
             fail("sweep.before_delete")
             try:
-                one.remove(name)
+                leftover.remove(name)
             except Exception as error:
                 failed += 1
-                log.warning("left for later", what=one.what, name=name, error=str(error))
-                warnings.append(f"{one.what}: {name} could not be removed: {str(error).splitlines()[0]}")
+                log.warning("left for later", what=leftover.what, name=name, error=str(error))
+                warnings.append(f"{leftover.what}: {name} could not be removed: {str(error).splitlines()[0]}")
             fail("sweep.after_delete")
-        left[one.what] = failed
+        left[leftover.what] = failed
     return left, warnings
 
 
