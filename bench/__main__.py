@@ -70,12 +70,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows and two rounds: to see that it works")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
-    found: list[Line] = []
+    lines: list[Line] = []
     try:
-        found.extend(run(args.only or [*GROUPS], Scale(10, quick=True) if args.quick else Scale()))
+        lines.extend(run(args.only or [*GROUPS], Scale(10, quick=True) if args.quick else Scale()))
     finally:  # what was measured before something failed is still worth having
-        report.show(found)
-        report.write(args.out, found, quick=args.quick)
+        report.show(lines)
+        report.write(args.out, lines, quick=args.quick)
         tell(f"written to {args.out}")
 
 

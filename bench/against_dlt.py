@@ -74,8 +74,8 @@ def _dlt(source: Path, small: Path, folder: Path, size: int, *options: str) -> C
         job = [str(PYTHON), "-P", str(HERE / "dlt_job.py")]  # -P: `dlt` is not to be looked for in this folder
         command = [*job, str(source), str(out), "--warm-up", str(small), *options]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)
-        told = json.loads(done.stdout.splitlines()[-1])
-        assert told["rows"] == size, f"dlt loaded {told['rows']} rows"
-        return float(told["seconds"])
+        figures = json.loads(done.stdout.splitlines()[-1])
+        assert figures["rows"] == size, f"dlt loaded {figures['rows']} rows"
+        return float(figures["seconds"])
 
     return turn

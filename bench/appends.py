@@ -54,7 +54,7 @@ def single_rows(scale: Scale, lake: Lake, bare: BareSqlite) -> Line:
     many = scale.rows(2_000)
     ours = rows.dicts(0, many)
     payloads = [_payload(lake, [row]) for row in ours]
-    one, other = in_turns(
+    appends, inserts = in_turns(
         many,
         lambda at: timed(lambda: lake.append(TABLE, [ours[at % many]], actor="bench")),
         lambda at: timed(lambda: bare.insert(payloads[at % many])),
@@ -63,15 +63,15 @@ def single_rows(scale: Scale, lake: Lake, bare: BareSqlite) -> Line:
     return Line(
         what="durable append of 1 row, p50",
         against="bare SQLite WAL/FULL insert of the same bytes",
-        ours=statistics.median(one) * 1000,
-        baseline=statistics.median(other) * 1000,
+        ours=statistics.median(appends) * 1000,
+        baseline=statistics.median(inserts) * 1000,
         unit="ms",
         reach=Reach(3),
         notes={
             "pairs": many,
             "payload_bytes": len(payloads[0]),
-            "ours_p99_ms": _p99_ms(one),
-            "bare_p99_ms": _p99_ms(other),
+            "ours_p99_ms": _p99_ms(appends),
+            "bare_p99_ms": _p99_ms(inserts),
         },
     )
 
@@ -87,7 +87,7 @@ def in_batches(scale: Scale, lake: Lake, bare: BareSqlite) -> Iterator[Line]:
     payloads = [_payload(lake, table) for table in as_arrow]
     seconds = in_turns(
         turns,
-        *(_append_turn(lake, given) for given in kinds.values()),
+        *(_append_turn(lake, batches) for batches in kinds.values()),
         lambda at: timed(lambda: bare.insert(payloads[at % len(payloads)])),
         warm_ups=5,
     )
@@ -104,8 +104,8 @@ def in_batches(scale: Scale, lake: Lake, bare: BareSqlite) -> Iterator[Line]:
         )
 
 
-def _append_turn(lake: Lake, given: Sequence[Any]) -> Callable[[int], float]:
-    return lambda at: timed(lambda: lake.append(TABLE, given[at % len(given)], actor="bench"))
+def _append_turn(lake: Lake, batches: Sequence[Any]) -> Callable[[int], float]:
+    return lambda at: timed(lambda: lake.append(TABLE, batches[at % len(batches)], actor="bench"))
 
 
 def in_threads(scale: Scale, lake: Lake) -> Line:
@@ -141,9 +141,9 @@ def in_threads(scale: Scale, lake: Lake) -> Line:
     )
 
 
-def _payload(lake: Lake, given: Any) -> bytes:
+def _payload(lake: Lake, new_rows: Any) -> bytes:
     state = lake.view().state(TABLE)
-    (batch,) = encode_rows(given, state, Intake(lake.ledger, state.table)).batches
+    (batch,) = encode_rows(new_rows, state, Intake(lake.ledger, state.table)).batches
     return batch.payload
 
 

@@ -47,7 +47,7 @@ class Place:
     def tick(self, sink: str) -> list[Ticked]:
         """One tick."""
         done = self.lake.tick(sink, actor="bench")
-        assert all(one.outcome == "delivered" for one in done), done
+        assert all(ticked.outcome == "delivered" for ticked in done), done
         return done
 
     def files(self) -> list[Path]:
@@ -74,12 +74,12 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
     with spark_ends():
         with (
             receiving(folder / "receiver", [*sizes]) as receiver,
-            strandline.init(folder / "few") as one,
-            strandline.init(folder / "many") as other,
+            strandline.init(folder / "few") as few_lake,
+            strandline.init(folder / "many") as many_lake,
         ):
             few, many = (
                 _delivered(Place(lake, sizes[table], receiver), table, folder)
-                for lake, table in ((one, "few"), (other, "many"))
+                for lake, table in ((few_lake, "few"), (many_lake, "many"))
             )
             for sink in SINKS:
                 yield idle(scale, few, many, sink)
@@ -110,16 +110,16 @@ def idle(scale: Scale, few: Place, many: Place, sink: str) -> Line:
 
     with few.out_of_reach(), many.out_of_reach():
         before = many.receiver.requests()
-        one, other = in_turns(scale.rounds(101), partial(turn, many), partial(turn, few), warm_ups=2)
+        many_s, few_s = in_turns(scale.rounds(101), partial(turn, many), partial(turn, few), warm_ups=2)
         assert many.receiver.requests() == before, "an idle tick asked the receiver"
     return Line(
         what=f"idle tick of a {sink} sink at {many.size:,} rows",
         against=f"at {few.size:,} rows",
-        ours=statistics.median(one) * 1000,
-        baseline=statistics.median(other) * 1000,
+        ours=statistics.median(many_s) * 1000,
+        baseline=statistics.median(few_s) * 1000,
         unit="ms",
         reach=Reach(1.2),
-        notes={"many": spread(one), "few": spread(other), "files_opened": 0, "requests": 0},
+        notes={"many": spread(many_s), "few": spread(few_s), "files_opened": 0, "requests": 0},
     )
 
 
@@ -140,23 +140,23 @@ def small(scale: Scale, few: Place, many: Place, sink: str) -> Line:
             flushes.append(timed(lambda: place.lake.flush(table, actor="bench")))
             done: list[Ticked] = []
             taken = timed(lambda: done.extend(place.tick(sink)))
-            assert [one.rows for one in done] == [new], f"{done} instead of {new} rows"
+            assert [ticked.rows for ticked in done] == [new], f"{done} instead of {new} rows"
             assert done[0].files_opened <= len(place.files()), "a file was opened that holds nothing new"
             opened.append(done[0].files_opened)
         place.tick(SINKS[1 - SINKS.index(sink)])  # so that its own turns have as many new rows
         return taken
 
-    one, other = in_turns(scale.rounds(9), partial(turn, many), partial(turn, few), warm_ups=1)
+    many_s, few_s = in_turns(scale.rounds(9), partial(turn, many), partial(turn, few), warm_ups=1)
     return Line(
         what=f"tick of {new:,} new rows of a {sink} sink at {many.size:,} rows",
         against=f"at {few.size:,} rows",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(many_s),
+        baseline=statistics.median(few_s),
         unit="s",
         reach=Reach(1.5),
         notes={
-            "many": spread(one),
-            "few": spread(other),
+            "many": spread(many_s),
+            "few": spread(few_s),
             "flush_before": spread(flushes),
             "files_opened": max(opened),
         },
@@ -172,10 +172,12 @@ def streams(scale: Scale, folder: Path) -> Line:
     statements: dict[int, set[int]] = {count: set() for count in counts}
     with (
         receiving(folder / "streams-receiver", [TABLE]) as receiver,
-        strandline.init(folder / "streams-few") as one,
-        strandline.init(folder / "streams-many") as other,
+        strandline.init(folder / "streams-few") as few_lake,
+        strandline.init(folder / "streams-many") as many_lake,
     ):
-        places = {count: Place(lake, count, receiver) for count, lake in zip(counts, (one, other), strict=True)}
+        places = {
+            count: Place(lake, count, receiver) for count, lake in zip(counts, (few_lake, many_lake), strict=True)
+        }
         first = {count: _delivered_streams(place, count) for count, place in places.items()}
 
         def turn(count: int, _number: int) -> float:
@@ -185,13 +187,15 @@ def streams(scale: Scale, folder: Path) -> Line:
             return taken
 
         few, many = in_turns(scale.rounds(31), *(partial(turn, count) for count in counts), warm_ups=2)
-    told = [sorted(statements[count]) for count in counts]
-    assert told[0] == told[1], f"{told[0]} statements for {counts[0]} streams, {told[1]} for {counts[1]}"
+    per_tick = [sorted(statements[count]) for count in counts]
+    assert per_tick[0] == per_tick[1], (
+        f"{per_tick[0]} statements for {counts[0]} streams, {per_tick[1]} for {counts[1]}"
+    )
     return Line(
         what=f"ledger statements in an idle tick with {counts[1]:,} streams",
         against=f"with {counts[0]}",
-        ours=max(told[1]),
-        baseline=max(told[0]),
+        ours=max(per_tick[1]),
+        baseline=max(per_tick[0]),
         unit="statements",
         reach=Reach(1),
         notes={"many": spread(many), "few": spread(few), "first_tick_s": {str(key): first[key] for key in first}},
@@ -205,14 +209,14 @@ def _delivered_streams(place: Place, count: int) -> float:
     lake.create_table(TABLE, rows.COLUMNS, partition_by=["session_id"], actor="bench")
     for first in range(0, count, PARTITIONS_AT_ONCE):
         numbers = range(first, min(first + PARTITIONS_AT_ONCE, count))
-        given = rows.batch(first, len(numbers))
+        batch = rows.batch(first, len(numbers))
         names = pa.array([f"session-{number:08d}" for number in numbers])
-        lake.append(TABLE, given.set_column(given.schema.names.index("session_id"), "session_id", names), actor="bench")
+        lake.append(TABLE, batch.set_column(batch.schema.names.index("session_id"), "session_id", names), actor="bench")
         lake.flush(TABLE, actor="bench")
     lake.add_sink("forward", "forward", place.receiver.settings())
     done: list[Ticked] = []
     taken = timed(lambda: done.extend(place.tick("forward")))
-    assert len(done) == sum(one.rows for one in done) == count, "another number of streams was delivered"
+    assert len(done) == sum(ticked.rows for ticked in done) == count, "another number of streams was delivered"
     return round(taken, 2)
 
 

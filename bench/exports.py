@@ -58,15 +58,15 @@ def export(scale: Scale, lake: Lake, size: int, folder: Path) -> Line:
         assert _rows_in(out) == size, "bare Spark wrote another number of rows"
         return taken
 
-    one, other = in_turns(scale.rounds(ROUNDS), ours, bare, warm_ups=1)
+    ours_s, bare_s = in_turns(scale.rounds(ROUNDS), ours, bare, warm_ups=1)
     return Line(
         what=f"first export of {size:,} rows to Parquet",
         against="bare Spark: the same snapshot, written as Parquet, same session",
-        ours=size / statistics.median(one),
-        baseline=size / statistics.median(other),
+        ours=size / statistics.median(ours_s),
+        baseline=size / statistics.median(bare_s),
         unit="rows/s",
         reach=Reach(0.6, at_least=True),
-        notes={"ours": spread(one), "bare": spread(other)},
+        notes={"ours": spread(ours_s), "bare": spread(bare_s)},
     )
 
 
@@ -91,16 +91,21 @@ def forward(scale: Scale, lake: Lake, size: int, folder: Path) -> Iterator[Line]
         def bare(url: str) -> float:
             return _post_all(url, chunks, size)
 
-        one, *others = in_turns(rounds, ours, lambda _: bare(rows_url), lambda _: bare(bytes_url), warm_ups=1)
+        ours_s, *others = in_turns(rounds, ours, lambda _: bare(rows_url), lambda _: bare(bytes_url), warm_ups=1)
     for way, other in zip(ways, others, strict=True):
         yield Line(
             what=f"forward of {size:,} rows, stored by the receiver",
             against=f"a bare loop posting the same chunks to a server that decodes them and inserts {way} into SQLite",
-            ours=size / statistics.median(one),
+            ours=size / statistics.median(ours_s),
             baseline=size / statistics.median(other),
             unit="rows/s",
             reach=Reach(0.5, at_least=True),
-            notes={"ours": spread(one), "bare": spread(other), "chunks": len(chunks), "bytes": sum(map(len, chunks))},
+            notes={
+                "ours": spread(ours_s),
+                "bare": spread(other),
+                "chunks": len(chunks),
+                "bytes": sum(map(len, chunks)),
+            },
         )
 
 

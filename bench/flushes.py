@@ -42,14 +42,14 @@ def late_lines(scale: Scale, folder: Path) -> Iterator[Line]:
 def large(scale: Scale, lake: Lake, folder: Path) -> Line:
     """The tail of a new table, against Spark that finds the same rows as Parquet files already."""
     size = scale.rows(1_000_000)
-    given = list(rows.batches(0, size))
-    parquet = _parquet_files(folder / "parquet", given)
+    batches = list(rows.batches(0, size))
+    parquet = _parquet_files(folder / "parquet", batches)
     lake.spark.sql("CREATE NAMESPACE IF NOT EXISTS strand.bare")
 
     def ours(number: int) -> float:
         table = f"large_{number}"
         lake.create_table(table, rows.COLUMNS, actor="bench")
-        rows.append_all(lake, table, given)
+        rows.append_all(lake, table, batches)
         return timed(lambda: lake.flush(table, actor="bench"))
 
     def bare(number: int) -> float:
@@ -59,15 +59,15 @@ def large(scale: Scale, lake: Lake, folder: Path) -> Line:
         assert lake.spark.read.table(table).count() == size, "bare Spark wrote another number of rows"
         return taken
 
-    one, other = in_turns(scale.rounds(5), ours, bare, warm_ups=1)
+    ours_s, bare_s = in_turns(scale.rounds(5), ours, bare, warm_ups=1)
     return Line(
         what=f"flush of {size:,} rows, no row key",
         against="bare Spark: Parquet files of the same rows, Iceberg append, same session",
-        ours=size / statistics.median(one),
-        baseline=size / statistics.median(other),
+        ours=size / statistics.median(ours_s),
+        baseline=size / statistics.median(bare_s),
         unit="rows/s",
         reach=Reach(0.5, at_least=True),
-        notes={"ours": spread(one), "bare": spread(other)},
+        notes={"ours": spread(ours_s), "bare": spread(bare_s)},
     )
 
 
@@ -78,9 +78,9 @@ def keyed(scale: Scale, lake: Lake, dedupe: Any) -> Line:
     with_key, without = f"keyed_{dedupe}", f"plain_{dedupe}"
     lake.create_table(with_key, rows.COLUMNS, row_key=["part_id"], dedupe=dedupe, partition_by=by_day, actor="bench")
     lake.create_table(without, rows.COLUMNS, partition_by=by_day, actor="bench")
-    given = list(rows.batches(0, log))
+    batches = list(rows.batches(0, log))
     for table in (with_key, without):
-        rows.append_all(lake, table, given)
+        rows.append_all(lake, table, batches)
         lake.flush(table, actor="bench")
 
     def turn(table: str) -> Callable[[int], float]:
@@ -89,16 +89,16 @@ def keyed(scale: Scale, lake: Lake, dedupe: Any) -> Line:
 
         return flush_more
 
-    one, other = in_turns(scale.rounds(5), turn(with_key), turn(without), warm_ups=1)
+    with_key_s, without_s = in_turns(scale.rounds(5), turn(with_key), turn(without), warm_ups=1)
     return Line(
         what=f"flush of {size:,} rows with row key onto {log:,}, dedupe={dedupe}"
         + (", touching a tenth of the log" if by_day else ""),
         against="the same without row key",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(with_key_s),
+        baseline=statistics.median(without_s),
         unit="s",
         reach=Reach(2 if by_day else 4),
-        notes={"with_key": spread(one), "without": spread(other)},
+        notes={"with_key": spread(with_key_s), "without": spread(without_s)},
     )
 
 
@@ -136,7 +136,7 @@ def late(scale: Scale, folder: Path) -> Line:
         on_the_way = [flush(old, number) for number in range(late_at - half - 1)]
         for number in range(EARLY - half - 1):
             flush(young, number)
-        one, other = in_turns(
+        late_s, early_s = in_turns(
             NEIGHBOURS,
             lambda number: flush(old, late_at - half - 1 + number),
             lambda number: flush(young, EARLY - half - 1 + number),
@@ -144,24 +144,24 @@ def late(scale: Scale, folder: Path) -> Line:
     return Line(
         what=f"the {late_at}th flush of {size:,} rows",
         against=f"the {EARLY}th",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(late_s),
+        baseline=statistics.median(early_s),
         unit="s",
         reach=Reach(1.5),
         notes={
-            "late": spread(one),
-            "early": spread(other),
+            "late": spread(late_s),
+            "early": spread(early_s),
             "same_lake_early_s": statistics.median(on_the_way[EARLY - half - 1 : EARLY + half]),
         },
     )
 
 
-def _parquet_files(folder: Path, given: Sequence[pa.Table]) -> str:
+def _parquet_files(folder: Path, batches: Sequence[pa.Table]) -> str:
     """The same rows in a file for each core, as plain PyArrow writes them."""
     folder.mkdir()
-    each = -(-len(given) // (os.cpu_count() or 1))
-    for at in range(0, len(given), each):
-        pq.write_table(pa.concat_tables(given[at : at + each]), folder / f"part-{at:05d}.parquet")
+    each = -(-len(batches) // (os.cpu_count() or 1))
+    for at in range(0, len(batches), each):
+        pq.write_table(pa.concat_tables(batches[at : at + each]), folder / f"part-{at:05d}.parquet")
     return str(folder)
 
 

@@ -56,15 +56,15 @@ def compaction(scale: Scale, lake: Lake) -> Iterator[Line]:
         named = f"table => 'lake.bare_{number}', options => map('rewrite-all', 'true')"
         return timed(lambda: lake.spark.sql(f"CALL strand.system.rewrite_data_files({named})").collect())
 
-    one, other = in_turns(rounds - 1, ours, bare, warm_ups=1)
+    ours_s, bare_s = in_turns(rounds - 1, ours, bare, warm_ups=1)
     yield Line(
         what=f"compaction of {count:,} small files, {size:,} rows",
         against="bare Spark: rewrite_data_files of the same, same session",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(ours_s),
+        baseline=statistics.median(bare_s),
         unit="s",
         reach=Reach(1.2),
-        notes={"ours": spread(one), "bare": spread(other)},
+        notes={"ours": spread(ours_s), "bare": spread(bare_s)},
     )
     after, before = [pair[0] for pair in scans], [pair[1] for pair in scans]
     yield Line(
@@ -88,8 +88,8 @@ def small_files(lake: Lake, table: str, size: int, count: int) -> None:
         lake.flush(table, actor="bench")
     finally:
         stage_tail.MIN_FILE_ROWS, stage_tail.MAX_FILE_ROWS = limits
-    found = len(lake.view().files(table))
-    assert found >= count, f"{found} files were written instead of {count}"
+    written = len(lake.view().files(table))
+    assert written >= count, f"{written} files were written instead of {count}"
 
 
 def scanned(lake: Lake, table: str) -> float:
@@ -155,15 +155,15 @@ def beside(scale: Scale, folder: Path, *, eager: bool) -> Line:
             with looping(keeper, failures, eager=eager):
                 return write(number)
 
-        one, other = in_turns(scale.rounds(15), write_beside, write, warm_ups=2)
+        beside_s, alone_s = in_turns(scale.rounds(15), write_beside, write, warm_ups=2)
     return Line(
         what=f"flush and tick of {size:,} rows while compaction loops{', rewriting everything' if eager else ''}",
         against="alone",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(beside_s),
+        baseline=statistics.median(alone_s),
         unit="s",
         reach=Reach(2.5),
-        notes={"beside": spread(one), "alone": spread(other), "failures": failures[0]},
+        notes={"beside": spread(beside_s), "alone": spread(alone_s), "failures": failures[0]},
     )
 
 

@@ -106,11 +106,11 @@ def _measured_deliveries(size: int, folder: Path) -> dict[str, Peaks]:
     _fill_tail(folder, size)
     with spark_ends(), strandline.open(folder / "lake") as lake:
         lake.flush(TABLE, actor="bench")
-    found = {"export": _run("export", folder, [json.dumps({"uri": (folder / "blobs").as_uri()})], size)}
+    peaks = {"export": _run("export", folder, [json.dumps({"uri": (folder / "blobs").as_uri()})], size)}
     with receiving(folder / "receiver", [TABLE]) as receiver:
-        found["forward"] = _run("forward", folder, [json.dumps(receiver.settings())], size)
+        peaks["forward"] = _run("forward", folder, [json.dumps(receiver.settings())], size)
     shutil.rmtree(folder)
-    return found
+    return peaks
 
 
 def _run(job: str, folder: Path, arguments: list[str], size: int) -> Peaks:
@@ -128,11 +128,11 @@ def _run(job: str, folder: Path, arguments: list[str], size: int) -> Peaks:
     )
     try:
         peaks = _watch(child)
-        told = child.communicate(timeout=60)[0]
+        printed = child.communicate(timeout=60)[0]
     finally:
         child.kill()
         child.wait()
-    assert child.returncode == 0 and int(told) == size, f"the {job} moved {told.strip()} of {size} rows"
+    assert child.returncode == 0 and int(printed) == size, f"the {job} moved {printed.strip()} of {size} rows"
     return peaks
 
 

@@ -14,9 +14,9 @@ SINKS = {"export": "blob", "forward": "forward"}
 
 def main() -> None:
     """Do it, and print how many rows were moved."""
-    job, root, table, *given = sys.argv[1:]
+    job, root, table, *arguments = sys.argv[1:]
     with spark_ends(), strandline.open(root) as lake:
-        print(deliver(lake, job, given[0]) if job in SINKS else put(lake, job, table, given))
+        print(deliver(lake, job, arguments[0]) if job in SINKS else put(lake, job, table, arguments))
 
 
 def put(lake: Lake, job: str, table: str, files: list[str]) -> int:

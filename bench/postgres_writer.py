@@ -12,12 +12,12 @@ from bench.appends import TABLE
 def main() -> None:
     """Say that we are ready, wait for a line, append, and say that we are done; once for every line."""
     root, size, batches, number = sys.argv[1], *map(int, sys.argv[2:])
-    given = [rows.dicts((number * batches + at) * size, size) for at in range(batches)]
+    own_batches = [rows.dicts((number * batches + at) * size, size) for at in range(batches)]
     with strandline.open(root) as lake:
-        lake.append(TABLE, given[0], actor=f"bench{number}")
+        lake.append(TABLE, own_batches[0], actor=f"bench{number}")
         print("ready", flush=True)
         for _ in sys.stdin:
-            for batch in given:
+            for batch in own_batches:
                 lake.append(TABLE, batch, actor=f"bench{number}")
             print("done", flush=True)
 

@@ -44,8 +44,8 @@ class Receiver:
     def requests(self) -> int:
         """How many requests it has answered, but for those that ask this."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
-        found = re.findall(r'^strand_http_requests_total\{.*route="([^"]*)".*\} (\S+)$', text, re.MULTILINE)
-        return round(sum(float(count) for route, count in found if route != "/metrics"))
+        counts = re.findall(r'^strand_http_requests_total\{.*route="([^"]*)".*\} (\S+)$', text, re.MULTILINE)
+        return round(sum(float(count) for route, count in counts if route != "/metrics"))
 
     def stored(self, table: str) -> int:
         """How many rows are in a table."""
@@ -91,8 +91,8 @@ class Clients:
         command = [sys.executable, "-m", "bench.receiver_client", receiver.url, TABLE, str(threads)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._child = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
-        given = [orjson.dumps(row).decode() for row in rows.dicts(0, 100)]
-        self._say(json.dumps({"token": receiver.token, "rows": given}))
+        lines = [orjson.dumps(row).decode() for row in rows.dicts(0, 100)]
+        self._say(json.dumps({"token": receiver.token, "rows": lines}))
 
     def begin(self, seconds: float) -> None:
         """Post for so long."""
@@ -101,7 +101,7 @@ class Clients:
     def end(self) -> list[float]:
         """The seconds that each ack took."""
         assert self._child.stdout is not None
-        return [float(one) for one in json.loads(self._child.stdout.readline())]
+        return [float(ack_s) for ack_s in json.loads(self._child.stdout.readline())]
 
     def close(self) -> None:
         """End the process."""
@@ -133,14 +133,14 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
             return len(taken) / seconds
 
         before = receiver.stored(TABLE)
-        many, one = in_turns(scale.rounds(5), lambda _: turn(CLIENTS), lambda _: turn(1), warm_ups=1)
+        many, single = in_turns(scale.rounds(5), lambda _: turn(CLIENTS), lambda _: turn(1), warm_ups=1)
         acks = sum(len(taken) for taken in latencies.values())
         assert receiver.stored(TABLE) - before == acks, "another number of rows than acks"
     yield Line(
         what=f"receiver: {CLIENTS} clients posting single rows",
         against="1 client",
         ours=statistics.median(many),
-        baseline=statistics.median(one),
+        baseline=statistics.median(single),
         unit="acks/s",
         reach=Reach(2, at_least=True),
         notes={f"clients_{count}": _figures(taken) for count, taken in latencies.items()},

@@ -19,15 +19,15 @@ import httpx
 def main() -> None:
     """Post when told to."""
     url, table, threads = sys.argv[1:]
-    given = json.loads(sys.stdin.readline())
-    headers = {"Authorization": f"Bearer {given['token']}", "Content-Type": "application/x-ndjson"}
-    bodies = [row.encode() for row in given["rows"]]
+    task = json.loads(sys.stdin.readline())
+    headers = {"Authorization": f"Bearer {task['token']}", "Content-Type": "application/x-ndjson"}
+    bodies = [row.encode() for row in task["rows"]]
     clients = [httpx.Client(base_url=url, headers=headers, timeout=30) for _ in range(int(threads))]
     with ThreadPoolExecutor(len(clients)) as pool:
         for line in sys.stdin:
             post = partial(_post, path=f"/v1/tables/{table}/rows", bodies=bodies, seconds=float(line))
-            told = pool.map(post, clients)
-            print(json.dumps([ack for taken in told for ack in taken]), flush=True)
+            per_client = pool.map(post, clients)
+            print(json.dumps([ack for taken in per_client for ack in taken]), flush=True)
 
 
 def _post(client: httpx.Client, path: str, bodies: list[bytes], seconds: float) -> list[float]:

@@ -77,9 +77,9 @@ def batches(first: int, size: int, *, day: int | None = None) -> Iterator[pa.Tab
         yield batch(at, min(AT_ONCE, first + size - at), day=day)
 
 
-def append_all(lake: Lake, table: str, given: Iterable[pa.Table]) -> None:
+def append_all(lake: Lake, table: str, parts: Iterable[pa.Table]) -> None:
     """Put batches into a table's tail."""
-    for rows in given:
+    for rows in parts:
         lake.append(table, rows, actor="bench")
 
 

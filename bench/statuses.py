@@ -48,13 +48,13 @@ def _fill(root: Path, streams: int) -> None:
         lake.create_table("messages", {"session": "string", "n": "long"}, partition_by=["session"], actor="bench")
         lake.add_sink("archive", "blob", {"uri": f"file://{root}-blobs"}, check=False)
         for first in range(0, streams, SLICE):  # Spark keeps a writer open for every partition of a flush
-            some = range(first, min(streams, first + SLICE))
-            lake.append("messages", [{"session": f"s{n}", "n": n} for n in some], actor="bench")
+            numbers = range(first, min(streams, first + SLICE))
+            lake.append("messages", [{"session": f"s{n}", "n": n} for n in numbers], actor="bench")
             lake.flush("messages", actor="bench")
         lake.append("messages", [{"session": f"s{n}", "n": n} for n in range(streams)], actor="bench")
 
 
 def _status(root: Path, streams: int) -> None:
     strand = [str(Path(sys.executable).with_name("strand")), "--lake", str(root), "status"]
-    said = subprocess.run(strand, check=True, capture_output=True, text=True, timeout=120).stdout
-    assert f"{2 * streams}" in said.replace(",", ""), "the page does not show what there is to deliver"
+    page = subprocess.run(strand, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert f"{2 * streams}" in page.replace(",", ""), "the page does not show what there is to deliver"

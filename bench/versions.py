@@ -59,12 +59,12 @@ def fill(lake: Lake, table: str, count: int, folder: Path, *, fold: bool = True)
 def files(folder: Path, count: int) -> list[Path]:
     """Parquet files with so many rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    found: list[Path] = []
+    paths: list[Path] = []
     for first in range(0, count, PART):
-        found.append(folder / f"{first:09d}.parquet")
-        if not found[-1].exists():
-            pq.write_table(rows(first, min(count, first + PART)), found[-1])
-    return found
+        paths.append(folder / f"{first:09d}.parquet")
+        if not paths[-1].exists():
+            pq.write_table(rows(first, min(count, first + PART)), paths[-1])
+    return paths
 
 
 def lines(scale: Scale, folder: Path) -> Iterator[Line]:
@@ -238,8 +238,10 @@ def _reads(scale: Scale, lake: Lake, large: int, folder: Path) -> Iterator[Line]
     unfolded = scale.rows(UNFOLDED)
     fill(lake, "later", large, folder)
     for first in range(0, unfolded, 10_000):
-        some = range(first, min(unfolded, first + 10_000))
-        lake.mutate([sl.patch("later", f"row-{n * (large // unfolded):09d}", {"age": 1}) for n in some], actor="bench")
+        numbers = range(first, min(unfolded, first + 10_000))
+        lake.mutate(
+            [sl.patch("later", f"row-{n * (large // unfolded):09d}", {"age": 1}) for n in numbers], actor="bench"
+        )
     lake.flush("large", actor="bench")
     lake.fold("large")
 
@@ -274,8 +276,8 @@ def _count(root: Path, table: str, expected: int) -> None:
         "sql",
         f"select count(*) from {table}",
     ]
-    said = subprocess.run(strand, check=True, capture_output=True, text=True, timeout=120).stdout
-    assert str(expected) in said.replace(",", ""), said
+    printed = subprocess.run(strand, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert str(expected) in printed.replace(",", ""), printed
 
 
 def _loads(scale: Scale, lake: Lake, large: int, folder: Path) -> Line:
@@ -336,15 +338,15 @@ def _large_merge(scale: Scale, lake: Lake, folder: Path) -> Line:
         )
         return timed(lambda: spark.sql(statement).collect())
 
-    one, other = in_turns(scale.rounds(3), ours, bare, warm_ups=1)
+    ours_s, bare_s = in_turns(scale.rounds(3), ours, bare, warm_ups=1)
     return Line(
         what=f"merge of {changed:,} changed rows at {size:,}",
         against="bare Spark MERGE of the same rows into the same state, same session",
-        ours=statistics.median(one),
-        baseline=statistics.median(other),
+        ours=statistics.median(ours_s),
+        baseline=statistics.median(bare_s),
         unit="s",
         reach=Reach(1.5),
-        notes={"ours": spread(one), "bare": spread(other)},
+        notes={"ours": spread(ours_s), "bare": spread(bare_s)},
     )
 
 
@@ -431,10 +433,10 @@ def _one_row(scale: Scale, lake: Lake, each: int) -> Line:
         return work
 
     many, single = in_turns(scale.rounds(3), by(THREADS), by(1), warm_ups=1)
-    ((found,),) = lake.view().sql('select count(*) from "hot$log"').rows()
-    assert found == changed, f"{changed - found} updates were lost"
+    ((stored,),) = lake.view().sql('select count(*) from "hot$log"').rows()
+    assert stored == changed, f"{changed - stored} updates were lost"
     line = _faster(f"{THREADS} threads updating one row, retried inside", "1 thread", many, single, 0.5)
-    return replace(line, notes={"lost_updates": changed - found})
+    return replace(line, notes={"lost_updates": changed - stored})
 
 
 def _row(table: str, n: int) -> Put:
@@ -491,5 +493,5 @@ def _late(scale: Scale, lake: Lake, folder: Path) -> Iterator[Line]:
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return len(found), sum(path.stat().st_size for path in found)
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return len(paths), sum(path.stat().st_size for path in paths)

@@ -58,12 +58,13 @@ Rows = dict[str, dict[str, Any]]
 def _fill(lake: sl.Lake) -> Rows:
     """One row for each of the longest sessions."""
     lake.create_table(SESSIONS, COLUMNS, key=["id"], constraints=RULES, actor="demo")
-    found = lake.view().sql(
+    sessions = lake.view().sql(
         f"SELECT session_id, count(*)::BIGINT, coalesce(sum(tokens), 0)::BIGINT FROM {TABLE} "
         f"GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MOST}"
     )
     rows = {
-        key: {"messages": count, "tokens": tokens, "state": "open", "note": None} for key, count, tokens in found.rows()
+        key: {"messages": count, "tokens": tokens, "state": "open", "note": None}
+        for key, count, tokens in sessions.rows()
     }
     lake.mutate([sl.put(SESSIONS, {"id": key, **row}) for key, row in rows.items()], actor="demo")
     return rows
@@ -86,5 +87,5 @@ def _after(began: Rows, theirs: Rows, ours: Rows) -> Rows:
 
 def _rows(view: sl.View) -> Rows:
     names = [name for name in COLUMNS if name != "id"]
-    found = view.sql(f"SELECT id, {', '.join(names)} FROM {SESSIONS}").rows()
-    return {row[0]: dict(zip(names, row[1:], strict=True)) for row in found}
+    rows = view.sql(f"SELECT id, {', '.join(names)} FROM {SESSIONS}").rows()
+    return {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}

@@ -91,8 +91,8 @@ def conduct(settings: Settings, narrator: Narrator) -> Outcome:
 
 def spark_environment() -> dict[str, str]:
     """Settings for Spark that suit a short life; what the user has set himself wins."""
-    given = json.loads(os.environ.get("STRAND_SPARK_CONF") or "{}")
-    return {"STRAND_SPARK_CONF": json.dumps({**SPARK_CONF, **given})}
+    set_by_user = json.loads(os.environ.get("STRAND_SPARK_CONF") or "{}")
+    return {"STRAND_SPARK_CONF": json.dumps({**SPARK_CONF, **set_by_user})}
 
 
 def _course(run: Run) -> float:
@@ -139,7 +139,7 @@ def _outcome(run: Run, seconds: float) -> Outcome:
     for victim in run.killed:
         if victim["process"] == VICTIM:
             victim["stored_but_not_answered"] = repeated
-    flushes = {one["operation"] for one in run.killed if "operation" in one}
+    flushes = {victim["operation"] for victim in run.killed if "operation" in victim}
     recoveries = [entry for entry in run.lake.reports.audit() if entry.op in flushes]
     figures = _figures(run, recoveries, flushes)
     run.processes.ask_to_end(RECEIVER)
@@ -149,8 +149,8 @@ def _outcome(run: Run, seconds: float) -> Outcome:
         f"{merging.sessions} sessions: {merging.on_branch} changed on the branch {BRANCH}, {merging.on_main} on main, "
         f"{merging.different} differed; merged, and looked back"
     )
-    found = [*run.wrong, *wrong(figures, run.settings.rows), *merging.wrong]
-    return Outcome(figures, found, seconds, recoveries, run.killed, merging)
+    faults = [*run.wrong, *wrong(figures, run.settings.rows), *merging.wrong]
+    return Outcome(figures, faults, seconds, recoveries, run.killed, merging)
 
 
 def _figures(run: Run, recoveries: list[AuditEntry], flushes: set[str]) -> Figures:
@@ -161,7 +161,7 @@ def _figures(run: Run, recoveries: list[AuditEntry], flushes: set[str]) -> Figur
     log = held(stored(view), expected, seqs)
     receiver = held(received(run.receiver.view()), expected, seqs)
     blobs = held(written(run.places), expected, seqs)
-    deliveries = [one for one in run.killed if "delivery" in one]
+    deliveries = [victim for victim in run.killed if "delivery" in victim]
     run.wait("waiting for Spark to count", lambda: run.processes.all_ended((COUNTER,)))
     return Figures(
         acked=acked,
@@ -176,6 +176,6 @@ def _figures(run: Run, recoveries: list[AuditEntry], flushes: set[str]) -> Figur
         killed_flushes=len(flushes),
         recovered_flushes=len({entry.op for entry in recoveries}),
         killed_deliveries=len(deliveries),
-        finished_deliveries=sum(finished(run.lake, one) for one in deliveries),
+        finished_deliveries=sum(finished(run.lake, delivery) for delivery in deliveries),
         dead_letters=dead_letters(run.lake),
     )

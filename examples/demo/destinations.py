@@ -71,7 +71,9 @@ def arrived(lake: sl.Lake) -> bool:
     return (
         not lake.view().state(TABLE).tail
         and len(states) == 2
-        and all(one.delivery is None and one.mark is not None and one.mark.seq >= one.head_seq for one in states)
+        and all(
+            state.delivery is None and state.mark is not None and state.mark.seq >= state.head_seq for state in states
+        )
     )
 
 

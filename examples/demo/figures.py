@@ -93,10 +93,10 @@ def held(batches: Iterable[pa.RecordBatch], expected: Mapping[str, int], seqs: d
     """Read one destination and count what differs. `seqs` is filled by the first one, and the others must agree."""
     stored = altered = out_of_order = last_seq = 0
     keys: set[str] = set()
-    for key, seq, found in (row for batch in batches for row in fingerprints(batch)):
+    for key, seq, row_hash in (row for batch in batches for row in fingerprints(batch)):
         stored += 1
         keys.add(key)
-        altered += expected.get(key) not in (None, found) or seqs.setdefault(key, seq) != seq
+        altered += expected.get(key) not in (None, row_hash) or seqs.setdefault(key, seq) != seq
         out_of_order += seq <= last_seq
         last_seq = seq
     return Held(
@@ -112,8 +112,8 @@ def held(batches: Iterable[pa.RecordBatch], expected: Mapping[str, int], seqs: d
 def fingerprint(row: Mapping[str, Any]) -> int:
     """All that the writer said about a row, as one number; what is json is stored as its text."""
     meta = None if row["meta"] is None else orjson.dumps(row["meta"]).decode()
-    told = {**row, "meta": meta, "ts": (row["ts"] - EPOCH) // MICROSECOND}
-    return hash(tuple(told[name] for name in COLUMNS))
+    values = {**row, "meta": meta, "ts": (row["ts"] - EPOCH) // MICROSECOND}
+    return hash(tuple(values[name] for name in COLUMNS))
 
 
 def fingerprints(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int]]:
@@ -148,8 +148,8 @@ def wrong(figures: Figures, rows: int) -> list[str]:
         ),
         (figures.dead_letters == 0, f"{figures.dead_letters:,} rows were refused"),
     ]
-    said = [text for holds, text in checks if not holds]
-    return said + [text for name, held in figures.destinations.items() for text in _wrong(name, held, distinct)]
+    faults = [text for holds, text in checks if not holds]
+    return faults + [text for name, held in figures.destinations.items() for text in _wrong(name, held, distinct)]
 
 
 def _wrong(name: str, held: Held, distinct: int) -> list[str]:

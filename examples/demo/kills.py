@@ -68,11 +68,11 @@ def kill_inside_a_flush(run: Run) -> None:
 
 def kill_inside_a_delivery(run: Run) -> None:
     """While the ledger shows a delivery open, and the receiver's ledger shows that a part of it has arrived."""
-    found: list[Halfway] = []
+    caught: list[Halfway] = []
 
     def inside_a_delivery() -> bool:
-        found[:] = filter(None, [halfway(run.lake, run.receiver)])
-        return bool(found)
+        caught[:] = filter(None, [halfway(run.lake, run.receiver)])
+        return bool(caught)
 
     while True:
         run.wait("waiting for the next delivery", inside_a_delivery)
@@ -80,7 +80,7 @@ def kill_inside_a_delivery(run: Run) -> None:
         # Everything that was sent has been answered by then.
         time.sleep(INTO_THE_FLUSH_S)
         still = halfway(run.lake, run.receiver)
-        if still is not None and still.delivery.delivery_id == found[0].delivery.delivery_id:
+        if still is not None and still.delivery.delivery_id == caught[0].delivery.delivery_id:
             break
         run.processes.go_on(WORKER)
     run.processes.kill(WORKER)
@@ -105,7 +105,9 @@ def _flushes_under_way(lake: sl.Lake) -> list[Intent]:
     with lake.ledger.read() as conn:
         intents = read_intents(conn)
     return [
-        one for one in intents if isinstance(one, Intent) and one.kind == "flush" and one.phase in ("staging", "staged")
+        intent
+        for intent in intents
+        if isinstance(intent, Intent) and intent.kind == "flush" and intent.phase in ("staging", "staged")
     ]
 
 

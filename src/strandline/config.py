@@ -213,11 +213,11 @@ def find_root(start: Path | None = None) -> Path:
     named = os.environ.get("STRAND_LAKE")
     if named:
         return _lake_in(Path(named), "$STRAND_LAKE names ")
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         if (folder / FILE_NAME).is_file():
             return folder
-    raise NotFound(f"no lake here: neither {here} nor a folder above it holds a {FILE_NAME}", hint=INIT_HINT)
+    raise NotFound(f"no lake here: neither {current} nor a folder above it holds a {FILE_NAME}", hint=INIT_HINT)
 
 
 def _lake_in(folder: Path, prefix: str) -> Path:
@@ -278,8 +278,8 @@ def _server(values: Mapping[str, Any]) -> ServerConfig:
 
 def store_with_environment(store: Store) -> Store:
     """A store with what $STRAND_S3_… says on top, as it will be when the lake is opened."""
-    found = {key: value for (section, key), value in _from_environment(os.environ).items() if section == "s3"}
-    return replace(store, **found)
+    overrides = {key: value for (section, key), value in _from_environment(os.environ).items() if section == "s3"}
+    return replace(store, **overrides)
 
 
 def write_default(
@@ -416,14 +416,14 @@ def _from_file(document: dict[str, Any], file: Path) -> dict[str, dict[str, Any]
 
 def _from_environment(env: Mapping[str, str]) -> dict[tuple[str, str], Any]:
     """What the environment sets. `STRAND_SPARK_MASTR` is an error; a variable of no section is not ours to judge."""
-    found: dict[tuple[str, str], Any] = {}
+    values: dict[tuple[str, str], Any] = {}
     for variable, text in env.items():
         if variable in VARIABLES and text:
             section, key = VARIABLES[variable]
-            found[section, key] = _value(SECTIONS[section].keys[key], text, f"${variable}")
+            values[section, key] = _value(SECTIONS[section].keys[key], text, f"${variable}")
         elif variable not in VARIABLES and variable not in OTHER_VARIABLES and _names_a_section(variable):
             raise BadRequest(f"there is no setting ${variable}", hint=nearest(variable, VARIABLES))
-    return found
+    return values
 
 
 def _names_a_section(variable: str) -> bool:
@@ -447,8 +447,8 @@ def _sinks(sinks: object, file: Path) -> dict[str, dict[str, Any]]:
 
 def ledger_url(root: Path, url: str) -> str:
     """The absolute form of a ledger's URL; a relative SQLite path starts at the lake's folder."""
-    scheme, found, rest = url.partition("://")
-    if found and scheme in _POSTGRES_SCHEMES:
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in _POSTGRES_SCHEMES:
         if not urlsplit(url).path.strip("/"):
             raise BadRequest("the ledger's URL names no database", hint="Write postgresql://USER@HOST:5432/DATABASE.")
         if not urlsplit(url).hostname:  # Spark knows no sockets but TCP's
@@ -456,7 +456,7 @@ def ledger_url(root: Path, url: str) -> str:
         return url
     if scheme != "sqlite" or not rest.startswith("/") or not rest.strip("/"):
         raise BadRequest(
-            f"can't use {scheme + '://…' if found else repr(url.partition('?')[0])} as a ledger",
+            f"can't use {scheme + '://…' if separator else repr(url.partition('?')[0])} as a ledger",
             hint=f"Write {DEFAULT_LEDGER} (relative to {FILE_NAME}), sqlite:////absolute/path, or postgresql://…",
         )
     if "?" in rest:  # a folder may have one in its name; an address that ends in options is not what it looks like
@@ -470,8 +470,8 @@ def warehouse_uri(root: Path, warehouse: str) -> str:
     A path goes into the URI as it is, and not percent-encoded: Hadoop and PyIceberg don't decode, and would make a
     folder that is really called `my%20lake`.
     """
-    scheme, found, rest = warehouse.partition("://")
-    if not found:
+    scheme, separator, rest = warehouse.partition("://")
+    if not separator:
         return f"file://{os.path.normpath(root / Path(warehouse).expanduser())}"
     if (scheme == "file" and rest.startswith("/")) or (scheme == "s3" and rest.strip("/")):
         return f"{scheme}://{rest.rstrip('/')}"

@@ -1,14 +1,122 @@
-"""Files and functions that can be read in one go, and that say why they are there."""
+"""Files and functions that can be read in one go, that say why they are there, and names that say what things are."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from tests.structure.source import Module, everything, parse
+import pytest
+
+from tests.structure.source import Module, everything, package, parse
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+
+EMPTY_WORDS = frozenset({"one", "found", "some", "told", "said", "asked", "wanted", "known", "here", "there", "given"})
+"""They say that there is something, or where it came from; not what it is."""
+
+MUST_STAY = {
+    "src/strandline/copies.py": {"RestoreReport.asked": "a key of what `strand restore --json` prints"},
+}
+"""Names that can't be others, by file, each with its reason."""
+
+STILL_WITHOUT_NAMES: frozenset[str] = frozenset(
+    {
+        "src/strandline/engines/duck/threeway.py",
+        "src/strandline/lake/schemas.py",
+        "src/strandline/ledger/adoption.py",
+        "src/strandline/ledger/appends.py",
+        "src/strandline/ledger/bases.py",
+        "src/strandline/ledger/batches.py",
+        "src/strandline/ledger/branches.py",
+        "src/strandline/ledger/catalog.py",
+        "src/strandline/ledger/checks.py",
+        "src/strandline/ledger/commits.py",
+        "src/strandline/ledger/copying.py",
+        "src/strandline/ledger/dead_letters.py",
+        "src/strandline/ledger/deliveries.py",
+        "src/strandline/ledger/dialect.py",
+        "src/strandline/ledger/encode.py",
+        "src/strandline/ledger/files.py",
+        "src/strandline/ledger/group_commit.py",
+        "src/strandline/ledger/groups.py",
+        "src/strandline/ledger/history.py",
+        "src/strandline/ledger/holds.py",
+        "src/strandline/ledger/horizons.py",
+        "src/strandline/ledger/inbound.py",
+        "src/strandline/ledger/jobs.py",
+        "src/strandline/ledger/lags.py",
+        "src/strandline/ledger/ledger.py",
+        "src/strandline/ledger/limits.py",
+        "src/strandline/ledger/making.py",
+        "src/strandline/ledger/mutations.py",
+        "src/strandline/ledger/postgres.py",
+        "src/strandline/ledger/prepared.py",
+        "src/strandline/ledger/purged_keys.py",
+        "src/strandline/ledger/refs.py",
+        "src/strandline/ledger/reservations.py",
+        "src/strandline/ledger/schema_changes.py",
+        "src/strandline/ledger/sinks.py",
+        "src/strandline/ledger/table_settings.py",
+        "src/strandline/ledger/tables.py",
+        "src/strandline/ledger/touches.py",
+        "src/strandline/model/casts.py",
+        "src/strandline/model/constraints.py",
+        "src/strandline/model/declared.py",
+        "src/strandline/model/inbound.py",
+        "src/strandline/model/keys.py",
+        "src/strandline/model/maintenance.py",
+        "src/strandline/model/merge.py",
+        "src/strandline/model/migration.py",
+        "src/strandline/model/reshape.py",
+        "src/strandline/model/row_digest.py",
+        "src/strandline/model/rows.py",
+        "src/strandline/model/schema.py",
+        "src/strandline/model/schema_merge.py",
+        "src/strandline/model/shapes.py",
+        "src/strandline/model/tables.py",
+        "src/strandline/model/types.py",
+        "src/strandline/model/values.py",
+        "src/strandline/model/wanted.py",
+        "src/strandline/model/wire.py",
+        "src/strandline/operations/branch_at.py",
+        "src/strandline/operations/compact.py",
+        "src/strandline/operations/declare.py",
+        "src/strandline/operations/deletion_time.py",
+        "src/strandline/operations/erase.py",
+        "src/strandline/operations/expire.py",
+        "src/strandline/operations/failures.py",
+        "src/strandline/operations/fold.py",
+        "src/strandline/operations/layout.py",
+        "src/strandline/operations/load_bite.py",
+        "src/strandline/operations/load_tables.py",
+        "src/strandline/operations/merge.py",
+        "src/strandline/operations/merge_judging.py",
+        "src/strandline/operations/merge_rows.py",
+        "src/strandline/operations/merge_schemas.py",
+        "src/strandline/operations/merge_tables.py",
+        "src/strandline/operations/mutate.py",
+        "src/strandline/operations/purge.py",
+        "src/strandline/operations/purge_beside.py",
+        "src/strandline/operations/purge_keyed.py",
+        "src/strandline/operations/referring.py",
+        "src/strandline/operations/removal.py",
+        "src/strandline/operations/retain_keyed.py",
+        "src/strandline/operations/retain_log.py",
+        "src/strandline/operations/schema_apply.py",
+        "src/strandline/operations/settle.py",
+        "src/strandline/operations/stage_tail.py",
+        "src/strandline/operations/sweep.py",
+        "src/strandline/rules/cascades.py",
+        "src/strandline/sinks/blob.py",
+        "src/strandline/sinks/destination.py",
+        "src/strandline/sinks/iceberg.py",
+        "src/strandline/sinks/marks.py",
+        "src/strandline/testing/trial.py",
+        "src/strandline/views/coming.py",
+    }
+)
+"""Files in which empty words are left. The list only shrinks."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -62,6 +170,47 @@ def undocumented(modules: Iterable[Module]) -> list[str]:
     return found
 
 
+def bound(node: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every name that is bound, with the classes and functions around it: `Class.method.name`."""
+    for child in ast.iter_child_nodes(node):
+        for name in _names(child):
+            yield inside + name, child
+        yield from bound(child, f"{inside}{child.name}." if isinstance(child, Function | ast.ClassDef) else inside)
+
+
+def _names(node: ast.AST) -> list[str]:
+    """What a node binds itself. Attributes, and what is only handed on by keyword, are bound elsewhere."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.MatchMapping(rest=str(name)):
+            return [name]
+    return []
+
+
+def empty_names(modules: Iterable[Module]) -> dict[str, list[str]]:
+    """Names that say nothing, by file, but for those that must stay."""
+    complaints: dict[str, list[str]] = {}
+    for module in modules:
+        for path, node in bound(module.tree):
+            name = path.rpartition(".")[2]
+            if name.strip("_").lower() in EMPTY_WORDS and path not in MUST_STAY.get(module.path, ()):
+                complaint = module.at(node, f"{path} is named by an empty word: say what it is")
+                complaints.setdefault(module.path, []).append(complaint)
+    return complaints
+
+
+def badly_listed(modules: Iterable[Module], listed: Collection[str]) -> list[str]:
+    """Empty names in files that are not in the list, and files in the list that have none."""
+    empty = empty_names(modules)
+    unlisted = [complaint for path, complaints in empty.items() if path not in listed for complaint in complaints]
+    return unlisted + [f"{path}: no empty word is left: take it from the list" for path in sorted({*listed} - {*empty})]
+
+
 def test_nothing_is_too_long() -> None:
     """A file is read in one sitting and a function on one screen, or they are not read."""
     assert too_long(everything()) == []
@@ -69,6 +218,19 @@ def test_nothing_is_too_long() -> None:
 
 def test_everything_says_why_it_is_there() -> None:
     assert undocumented(everything()) == []
+
+
+def test_names_say_what_things_are() -> None:
+    """A reader who meets `found` or `one` must look for what was found, or one of which."""
+    assert badly_listed(package(), STILL_WITHOUT_NAMES) == []
+
+
+def test_what_must_stay_is_there() -> None:
+    """An exception goes with its name."""
+    paths = {module.path: {path for path, _ in bound(module.tree)} for module in package()}
+    assert [
+        (file, path) for file, names in MUST_STAY.items() for path in names if path not in paths.get(file, ())
+    ] == []
 
 
 def test_what_is_too_long_is_found() -> None:
@@ -82,3 +244,86 @@ def test_what_says_nothing_is_found() -> None:
     planted = "def f(): ...\n\nclass C:\n    def m(self): ...\n    def _p(self): ...\n\ndef _private(): ..."
     assert len(undocumented([parse("strandline.x", planted)])) == 4
     assert len(undocumented([parse("tests.x", planted)])) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "found = 1",
+        "found: int",
+        "_found_ = 1",
+        "FOUND = 1",
+        "found += 1",
+        "first, (*found, last) = pair",
+        "f(found := 1)",
+        "for found in pair: ...",
+        "async def f():\n    async for found in pair: ...",
+        "pairs = [(left, right) for left, found in pair]",
+        "pairs = {left: 1 for left in pair for found in left}",
+        "with f() as found: ...",
+        "with f() as (left, found): ...",
+        "try: ...\nexcept OSError as found: ...",
+        "import json as found",
+        "def f(found): ...",
+        "def f(found, /): ...",
+        "def f(*, found=1): ...",
+        "def f(*found): ...",
+        "def f(**found): ...",
+        "work = lambda found: 1",
+        "def found(): ...",
+        "async def _found(): ...",
+        "class Found: ...",
+        "class C:\n    found: int = 0",
+        "match pair:\n    case [left, found]: ...",
+        "match pair:\n    case [left, *found]: ...",
+        "match pair:\n    case {'left': left, **found}: ...",
+        "match pair:\n    case int() as found: ...",
+    ],
+)
+def test_an_empty_word_is_found(line: str) -> None:
+    """However it is bound, and once."""
+    (complaints,) = empty_names([parse("strandline.x", line)]).values()
+    assert len(complaints) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rows_found = not_asked = someone = 1",
+        "print(found)",
+        "f(found=1)",
+        "row.found = 1",
+        "row['found'] = 1",
+        "del found",
+        "import found.one",
+        "match pair:\n    case Row(found=column): ...",
+        "'found = 1'  # found = 1",
+    ],
+)
+def test_what_is_bound_elsewhere_is_no_empty_word(line: str) -> None:
+    """Uses, keywords and attributes follow the name that they are uses of."""
+    assert empty_names([parse("strandline.x", line)]) == {}
+
+
+@pytest.mark.parametrize("word", sorted(EMPTY_WORDS))
+def test_every_empty_word_is_found(word: str) -> None:
+    assert empty_names([parse("strandline.x", f"{word} = 1")])
+
+
+def test_only_one_class_may_keep_a_name_that_must_stay() -> None:
+    """The same word elsewhere in the file is no exception."""
+    (file, names), *_ = MUST_STAY.items()
+    (path, _), *_ = names.items()
+    holder, name = path.split(".")
+    planted = f"class {holder}:\n    {name}: int\n\nclass Other:\n    {name}: int\n"
+    (complaints,) = empty_names([parse("strandline.x", planted, file)]).values()
+    assert complaints == [f"{file}:5: Other.{name} is named by an empty word: say what it is"]
+
+
+def test_the_list_of_files_without_names_only_shrinks() -> None:
+    """A file that is not in it is complained of, and one that needs it no more."""
+    modules = [parse("strandline.x", "found = 1"), parse("strandline.y", "column = 1")]
+    assert badly_listed(modules, {"strandline/x.py"}) == []
+    assert len(badly_listed(modules, set())) == 1
+    assert len(badly_listed(modules, {"strandline/x.py", "strandline/y.py"})) == 1
+    assert len(badly_listed(modules, {"strandline/x.py", "strandline/gone.py"})) == 1

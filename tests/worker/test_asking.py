@@ -201,7 +201,7 @@ def test_what_a_living_worker_is_at_is_not_taken_by_another(filled: Lake, monkey
         assert begun.wait(30)
         try:
             looking = Worker(other)
-            for request in looking._asked():
+            for request in looking._requests_to_take():
                 looking._answer(request)
         finally:
             go_on.set()

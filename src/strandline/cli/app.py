@@ -113,8 +113,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _say_version(is_set: bool) -> None:
+    if is_set:
         output.say(f"strandline {__version__}")
         raise typer.Exit
 

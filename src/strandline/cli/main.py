@@ -108,18 +108,18 @@ def _usage(session: Session, error: Any) -> int:
         error = typer.BadParameter("Missing command.", ctx=context)
     path = context.command_path if context is not None else "strand"
     message = error.format_message().replace("Value error, ", "")  # Pydantic's own words
-    said = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
-    return _tell(session, said, USAGE)
+    document = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
+    return _tell(session, document, USAGE)
 
 
 def _interrupted(session: Session) -> int:
-    said = {
+    document = {
         "code": "interrupted",
         "message": "interrupted",
         "hint": "What was acked is safe; what was not finished is undone or finished by the next command.",
         "detail": {},
     }
-    return _tell(session, said, INTERRUPTED)
+    return _tell(session, document, INTERRUPTED)
 
 
 def _tell(session: Session, document: dict[str, Any], exit_code: int) -> int:

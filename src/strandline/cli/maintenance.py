@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import layout, output
-from strandline.cli.params import Actor, All, Branch, Here, TableName, TableNames, who
+from strandline.cli.params import Actor, All, Branch, InThisProcess, TableName, TableNames, who
 from strandline.cli.session import Session, session_of
 from strandline.errors import PreconditionFailed
 from strandline.lake import operations
@@ -71,7 +71,7 @@ def _parameters(operation: type[Declared]) -> Iterator[inspect.Parameter]:
         yield _parameter("branch", Branch, "main")
     if operation.has_actor:
         yield _parameter("actor", Actor, "")
-    yield _parameter("here", Here, False)
+    yield _parameter("in_this_process", InThisProcess, False)
     if operation.of_one_table:  # what it refuses, it lists
         yield _parameter("every", All, False)
 
@@ -88,14 +88,15 @@ def _annotated(default: Any, meant: Option) -> Any:
 
 def _run(session: Session, operation: type[Declared], typed: Mapping[str, Any]) -> None:
     tables = [typed["table"]] if operation.of_one_table else typed["tables"] or []
-    branch, actor, here = typed["branch"], typed.get("actor", ""), typed["here"] or typed.get("every", False)
+    branch, actor = typed["branch"], typed.get("actor", "")
+    in_this_process = typed["in_this_process"] or typed.get("every", False)
     asked_for = _read(operation, typed)
     try:
-        done = _carry_out(session, asked_for, tables, branch, actor, here=here)
+        done = _carry_out(session, asked_for, tables, branch, actor, in_this_process=in_this_process)
     except PreconditionFailed as error:
         if not asked_for.takes_yes_when_refused or not consents(session, f"{error} Go on?"):
             raise
-        done = _carry_out(session, asked_for.with_option("yes"), tables, branch, actor, here=here)
+        done = _carry_out(session, asked_for.with_option("yes"), tables, branch, actor, in_this_process=in_this_process)
     _emit(session, done, operation)
 
 
@@ -110,7 +111,7 @@ def _read(operation: type[Declared], typed: Mapping[str, Any]) -> Declared:
 
 
 def _carry_out(
-    session: Session, operation: Declared, tables: Sequence[str], branch: str, actor: str, *, here: bool
+    session: Session, operation: Declared, tables: Sequence[str], branch: str, actor: str, *, in_this_process: bool
 ) -> list[Maintained]:
     with session.open() as lake:
         if not operation.of_one_table:
@@ -118,7 +119,10 @@ def _carry_out(
                 lake.view(branch).state(name)
         _agree(session, lake, operation, tables, branch)
         request = operation.request(tables, branch, who(actor))
-        return [Maintained(**entry) for entry in session.carry_out(lake, operation.name, request, here=here)]
+        return [
+            Maintained(**entry)
+            for entry in session.carry_out(lake, operation.name, request, in_this_process=in_this_process)
+        ]
 
 
 def _agree(session: Session, lake: Lake, operation: Declared, tables: Sequence[str], branch: str) -> None:

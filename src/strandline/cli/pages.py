@@ -127,14 +127,16 @@ def maintenance() -> str:
 
 def _operation(operation: type[Declared]) -> str:
     text = inspect.cleandoc(operation.__doc__ or "")
-    told, _, example = text.partition("\b\nExample: ")
+    description, _, example = text.partition("\b\nExample: ")
     lines = "\n".join(line.strip() for line in example.splitlines())
     rows = [
         (f"`{' '.join(filter(None, (meant.flag, meant.metavar)))}`", meant.help)
         for _, meant in options(operation)
         if meant.flag
     ]
-    return f"## `strand {operation.name}`\n\n{told}```bash\n{lines}\n```\n\n{_table(('option', 'meaning'), rows)}"
+    return (
+        f"## `strand {operation.name}`\n\n{description}```bash\n{lines}\n```\n\n{_table(('option', 'meaning'), rows)}"
+    )
 
 
 _ERROR_HEADS = ("code", "HTTP", "exit code", "Python", "meaning")

@@ -44,7 +44,7 @@ def _list_all(is_all: bool) -> bool:
 
 All = Annotated[bool, typer.Option("--all", help="List all that is wrong, not only the first 20.", callback=_list_all)]
 """Set by its being there: what an error lists is decided where it is made."""
-Here = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]
+InThisProcess = Annotated[bool, typer.Option("--here", help="Do it in this process, with a Spark of its own.")]
 Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row key is looked for.")]
 
 

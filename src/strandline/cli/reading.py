@@ -140,8 +140,8 @@ def _print_csv(answer: QueryAnswer) -> None:
 def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    said = output.json_bytes(value).decode()
-    return said[1:-1] if said.startswith('"') else said
+    text = output.json_bytes(value).decode()
+    return text[1:-1] if text.startswith('"') else text
 
 
 def tail(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, Here
+from strandline.cli.params import Actor, InThisProcess
 from strandline.cli.session import Session, session_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def recover(
         str | None, typer.Option(metavar="OP", help="Give up an operation whose record can't be read.")
     ] = None,
     actor: Actor = "",
-    here: Here = False,
+    in_this_process: InThisProcess = False,
 ) -> None:
     """Finish or undo what dead processes left.
 
@@ -49,7 +49,7 @@ def recover(
             left = lake.recover(dry_run=True)
             if not dry_run:
                 _note_silence(session, left)
-                answers = session.carry_out(lake, "recover", {}, here=here or not left)
+                answers = session.carry_out(lake, "recover", {}, in_this_process=in_this_process or not left)
                 left = [Recovered(**answer) for answer in answers]
             recovered = list({operation.op_id: operation for operation in [*lake.recovered, *left]}.values())
     session.emit(

@@ -122,10 +122,10 @@ def show(
     with session.open(read_only=True) as lake:
         document = lake.schema(branch, at=at)
     if table is not None:
-        known = {name.lower(): name for name in document["tables"]}
-        if table.lower() not in known:
-            raise NotFound(f"there is no table {table!r}", hint=nearest(table, known.values()), table=table)
-        document = {"tables": {known[table.lower()]: document["tables"][known[table.lower()]]}}
+        names = {name.lower(): name for name in document["tables"]}
+        if table.lower() not in names:
+            raise NotFound(f"there is no table {table!r}", hint=nearest(table, names.values()), table=table)
+        document = {"tables": {names[table.lower()]: document["tables"][names[table.lower()]]}}
 
     def human() -> None:
         rows = [
@@ -133,14 +133,14 @@ def show(
                 name,
                 column,
                 *_type_and_default(described),
-                ", ".join(what for what in FIXED if column in one.get(what, ())),
+                ", ".join(what for what in FIXED if column in definition.get(what, ())),
             ]
-            for name, one in document["tables"].items()
-            for column, described in one["columns"].items()
+            for name, definition in document["tables"].items()
+            for column, described in definition["columns"].items()
         ]
         output.table(["table", "column", "type", "default", "part of"], rows)
-        for name, one in document["tables"].items():
-            for constraint in one.get("constraints", ()):
+        for name, definition in document["tables"].items():
+            for constraint in definition.get("constraints", ()):
                 output.say(f"{name}: {constraint}")
 
     session.emit(document, human)

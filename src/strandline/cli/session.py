@@ -68,14 +68,16 @@ class Session:
                 raise reason from error
 
     def carry_out(
-        self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, here: bool, local_files: bool = False
+        self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, in_this_process: bool, local_files: bool = False
     ) -> Any:
         """Have a worker that lives do what needs Spark, else do it here; the answer is plain JSON."""
         from strandline.worker.asking import Left, carry_out
 
         report = lake.context.report
         try:
-            return carry_out(lake, kind, arguments, here=here, local_files=local_files, report=report)
+            return carry_out(
+                lake, kind, arguments, in_this_process=in_this_process, local_files=local_files, report=report
+            )
         except Left as left:
             self.note(
                 "cancelled: the worker had not begun it"

@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli import dead_letters, output, parked
 from strandline.cli.maintenance import ask_first
-from strandline.cli.params import Actor, Here, listed, who
+from strandline.cli.params import Actor, InThisProcess, listed, who
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
 from strandline.model.wording import counted
@@ -338,7 +338,7 @@ def tick(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Sinks; all if none.")] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take a place that another sink has used.")] = False,
     actor: Actor = "",
-    in_this_process: Here = False,
+    in_this_process: InThisProcess = False,
 ) -> None:
     """Deliver what is due, now. Exit code 6 when something is parked, 5 when something has to wait.
 
@@ -352,7 +352,7 @@ def tick(
     with session.open() as lake:
         has_sinks = bool(lake.sinks.named(*names or []))  # an unknown one is refused before a worker is asked
         arguments = {"names": names or [], "actor": who(actor), "take_over": take_over}
-        answer = session.carry_out(lake, "tick", arguments, here=in_this_process)
+        answer = session.carry_out(lake, "tick", arguments, in_this_process=in_this_process)
     streams = ticked_streams(Ticked(**stream) for stream in answer)
     session.emit(streams, lambda: _print_ticked(streams, has_sinks=has_sinks))
     _exit({stream.outcome for stream in streams})

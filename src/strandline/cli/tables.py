@@ -111,10 +111,10 @@ def _changes(settings: list[str]) -> SettingChanges:
     }
     changes: dict[str, Any] = {}
     for setting in settings:
-        key, found, text = setting.partition("=")
+        key, sign, text = setting.partition("=")
         if key not in readers:
             raise BadRequest(f"there is no setting {key!r}", hint=nearest(key, readers))
-        if not found:
+        if not sign:
             raise BadRequest(f"{setting!r} has no value", hint=f"Write {key}=VALUE.")
         name, read = readers[key]
         try:

@@ -435,11 +435,11 @@ def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
         case "up_to_date":
             output.say(f"{done.into} has all of {done.source} already.")
         case "fast_forward":
-            said = "would move" if dry_run else "moved"
-            output.say(f"{done.into} {said} forward to {done.source_commit} ({rows}).")
+            verb = "would move" if dry_run else "moved"
+            output.say(f"{done.into} {verb} forward to {done.source_commit} ({rows}).")
         case "merged":
-            said = "Would merge" if dry_run else "Merged"
-            output.say(f"{said} {done.source} into {done.into}: {rows}.")
+            verb = "Would merge" if dry_run else "Merged"
+            output.say(f"{verb} {done.source} into {done.into}: {rows}.")
         case "conflicts":
             output.say(f"{done.source} and {done.into} disagree: {tables_of(done.conflicts)}.")
             listed = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, All, Branch, Dedupe, Here, TableName, TableNames, listed, who
+from strandline.cli.params import Actor, All, Branch, Dedupe, InThisProcess, TableName, TableNames, listed, who
 from strandline.cli.session import Session, session_of
 from strandline.model.wording import counted
 
@@ -87,7 +87,7 @@ def load(
     key: Annotated[str | None, typer.Option(metavar="KEY", help="A name to remember this load by.")] = None,
     mode: Annotated[Mode, typer.Option(help="See above; log tables take append.")] = Mode.append,
     actor: Actor = "",
-    here: Here = False,
+    in_this_process: InThisProcess = False,
     every: All = False,
 ) -> None:
     """Load files of any size, once.
@@ -110,8 +110,8 @@ def load(
         # A load that fits the ledger needs no Spark. One that is to be loaded once more is not asked for: taken back
         # from a worker that had nearly done it, it would be loaded twice more. With --all it is done here: a
         # worker's answer lists the first bad rows alone.
-        alone = here or every or again or mode != Mode.append or not lake.load_needs_spark(files)
-        asked = {
+        alone = in_this_process or every or again or mode != Mode.append or not lake.load_needs_spark(files)
+        arguments = {
             "table": table,
             "files": files if alone else [_absolute(name) for name in files],
             "branch": branch,
@@ -120,7 +120,9 @@ def load(
             "mode": mode.value,
             "actor": who(actor),
         }
-        answer = session.carry_out(lake, "load", asked, here=alone, local_files=any(map(_is_local, files)))
+        answer = session.carry_out(
+            lake, "load", arguments, in_this_process=alone, local_files=any(map(_is_local, files))
+        )
     _emit_loaded(session, Loaded(**answer))
 
 
@@ -141,7 +143,7 @@ def adopt(
     partition_by: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="How files are laid out.")] = None,
     dedupe: Dedupe = "table",
     actor: Actor = "",
-    here: Here = False,
+    in_this_process: InThisProcess = False,
 ) -> None:
     """Take in an Iceberg table or a Parquet folder.
 
@@ -154,7 +156,7 @@ def adopt(
 
     session = session_of(context)
     with session.open() as lake:
-        asked = {
+        arguments = {
             "name": name,
             "source": _absolute(source) if Path(source).expanduser().exists() else source,
             "row_key": listed(row_key),
@@ -162,7 +164,9 @@ def adopt(
             "dedupe": dedupe,
             "actor": who(actor),
         }
-        answer = session.carry_out(lake, "adopt", asked, here=here, local_files=_is_local(source))
+        answer = session.carry_out(
+            lake, "adopt", arguments, in_this_process=in_this_process, local_files=_is_local(source)
+        )
     _emit_loaded(session, Loaded(**answer))
 
 
@@ -188,7 +192,7 @@ def flush(
     tables: TableNames = None,
     branch: Branch = "main",
     actor: Actor = "",
-    here: Here = False,
+    in_this_process: InThisProcess = False,
 ) -> None:
     """Move what was appended from the ledger into Iceberg, now.
 
@@ -203,9 +207,12 @@ def flush(
     with session.open() as lake:
         view = lake.view(branch).whole()
         names = [view.state(name).table.name for name in tables or view.tables]
-        asked = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
+        arguments = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
         idle = not any(view.state(name).tail for name in names)
-        done = [Flushed(**one) for one in session.carry_out(lake, "flush", asked, here=here or idle)]
+        done = [
+            Flushed(**answer)
+            for answer in session.carry_out(lake, "flush", arguments, in_this_process=in_this_process or idle)
+        ]
     for flushed in done:
         for text in flushed.warnings:
             session.warn(text)
@@ -226,5 +233,5 @@ def _flushed(done: list[Flushed]) -> None:
 
 
 def _dropped(done: Flushed | Loaded) -> str:
-    told = [counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
-    return f" ({' and '.join(told)} dropped)" if told else ""
+    counts = [counted(done.duplicates_dropped, "duplicate")] if done.duplicates_dropped else []
+    return f" ({' and '.join(counts)} dropped)" if counts else ""

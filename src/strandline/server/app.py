@@ -84,7 +84,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """A path, query or header that FastAPI could not read."""
     assert isinstance(error, RequestValidationError)
-    what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    what = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
     return _document(BadRequest(what, hint="GET /openapi.json describes every request."), {})
 
 

@@ -37,13 +37,13 @@ class Tokens:
         asked_at = time.monotonic()
         if asked_at - self._read_at > FRESH_S:
             await self._reload(asked_at, in_thread)
-        found = self._find(secret)
-        if found is None and self._read_at < asked_at:
+        actor = self._find(secret)
+        if actor is None and self._read_at < asked_at:
             await self._reload(asked_at, in_thread)
-            found = self._find(secret)
-        if found is None:
+            actor = self._find(secret)
+        if actor is None:
             raise Unauthorized("the token is not valid")
-        return found
+        return actor
 
     async def _reload(self, asked_at: float, in_thread: InThread[list[tuple[str, str]]]) -> None:
         """Look at the ledger, unless somebody did since this request came: wrong tokens share one look."""
@@ -59,12 +59,12 @@ class Tokens:
 
     def _find(self, secret: str) -> str | None:
         """Every token is compared, each in constant time: how long it takes tells nothing about what is close."""
-        given = token_hash(secret)
-        found: str | None = None
-        for known, actor in self._actors:
-            if hmac.compare_digest(known, given):
-                found = actor
-        return found
+        secret_hash = token_hash(secret)
+        owner: str | None = None
+        for stored_hash, actor in self._actors:
+            if hmac.compare_digest(stored_hash, secret_hash):
+                owner = actor
+        return owner
 
 
 def bearer(header: str | None) -> str:

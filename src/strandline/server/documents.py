@@ -61,7 +61,7 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def body_of(*media: str) -> dict[str, Any]:
     """A body that is read as it comes."""
-    content = {one: {"schema": {"type": "string", "format": "binary"}} for one in media}
+    content = {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media}
     return {"requestBody": {"required": True, "content": content}}
 
 

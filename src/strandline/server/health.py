@@ -32,10 +32,10 @@ async def readyz(request: Request) -> Any:
     if not service.ready:
         raise Busy("the server is starting or stopping", reason="ledger_behind")
     try:
-        found = await asyncio.wait_for(service.look(service.lake.ledger.format), LOOK_S)
+        ledger_format = await asyncio.wait_for(service.look(service.lake.ledger.format), LOOK_S)
     except TimeoutError:
         raise Busy(f"the ledger did not answer within {LOOK_S:g} s", reason="ledger_behind") from None
-    return {"status": "ready", "format": found}
+    return {"status": "ready", "format": ledger_format}
 
 
 @router.get("/metrics", response_class=Response, responses=answers(401), summary="Counters, for Prometheus")

@@ -102,7 +102,7 @@ async def receive(gateway: str, table: str, request: Request, actor: Annotated[s
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A question about a stream: whose it is, the table here, and the gateway that asks."""
 
     service: Service
@@ -111,7 +111,7 @@ class Asked:
     gateway: str
 
 
-async def _asked(
+async def _question(
     gateway: str,
     table: str,
     request: Request,
@@ -119,10 +119,10 @@ async def _asked(
     lake: Annotated[str, Query(description="The sender's lake id.")],
     sink: Annotated[str, Query(description="The sender's sink id.")],
     stream: Annotated[str, Query(description="The stream, as in Strand-Stream.")],
-) -> Asked:
+) -> Question:
     """What every question about a stream says of it."""
     _check_gateway(gateway, actor)
-    return Asked(service_of(request), inbound.source(lake, sink, stream), table, actor)
+    return Question(service_of(request), inbound.source(lake, sink, stream), table, actor)
 
 
 @router.get(
@@ -131,31 +131,31 @@ async def _asked(
     responses=answers(400, 401, 403, 404, 409, 503),
     summary="Ask how far a stream has come",
 )
-async def mark(asked: Annotated[Asked, Depends(_asked)]) -> Any:
+async def mark(question: Annotated[Question, Depends(_question)]) -> Any:
     """The mark of a stream; 404 with this lake's id when nothing of it was accepted yet."""
-    return await asked.service.look(lambda: _mark(asked))
+    return await question.service.look(lambda: _mark(question))
 
 
-def _mark(asked: Asked) -> dict[str, Any]:
-    ledger = asked.service.lake.ledger
-    known, generation = ledger.lake_id(), ledger.generation()
+def _mark(question: Question) -> dict[str, Any]:
+    ledger = question.service.lake.ledger
+    lake_id, generation = ledger.lake_id(), ledger.generation()
     with ledger.read() as conn:
-        mark = _read(conn, asked, known)
-        letters = Replayed.of(replayed_letters(conn, asked.source))
+        mark = _read(conn, question, lake_id)
+        letters = Replayed.of(replayed_letters(conn, question.source))
     return {
         "mark": mark.seq,
         "epoch": mark.epoch,
         "chunk": None if mark.chunk is None else asdict(mark.chunk),
         "replayed": asdict(letters),
         "sender_generation": mark.generation,
-        "lake": known,
+        "lake": lake_id,
         "generation": generation,
     }
 
 
-def _read(conn: Connection, asked: Asked, lake_id: str) -> InboundMark:
-    local = find_table(conn, asked.table)
-    mark = read_mark(conn, asked.source)
+def _read(conn: Connection, question: Question, lake_id: str) -> InboundMark:
+    local = find_table(conn, question.table)
+    mark = read_mark(conn, question.source)
     if mark is None:
         raise NotFound(
             "nothing of this stream is here yet",
@@ -163,7 +163,7 @@ def _read(conn: Connection, asked: Asked, lake_id: str) -> InboundMark:
             mark=None,
             lake=lake_id,
         )
-    inbound.check_owner(mark, asked.gateway)
+    inbound.check_owner(mark, question.gateway)
     inbound.check_table(mark, local.table_id)
     return mark
 
@@ -175,17 +175,17 @@ def _read(conn: Connection, asked: Asked, lake_id: str) -> InboundMark:
     summary="List the replayed dead letters of a stream",
 )
 async def replayed(
-    asked: Annotated[Asked, Depends(_asked)],
+    question: Annotated[Question, Depends(_question)],
     after: Annotated[int, Query(description="Seqs above this one.", ge=0, le=inbound.MAX_SEQ)] = 0,
 ) -> Any:
     """The seqs of the replayed dead letters that are stored here, a page at a time."""
 
     def read() -> list[int]:
-        with asked.service.lake.ledger.read() as conn:
-            _read(conn, asked, "")
-            return replayed_letters(conn, asked.source, after=after, limit=PAGE_ROWS + 1)
+        with question.service.lake.ledger.read() as conn:
+            _read(conn, question, "")
+            return replayed_letters(conn, question.source, after=after, limit=PAGE_ROWS + 1)
 
-    seqs = await asked.service.look(read)
+    seqs = await question.service.look(read)
     return {"seqs": seqs[:PAGE_ROWS], "more": len(seqs) > PAGE_ROWS}
 
 

@@ -37,12 +37,12 @@ class Looking:
         self.base = versions.base
         self.heads: dict[str, HeadNow] = dict(versions.base.heads)
         self.asked: dict[str, dict[bytes, None]] = {}
-        self._found: dict[str, dict[bytes, Version]] = {}
+        self._newest: dict[str, dict[bytes, Version]] = {}
         self._take(versions)
 
     def get(self, table_id: str, key: bytes) -> Version | None:
         """The newest version of a key that was asked for; None where there never was one."""
-        return self._found.get(table_id, {}).get(key)
+        return self._newest.get(table_id, {}).get(key)
 
     def ask(self, state: TableState, keys: Keys) -> None:
         """Look up the newest versions of these keys; `get` then has them."""
@@ -90,8 +90,8 @@ class Looking:
             raise SchemaMoved(f"branch {self._branch!r} was made anew")
         for table_id, head in versions.base.heads.items():
             self.heads.setdefault(table_id, head)
-        for table_id, newest in versions.found.items():
-            self._found.setdefault(table_id, {}).update(newest)
+        for table_id, newest in versions.newest.items():
+            self._newest.setdefault(table_id, {}).update(newest)
 
 
 def read_declared(ledger: Ledger, branch: str) -> Declared:

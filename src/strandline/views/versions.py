@@ -41,17 +41,17 @@ class Versions:
     """What a branch was when it was looked at, and the newest versions of the keys that were asked for."""
 
     base: Base
-    found: Mapping[str, Mapping[bytes, Version]] = field(default_factory=dict)
+    newest: Mapping[str, Mapping[bytes, Version]] = field(default_factory=dict)
 
     def get(self, table_id: str, key: bytes) -> Version | None:
         """The newest version of a key; None where there never was one."""
-        return self.found.get(table_id, {}).get(key)
+        return self.newest.get(table_id, {}).get(key)
 
 
 def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[TableState, Keys]]) -> Versions:
     """A branch as it is now, with the newest versions of these keys of these tables.
 
-    Conflict where the schema of one is not the one that `wanted` knows: what is there may be of another shape.
+    Conflict where the schema of one is not the one that `tables` has: what is there may be of another shape.
     """
     with ledger.read() as conn:
         base = read_base(conn, branch, [state.table.table_id for state, _ in tables])

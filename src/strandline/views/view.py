@@ -47,7 +47,7 @@ LOG = "$log"
 """Behind a keyed table's name: every version of its rows."""
 
 
-WANTED = "strand_wanted"
+MATCHING = "strand_wanted"
 """What is looked for, where a read is told so by rows."""
 
 
@@ -329,10 +329,10 @@ class View:
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
             connection.register(
-                WANTED, pa.table({COMMIT: pa.array([commit.commit_id for commit in commits], pa.string())})
+                MATCHING, pa.table({COMMIT: pa.array([commit.commit_id for commit in commits], pa.string())})
             )
             rows = relations.within(self._versions_sql(state, files), since)
-            latest = relations.latest(relations.matched(rows, WANTED, [COMMIT]), state.table.key)
+            latest = relations.latest(relations.matched(rows, MATCHING, [COMMIT]), state.table.key)
             return connection.sql(latest).to_arrow_table()
 
     def _before(self, state: TableState, commits: Sequence[Commit]) -> int:
@@ -355,9 +355,9 @@ class View:
             page = connection.sql(f"SELECT {_list([*key, SEQ])} FROM ({behind}) ORDER BY {SEQ} LIMIT {rows}")
             page_keys = page.to_arrow_table()
             until = page_keys[SEQ][-1].as_py() if page_keys.num_rows else since
-            connection.register(WANTED, page_keys.select(key).group_by(key).aggregate([]))
+            connection.register(MATCHING, page_keys.select(key).group_by(key).aggregate([]))
             upto = relations.within(self._versions_sql(state, files), 0, until)
-            every = relations.matched(upto, WANTED, key)
+            every = relations.matched(upto, MATCHING, key)
             return connection.sql(compare.with_earlier(every, key, names, since, until)).to_arrow_table()
 
     def pick(self, name: str, keys: pa.Table) -> pa.Table:
@@ -366,8 +366,8 @@ class View:
         files = self.files(name)
         with sandbox.scratch() as connection, typed():
             self._load_tail(connection, state, files)
-            connection.register(WANTED, keys)
-            return connection.sql(self._current_sql(state, files, matching=WANTED)).to_arrow_table()
+            connection.register(MATCHING, keys)
+            return connection.sql(self._current_sql(state, files, matching=MATCHING)).to_arrow_table()
 
     def current(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         """The rows of a keyed table, as SQL for a connection that goes on asking about them."""

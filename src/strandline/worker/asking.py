@@ -36,7 +36,7 @@ def carry_out(
     kind: str,
     arguments: Mapping[str, Any],
     *,
-    here: bool = False,
+    in_this_process: bool = False,
     local_files: bool = False,
     report: Callable[[str, int, int | None], None],
 ) -> Any:
@@ -45,7 +45,7 @@ def carry_out(
     `local_files` are seen by a worker of this machine alone.
     """
     place = lake.context.owner.place if local_files else None
-    if here or not _could(lake, place):
+    if in_this_process or not _could(lake, place):
         return perform(lake, kind, arguments)
     with lake.ledger.write() as txn:
         request_id = requests.write_request(txn, kind, arguments, place)

@@ -149,14 +149,14 @@ def judge(facts: Facts) -> list[Verdict]:
 def startable(jobs: Sequence[Job], running: Collection[str], limits: Mapping[str, int]) -> list[Job]:
     """Those of the jobs that may begin now: none twice, and so many of a kind at once; the rest keeps its turn."""
     taken = set(running)
-    found: list[Job] = []
+    chosen: list[Job] = []
     for job in jobs:
         group = _group(job.key)
         busy = sum(_group(key) == group for key in taken)
         if job.key not in taken and busy < limits.get(group, 1):
             taken.add(job.key)
-            found.append(job)
-    return found
+            chosen.append(job)
+    return chosen
 
 
 def _group(key: str) -> str:
@@ -168,9 +168,9 @@ def _group(key: str) -> str:
 def _recovery(facts: Facts) -> list[Verdict]:
     if not facts.left and not facts.damaged:
         return []
-    said = [f"left by dead processes: {counted(facts.left, 'operation')}"] if facts.left else []
-    said += [f"waiting for files that are missing: {counted(facts.damaged, 'operation')}"] if facts.damaged else []
-    job = Job("recover", "lake", "; ".join(said))
+    reasons = [f"left by dead processes: {counted(facts.left, 'operation')}"] if facts.left else []
+    reasons += [f"waiting for files that are missing: {counted(facts.damaged, 'operation')}"] if facts.damaged else []
+    job = Job("recover", "lake", "; ".join(reasons))
     past = facts.past.get(job.key)
     # What is damaged is looked at again from time to time: the files may be back.
     pause_s = RECOVER_EVERY_S if facts.left else 60 * RECOVER_EVERY_S

@@ -33,13 +33,13 @@ class Sightings:
     def age_s(self, name: str, what: Hashable, since_us: int, now_us: int) -> float:
         """How long `what` has been so; it began at `since_us` by somebody's clock."""
         now_s = time.monotonic()
-        known = self._seen.get(name)
-        if known is None or known[0] != what:
+        sighting = self._seen.get(name)
+        if sighting is None or sighting[0] != what:
             # A moment that has not come yet was written by a clock that is ahead, or before ours was set back. Of what
             # we have seen change ourselves we know better than any clock.
-            age_s = (now_us - since_us) / 1e6 if since_us <= now_us else (NEVER_S if known is None else 0.0)
-            known = self._seen[name] = (what, now_s, age_s)
-        return known[2] + (now_s - known[1])
+            age_s = (now_us - since_us) / 1e6 if since_us <= now_us else (NEVER_S if sighting is None else 0.0)
+            sighting = self._seen[name] = (what, now_s, age_s)
+        return sighting[2] + (now_s - sighting[1])
 
 
 def read_needs(lake: Lake) -> list[Need]:
@@ -61,11 +61,11 @@ def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts
     following = lake.sinks()
     now_us = time.time_ns() // 1000
     with lake.ledger.read() as conn:
-        waiting = [(on_branch(one.table, one.branch), one) for one in waiting_tails(conn)]
+        waiting = [(on_branch(tail.table, tail.branch), tail) for tail in waiting_tails(conn)]
         records = read_jobs(conn)
     flush = lake.config.flush
-    found = left_behind(lake.context)
-    damaged = sum(intent.phase == "damaged" for intent in found)
+    left = left_behind(lake.context)
+    damaged = sum(intent.phase == "damaged" for intent in left)
     return Facts(
         now_us=now_us,
         rules=Rules(flush.max_bytes, flush.max_age_s, lake.config.maintenance.every_s, flush.keyed_max_age_s),
@@ -81,7 +81,7 @@ def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts
         ],
         schedules=[_schedule(sink) for sink in following],
         needs=needs,
-        left=len(found) - damaged,
+        left=len(left) - damaged,
         damaged=damaged,
         past=_past(records, following, sightings, now_us),
     )
@@ -113,11 +113,11 @@ def _past(
         # `strand sink tick` counts too; and a worker that starts goes on with the schedule, it begins none.
         key = f"tick:{sink.name}"
         ago_s = sightings.age_s(f"ticked:{sink.name}", at_us, at_us, now_us)
-        known = past.get(key)
-        if known is None:
+        recorded = past.get(key)
+        if recorded is None:
             past[key] = Past(ago_s, at_us, runs=0)
-        elif ago_s < known.ago_s:
-            past[key] = Past(ago_s, at_us, known.runs, known.wait_s, known.failures, known.parked)
+        elif ago_s < recorded.ago_s:
+            past[key] = Past(ago_s, at_us, recorded.runs, recorded.wait_s, recorded.failures, recorded.parked)
     return past
 
 

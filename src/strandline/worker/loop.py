@@ -112,8 +112,8 @@ class Worker:
             todo += [Job("flush", tail.table, "once") for tail in facts.tails]
             todo += [Job("tick", schedule.sink, "once") for schedule in facts.schedules if schedule.paused is None]
             todo += [Job(need.kind, need.table, need.why) for need in facts.needs]
-            for asked in self._asked():
-                self._answer(asked)
+            for request in self._requests_to_take():
+                self._answer(request)
             return [job for job in todo if not self.stop.is_set() and self._do(job, facts)]
 
     @contextmanager
@@ -151,8 +151,8 @@ class Worker:
 
     def _turn(self) -> None:
         self._show()
-        for asked in self._asked():
-            self._start(f"request:{asked.request_id}", asked.kind, partial(self._answer, asked), asked)
+        for request in self._requests_to_take():
+            self._start(f"request:{request.request_id}", request.kind, partial(self._answer, request), request)
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         living(self.lake)  # whoever died is forgotten, though nobody asks
@@ -166,23 +166,23 @@ class Worker:
             running = [JobUnderWay(key, run.why, run.since_us) for key, run in sorted(self._running.items())]
         self._presence.show(running, spark=self.lake.spark_is_up, stopping=stopping)
 
-    def _asked(self) -> list[Request]:
+    def _requests_to_take(self) -> list[Request]:
         """Requests that this worker can take: those that wait, those of workers that died, and our own that we could
         not answer.
         """
         mine = [key for key in self._keys() if key.startswith("request:")]  # first: one may be answered meanwhile
         with self.lake.ledger.read() as conn:
-            found = requests.open_requests(conn)
-        if not found:
+            candidates = requests.open_requests(conn)
+        if not candidates:
             return []
         place = self.lake.context.owner.place
         others = {record.worker_id for record in living(self.lake)} - {self.worker_id}
         fitting = [
-            one
-            for one in found
-            if one.place in (None, place)
-            and f"request:{one.request_id}" not in mine
-            and (one.state == requests.WAITING or one.worker_id not in others)
+            request
+            for request in candidates
+            if request.place in (None, place)
+            and f"request:{request.request_id}" not in mine
+            and (request.state == requests.WAITING or request.worker_id not in others)
         ]
         return fitting[: max(0, LIMITS["request"] - len(mine))]
 
@@ -314,25 +314,25 @@ class Worker:
         self.failed.add(job.key)
         failures = (past.failures if past else 0) + 1
         wait_s = jobs.backoff_s(failures)
-        said = in_our_words(error)
-        parked = failures >= self.lake.config.worker.attempts and not may_pass(said)
+        strand_error = in_our_words(error)
+        parked = failures >= self.lake.config.worker.attempts and not may_pass(strand_error)
         now_us, took_s = time.time_ns() // 1000, time.monotonic() - began_s
         with self.lake.ledger.write() as txn:
             jobs.fail_job(
                 txn,
                 job.key,
                 int(took_s * 1e6),
-                code=said.code,
-                error=said.message,
+                code=strand_error.code,
+                error=strand_error.message,
                 failures=failures,
                 wait_us=int((took_s + wait_s) * 1e6),
                 parked_at_us=now_us if parked else None,
             )
         self.metrics.ended(job.kind, jobs.PARKED if parked else jobs.FAILED, took_s)
         if parked:
-            log.warning("parked", job=job.key, error=said.message, retry=f"strand worker retry {job.key}")
+            log.warning("parked", job=job.key, error=strand_error.message, retry=f"strand worker retry {job.key}")
         else:
-            log.warning("failed", job=job.key, error=said.message, again_in_s=wait_s)
+            log.warning("failed", job=job.key, error=strand_error.message, again_in_s=wait_s)
 
     # -- what commands ask for -----------------------------------------------------------------------------------------
 
@@ -361,15 +361,15 @@ class Worker:
 
         self._guarded("could not answer", write)
 
-    def _perform(self, lake: Lake, asked: Request) -> Any:
+    def _perform(self, lake: Lake, request: Request) -> Any:
         """Do what was asked for; when Spark died in the middle, once more with another one."""
         try:
-            return perform(lake, asked.kind, asked.arguments, self.stop)
+            return perform(lake, request.kind, request.arguments, self.stop)
         except Exception:
             if not self.lake.drop_dead_spark():
                 raise
-        log.warning("Spark has died; trying again with another", request=asked.request_id)
-        return perform(lake, asked.kind, asked.arguments, self.stop)
+        log.warning("Spark has died; trying again with another", request=request.request_id)
+        return perform(lake, request.kind, request.arguments, self.stop)
 
     def _progress(self, request_id: str, fence: int) -> Callable[[str, int, int | None], None]:
         told_s = 0.0
@@ -396,17 +396,17 @@ class Worker:
         self._guarded("could not say that it stops", lambda: self._show(stopping=True))
         with self._lock:
             left = dict(self._running)
-        for one in left.values():
-            one.thread.join(max(0.0, deadline - time.monotonic()))
+        for run in left.values():
+            run.thread.join(max(0.0, deadline - time.monotonic()))
         self._guarded("could not say goodbye", lambda: self._hand_over(left))
-        return not any(one.thread.is_alive() for one in left.values())
+        return not any(run.thread.is_alive() for run in left.values())
 
     def _hand_over(self, left: dict[str, _Running]) -> None:
         """What could not finish is for the next worker; nobody asks this one any more."""
         with self.lake.ledger.write() as txn:
-            for key, one in left.items():
-                if one.request is not None:
-                    requests.give_back_request(txn, one.request.request_id, one.request.fence + 1)
-                elif one.thread.is_alive():
+            for key, run in left.items():
+                if run.request is not None:
+                    requests.give_back_request(txn, run.request.request_id, run.request.fence + 1)
+                elif run.thread.is_alive():
                     jobs.end_job(txn, key, jobs.ABANDONED, 0)
         self._presence.leave()

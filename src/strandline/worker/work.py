@@ -29,31 +29,31 @@ def perform(lake: Lake, kind: str, arguments: Mapping[str, Any], stop: threading
     return WORK[kind](lake, arguments, stop or threading.Event())
 
 
-def _flush(lake: Lake, asked: Mapping[str, Any], stop: threading.Event) -> Any:
+def _flush(lake: Lake, arguments: Mapping[str, Any], stop: threading.Event) -> Any:
     done = []
-    for table in asked["tables"]:
+    for table in arguments["tables"]:
         if stop.is_set():
             raise Busy("the worker was told to stop", reason="stopping")
-        done += [asdict(one) for one in lake.flush(table, actor=asked["actor"], branch=asked["branch"])]
+        done += [asdict(flushed) for flushed in lake.flush(table, actor=arguments["actor"], branch=arguments["branch"])]
     return done
 
 
-def _tick(lake: Lake, asked: Mapping[str, Any], stop: threading.Event) -> Any:
-    done = lake.tick(*asked["names"], actor=asked["actor"], take_over=asked["take_over"], stop=stop)
-    return [asdict(one) for one in done]
+def _tick(lake: Lake, arguments: Mapping[str, Any], stop: threading.Event) -> Any:
+    done = lake.tick(*arguments["names"], actor=arguments["actor"], take_over=arguments["take_over"], stop=stop)
+    return [asdict(ticked) for ticked in done]
 
 
-def _load(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    options = {name: asked[name] for name in ("actor", "branch", "key", "mode")}
-    return asdict(lake.load(asked["table"], asked["files"], again=asked["again"], **options))
+def _load(lake: Lake, arguments: Mapping[str, Any], _stop: threading.Event) -> Any:
+    options = {name: arguments[name] for name in ("actor", "branch", "key", "mode")}
+    return asdict(lake.load(arguments["table"], arguments["files"], again=arguments["again"], **options))
 
 
-def _adopt(lake: Lake, asked: Mapping[str, Any], _stop: threading.Event) -> Any:
-    options = {name: asked[name] for name in ("actor", "row_key", "partition_by", "dedupe")}
-    return asdict(lake.adopt(asked["name"], asked["source"], **options))
+def _adopt(lake: Lake, arguments: Mapping[str, Any], _stop: threading.Event) -> Any:
+    options = {name: arguments[name] for name in ("actor", "row_key", "partition_by", "dedupe")}
+    return asdict(lake.adopt(arguments["name"], arguments["source"], **options))
 
 
-def _recover(lake: Lake, _asked: Mapping[str, Any], stop: threading.Event) -> Any:
+def _recover(lake: Lake, _arguments: Mapping[str, Any], stop: threading.Event) -> Any:
     done = [asdict(recovered) for recovered in recover_after_silence(lake.context, stop)]
     if stop.is_set():
         raise Busy("the worker was told to stop", reason="stopping")
