@@ -19,7 +19,7 @@ from strandline.reports.doctor import Diagnosis, diagnose
 from strandline.reports.findings import Finding
 from strandline.reports.repairs import follow
 from strandline.restore import Restoration, restore
-from strandline.sinks.marks import Asked
+from strandline.sinks.marks import StreamAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class AskedStream:
     error: str | None
 
     @classmethod
-    def of(cls, answer: Asked) -> AskedStream:
+    def of(cls, answer: StreamAnswer) -> AskedStream:
         """What asking gave."""
         mark = answer.mark
         return cls(

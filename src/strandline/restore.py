@@ -66,7 +66,7 @@ from strandline.model.moments import text_of
 from strandline.operations.context import Report, silent
 from strandline.operations.moving import copy_tables
 from strandline.sinks.instances import destination
-from strandline.sinks.marks import Asked, ask
+from strandline.sinks.marks import StreamAnswer, ask
 from strandline.trust import ADOPTING, read_manifest, refuse_unnamed, verify
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Restoration:
     manifest: Manifest
     restored: Restored
     aside: Path | None
-    answers: tuple[Asked, ...]
+    answers: tuple[StreamAnswer, ...]
 
 
 def restore(
@@ -571,16 +571,16 @@ def _put_in_place(root: Path, config: LakeConfig) -> None:
     sync(root)
 
 
-def _ask(root: Path, report: Report) -> tuple[Asked, ...]:
+def _ask(root: Path, report: Report) -> tuple[StreamAnswer, ...]:
     """Ask every destination where it is; a sink whose destination can't even be addressed is left to its tick."""
-    answers: list[Asked] = []
+    answers: list[StreamAnswer] = []
     with Lake(root, report=report) as lake:
         for sink in lake.sinks():
             report(f"asking the destination of {sink.name}", 0, None)
             try:
                 place = destination(lake.surroundings, sink)
             except StrandError as error:
-                answers.append(Asked(sink.name, "", "", None, str(error)))
+                answers.append(StreamAnswer(sink.name, "", "", None, str(error)))
                 continue
             try:
                 answers += ask(lake.context, sink, place)

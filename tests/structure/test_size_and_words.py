@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -19,104 +19,6 @@ MUST_STAY = {
     "src/strandline/copies.py": {"RestoreReport.asked": "a key of what `strand restore --json` prints"},
 }
 """Names that can't be others, by file, each with its reason."""
-
-STILL_WITHOUT_NAMES: frozenset[str] = frozenset(
-    {
-        "src/strandline/engines/duck/threeway.py",
-        "src/strandline/lake/schemas.py",
-        "src/strandline/ledger/adoption.py",
-        "src/strandline/ledger/appends.py",
-        "src/strandline/ledger/bases.py",
-        "src/strandline/ledger/batches.py",
-        "src/strandline/ledger/branches.py",
-        "src/strandline/ledger/catalog.py",
-        "src/strandline/ledger/checks.py",
-        "src/strandline/ledger/commits.py",
-        "src/strandline/ledger/copying.py",
-        "src/strandline/ledger/dead_letters.py",
-        "src/strandline/ledger/deliveries.py",
-        "src/strandline/ledger/dialect.py",
-        "src/strandline/ledger/encode.py",
-        "src/strandline/ledger/files.py",
-        "src/strandline/ledger/group_commit.py",
-        "src/strandline/ledger/groups.py",
-        "src/strandline/ledger/history.py",
-        "src/strandline/ledger/holds.py",
-        "src/strandline/ledger/horizons.py",
-        "src/strandline/ledger/inbound.py",
-        "src/strandline/ledger/jobs.py",
-        "src/strandline/ledger/lags.py",
-        "src/strandline/ledger/ledger.py",
-        "src/strandline/ledger/limits.py",
-        "src/strandline/ledger/making.py",
-        "src/strandline/ledger/mutations.py",
-        "src/strandline/ledger/postgres.py",
-        "src/strandline/ledger/prepared.py",
-        "src/strandline/ledger/purged_keys.py",
-        "src/strandline/ledger/refs.py",
-        "src/strandline/ledger/reservations.py",
-        "src/strandline/ledger/schema_changes.py",
-        "src/strandline/ledger/sinks.py",
-        "src/strandline/ledger/table_settings.py",
-        "src/strandline/ledger/tables.py",
-        "src/strandline/ledger/touches.py",
-        "src/strandline/model/casts.py",
-        "src/strandline/model/constraints.py",
-        "src/strandline/model/declared.py",
-        "src/strandline/model/inbound.py",
-        "src/strandline/model/keys.py",
-        "src/strandline/model/maintenance.py",
-        "src/strandline/model/merge.py",
-        "src/strandline/model/migration.py",
-        "src/strandline/model/reshape.py",
-        "src/strandline/model/row_digest.py",
-        "src/strandline/model/rows.py",
-        "src/strandline/model/schema.py",
-        "src/strandline/model/schema_merge.py",
-        "src/strandline/model/shapes.py",
-        "src/strandline/model/tables.py",
-        "src/strandline/model/types.py",
-        "src/strandline/model/values.py",
-        "src/strandline/model/wanted.py",
-        "src/strandline/model/wire.py",
-        "src/strandline/operations/branch_at.py",
-        "src/strandline/operations/compact.py",
-        "src/strandline/operations/declare.py",
-        "src/strandline/operations/deletion_time.py",
-        "src/strandline/operations/erase.py",
-        "src/strandline/operations/expire.py",
-        "src/strandline/operations/failures.py",
-        "src/strandline/operations/fold.py",
-        "src/strandline/operations/layout.py",
-        "src/strandline/operations/load_bite.py",
-        "src/strandline/operations/load_tables.py",
-        "src/strandline/operations/merge.py",
-        "src/strandline/operations/merge_judging.py",
-        "src/strandline/operations/merge_rows.py",
-        "src/strandline/operations/merge_schemas.py",
-        "src/strandline/operations/merge_tables.py",
-        "src/strandline/operations/mutate.py",
-        "src/strandline/operations/purge.py",
-        "src/strandline/operations/purge_beside.py",
-        "src/strandline/operations/purge_keyed.py",
-        "src/strandline/operations/referring.py",
-        "src/strandline/operations/removal.py",
-        "src/strandline/operations/retain_keyed.py",
-        "src/strandline/operations/retain_log.py",
-        "src/strandline/operations/schema_apply.py",
-        "src/strandline/operations/settle.py",
-        "src/strandline/operations/stage_tail.py",
-        "src/strandline/operations/sweep.py",
-        "src/strandline/rules/cascades.py",
-        "src/strandline/sinks/blob.py",
-        "src/strandline/sinks/destination.py",
-        "src/strandline/sinks/iceberg.py",
-        "src/strandline/sinks/marks.py",
-        "src/strandline/testing/trial.py",
-        "src/strandline/views/coming.py",
-    }
-)
-"""Files in which empty words are left. The list only shrinks."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -192,23 +94,14 @@ def _names(node: ast.AST) -> list[str]:
     return []
 
 
-def empty_names(modules: Iterable[Module]) -> dict[str, list[str]]:
-    """Names that say nothing, by file, but for those that must stay."""
-    complaints: dict[str, list[str]] = {}
-    for module in modules:
-        for path, node in bound(module.tree):
-            name = path.rpartition(".")[2]
-            if name.strip("_").lower() in EMPTY_WORDS and path not in MUST_STAY.get(module.path, ()):
-                complaint = module.at(node, f"{path} is named by an empty word: say what it is")
-                complaints.setdefault(module.path, []).append(complaint)
-    return complaints
-
-
-def badly_listed(modules: Iterable[Module], listed: Collection[str]) -> list[str]:
-    """Empty names in files that are not in the list, and files in the list that have none."""
-    empty = empty_names(modules)
-    unlisted = [complaint for path, complaints in empty.items() if path not in listed for complaint in complaints]
-    return unlisted + [f"{path}: no empty word is left: take it from the list" for path in sorted({*listed} - {*empty})]
+def empty_names(modules: Iterable[Module]) -> list[str]:
+    """Names that say nothing, but for those that must stay."""
+    return [
+        module.at(node, f"{path} is named by an empty word: say what it is")
+        for module in modules
+        for path, node in bound(module.tree)
+        if path.rpartition(".")[2].strip("_").lower() in EMPTY_WORDS and path not in MUST_STAY.get(module.path, ())
+    ]
 
 
 def test_nothing_is_too_long() -> None:
@@ -222,7 +115,7 @@ def test_everything_says_why_it_is_there() -> None:
 
 def test_names_say_what_things_are() -> None:
     """A reader who meets `found` or `one` must look for what was found, or one of which."""
-    assert badly_listed(package(), STILL_WITHOUT_NAMES) == []
+    assert empty_names(package()) == []
 
 
 def test_what_must_stay_is_there() -> None:
@@ -282,8 +175,7 @@ def test_what_says_nothing_is_found() -> None:
 )
 def test_an_empty_word_is_found(line: str) -> None:
     """However it is bound, and once."""
-    (complaints,) = empty_names([parse("strandline.x", line)]).values()
-    assert len(complaints) == 1
+    assert len(empty_names([parse("strandline.x", line)])) == 1
 
 
 @pytest.mark.parametrize(
@@ -302,7 +194,7 @@ def test_an_empty_word_is_found(line: str) -> None:
 )
 def test_what_is_bound_elsewhere_is_no_empty_word(line: str) -> None:
     """Uses, keywords and attributes follow the name that they are uses of."""
-    assert empty_names([parse("strandline.x", line)]) == {}
+    assert empty_names([parse("strandline.x", line)]) == []
 
 
 @pytest.mark.parametrize("word", sorted(EMPTY_WORDS))
@@ -316,14 +208,5 @@ def test_only_one_class_may_keep_a_name_that_must_stay() -> None:
     (path, _), *_ = names.items()
     holder, name = path.split(".")
     planted = f"class {holder}:\n    {name}: int\n\nclass Other:\n    {name}: int\n"
-    (complaints,) = empty_names([parse("strandline.x", planted, file)]).values()
+    complaints = empty_names([parse("strandline.x", planted, file)])
     assert complaints == [f"{file}:5: Other.{name} is named by an empty word: say what it is"]
-
-
-def test_the_list_of_files_without_names_only_shrinks() -> None:
-    """A file that is not in it is complained of, and one that needs it no more."""
-    modules = [parse("strandline.x", "found = 1"), parse("strandline.y", "column = 1")]
-    assert badly_listed(modules, {"strandline/x.py"}) == []
-    assert len(badly_listed(modules, set())) == 1
-    assert len(badly_listed(modules, {"strandline/x.py", "strandline/y.py"})) == 1
-    assert len(badly_listed(modules, {"strandline/x.py", "strandline/gone.py"})) == 1

@@ -65,7 +65,7 @@ class Schemas:
         hard: bool = False,
     ) -> Applied:
         """Make schemas what a document says, as one commit; `hard`: no file keeps values of columns that are gone."""
-        from strandline.operations.schema_apply import Asked, apply_asked
+        from strandline.operations.schema_apply import SchemaRequest, apply_change
 
-        request = Asked(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
-        return apply_asked(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)
+        request = SchemaRequest(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
+        return apply_change(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)

@@ -85,7 +85,7 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
 
 
 def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
-    schema, design = numbered(planned.schema, number), planned.wanted
+    schema, design = numbered(planned.schema, number), planned.target
     if planned.state is None:
         table = new_table(
             txn,

@@ -67,7 +67,7 @@ class TablePlan:
     name: str
     state: TableState | None
     schema: Schema
-    wanted: WantedTable
+    target: WantedTable
     required: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
 

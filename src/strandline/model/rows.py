@@ -430,31 +430,31 @@ def _extra_field(name: Any, value: Any, schema: Schema, extra: bool) -> str | No
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Arriving:
     """An Arrow column as it came, in one piece; `utf8` if all of its text is."""
 
     array: pa.Array
     utf8: bool
 
 
-def _arrow_columns(data: SoundRows) -> dict[str, _Given]:
+def _arrow_columns(data: SoundRows) -> dict[str, _Arriving]:
     names = data.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise BadRequest(f"the Arrow data has more than one column called {', '.join(map(repr, twice))}")
     columns = zip(names, data.table.columns, strict=True)
-    return {name: _Given(plain(_joined(column)), name not in data.not_utf8) for name, column in columns}
+    return {name: _Arriving(plain(_joined(column)), name not in data.not_utf8) for name, column in columns}
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _from_array(plan: _Plan, sources: Mapping[str, _Given], findings: _Findings) -> pa.Array | None:
+def _from_array(plan: _Plan, sources: Mapping[str, _Arriving], findings: _Findings) -> pa.Array | None:
     column = plan.column
     if column.name not in sources and plan.default_stored is not None:
         return pa.repeat(plan.default_stored, len(findings.indices))
-    source = sources.get(column.name) or _Given(pa.nulls(len(findings.indices)), True)
+    source = sources.get(column.name) or _Arriving(pa.nulls(len(findings.indices)), True)
     cast = lossless(source.array, column.type, column.nullable) if source.utf8 else None
     if cast is not None:
         return cast

@@ -214,7 +214,7 @@ class LoadTables:
         error = KeyExists(
             "keys are there already",
             expected=None,
-            actual=taken[0][1].known,
+            actual=taken[0][1].seq_before,
             rows=rows,
             count=count,
         )

@@ -229,7 +229,7 @@ class Merger:
             | {conflict.table for conflict in plan.conflicts}
             | plan.schemas.settled
         )
-        schemas = plan.schemas.wanted
+        schemas = plan.schemas.merged
         before, source, target = target, source.under(schemas), target.under(schemas)
         plan.coming = [] if plan.is_ahead else _coming(plan, source)
         past = [self._view(request.into, commit.commit_id).under(schemas) for commit in bases]

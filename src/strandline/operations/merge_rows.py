@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.engines.duck import sandbox, threeway
-from strandline.engines.duck.threeway import BEFORE, BLENDED, CHANGED, FIELDS, FOUND, PRESENT, STAYS, TAKEN, VERDICT
+from strandline.engines.duck.threeway import BEFORE, BLENDED, CHANGED, FIELDS, PRESENT, STAYS, TAKEN, UNDECIDED, VERDICT
 from strandline.model import rows as rules
 from strandline.model.arrow import batch_arrow
 from strandline.model.keys import key_hashes
@@ -154,7 +154,7 @@ class Sides:
             return judged
         left: list[bool] = []
         for key, verdict in zip(
-            plain_rows(judged.select(self.key), self.state), judged[FOUND].to_pylist(), strict=True
+            plain_rows(judged.select(self.key), self.state), judged[UNDECIDED].to_pylist(), strict=True
         ):
             text = key_text(key)
             decision = resolution.rows.get((self.state.table.name, text))

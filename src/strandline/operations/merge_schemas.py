@@ -28,12 +28,12 @@ KIND = "divergent_schema"
 class Schemas:
     """What comes of the tables' schemas.
 
-    `wanted` are those that rows are merged under, and `brought` what the target does not have yet; both by table id.
+    `merged` are those that rows are merged under, and `brought` what the target does not have yet; both by table id.
     The rows of tables in `settled` are not merged: there is none, or one side's are taken as they are. `disputed` are
     those that a resolution may decide on.
     """
 
-    wanted: dict[str, Schema] = field(default_factory=dict)
+    merged: dict[str, Schema] = field(default_factory=dict)
     brought: dict[str, Brought] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
     disputed: set[str] = field(default_factory=set)
@@ -89,7 +89,7 @@ def merged_schemas(line: Line, source: View, target: View, names: Collection[str
 
 def _merge(schemas: Schemas, line: Line, theirs: TableState, ours: TableState, resolution: Resolution) -> None:
     name, table_id = ours.table.name, ours.table.table_id
-    schemas.wanted[table_id] = ours.schema
+    schemas.merged[table_id] = ours.schema
     if ours.is_dropped or theirs.is_dropped or ours.schema.began != theirs.schema.began:
         schemas.settled.add(name)
         if not (ours.is_dropped and theirs.is_dropped):
@@ -155,7 +155,7 @@ def _bring(schemas: Schemas, ours: TableState, schema: Schema, version: int | No
     brought = schema.along(ours.schema)
     version = version if brought == schema else None
     schemas.brought[ours.table.table_id] = Brought(ours.table.name, brought, version)
-    schemas.wanted[ours.table.table_id] = schema
+    schemas.merged[ours.table.table_id] = schema
 
 
 def _decided(schemas: Schemas, name: str, resolution: Resolution) -> Side | None:

@@ -90,7 +90,7 @@ class Purging(Declared):
 
 
 @dataclass(frozen=True)
-class Found:
+class DoomedRows:
     """Everything that a condition names, at one version of a table."""
 
     version: int
@@ -113,12 +113,12 @@ class Purge(Bite):
     """What was found goes."""
 
     where: str
-    found: Found
+    doomed: DoomedRows
     kind: str = "purge"
 
     def stage(self, ctx: Context, running: Running) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
-        state, doomed = self.state, self.found
+        state, doomed = self.state, self.doomed
         note_hashes(ctx.ledger, state.table.table_id, running.op_id, doomed.hashes)
         move = MoveTable.of(state.head)
         if doomed.removal.rows:
@@ -154,7 +154,7 @@ def purge(
     )
 
 
-def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple[Done | None, Found]:
+def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple[Done | None, DoomedRows]:
     while True:
         with ctx.ledger.read() as conn:
             state = read_states(conn, branch, [table])[0]
@@ -167,7 +167,7 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
             return done, doomed
 
 
-def find(ctx: Context, state: TableState, where: str) -> Found:
+def find(ctx: Context, state: TableState, where: str) -> DoomedRows:
     """What a condition names in the log, among the dead letters and in quarantine."""
     head = state.head
     with ctx.ledger.read() as conn:
@@ -182,7 +182,7 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
         else []
     )
     gone = set(rows.column(SEQ).to_pylist()) if rows.num_rows else set()
-    return Found(head.version, removal, hashes, find_beside(kept, gone, where))
+    return DoomedRows(head.version, removal, hashes, find_beside(kept, gone, where))
 
 
 def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Maintained:

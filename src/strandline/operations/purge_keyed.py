@@ -103,7 +103,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Found:
+class DoomedKeys:
     """What a condition names: keys, with their hashes; and what goes besides. `unfinished` is left of other purges."""
 
     keys: pa.Table
@@ -222,7 +222,7 @@ def purge_keyed(
     return report(table, rows, doomed.beside, detail, operations=operations, warnings=warnings)
 
 
-def find(ctx: Context, state: TableState, where: str) -> Found:
+def find(ctx: Context, state: TableState, where: str) -> DoomedKeys:
     """The keys that a condition names on any branch, and what is left of purges that died on the way."""
     table = state.table
     with ctx.ledger.read() as conn:
@@ -235,7 +235,7 @@ def find(ctx: Context, state: TableState, where: str) -> Found:
         rows = [filed, _in_tails(ctx, state, places, where, expressions, None)]
         filled = [part for part in rows if part.num_rows]
         keys = pa.concat_tables(filled) if filled else rows[1]
-        doomed = Found(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
+        doomed = DoomedKeys(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
         gone = _of_letters(ctx, state, places, [seq for _, seq, _ in kept.letters], doomed.hashes)
     return replace(doomed, beside=find_beside(kept, gone, where))
 
@@ -307,7 +307,7 @@ def _in_tails(
 
 
 def _work_off(
-    ctx: Context, state: TableState, holder: Holder, actor: str, doomed: Found, record: RecordPurge | None
+    ctx: Context, state: TableState, holder: Holder, actor: str, doomed: DoomedKeys, record: RecordPurge | None
 ) -> tuple[list[str], list[str]]:
     """Remove the rows from one place after another, until no place has any; then forget their hashes."""
     name = state.table.name
@@ -363,7 +363,7 @@ def _gone(table: Table) -> str:
     return relations.has_hash(_scope(table))
 
 
-def _detail(doomed: Found, look: Look) -> dict[str, Any]:
+def _detail(doomed: DoomedKeys, look: Look) -> dict[str, Any]:
     return {
         "rows": look.rows,
         "keys": len(doomed.hashes),

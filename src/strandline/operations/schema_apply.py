@@ -32,7 +32,7 @@ ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
-class Asked:
+class SchemaRequest:
     """A change as it was asked for; `tip` is the commit that the branch is expected at."""
 
     doc: Any
@@ -63,12 +63,12 @@ def describe(view: View) -> dict[str, Any]:
     return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
 
 
-def apply_asked(ctx: Context, take_view: Callable[[], View], request: Asked, *, hard: bool) -> Applied:
+def apply_change(ctx: Context, take_view: Callable[[], View], request: SchemaRequest, *, hard: bool) -> Applied:
     """Make a branch's schemas what a document says; `hard` leaves no values of columns that are shown no more."""
     return apply_hard(ctx, take_view, request) if hard else apply(ctx.ledger, take_view, request)
 
 
-def apply_hard(ctx: Context, take_view: Callable[[], View], request: Asked) -> Applied:
+def apply_hard(ctx: Context, take_view: Callable[[], View], request: SchemaRequest) -> Applied:
     """The same as `apply`, and no values are left of columns that are shown no more. Run again it does what is left."""
     view = take_view()
     planned = make_plan(view, request.doc, hard=ctx.ledger)
@@ -82,7 +82,7 @@ def apply_hard(ctx: Context, take_view: Callable[[], View], request: Asked) -> A
     return Applied(planned.steps, done.commit, tuple(warnings))
 
 
-def apply(ledger: Ledger, take_view: Callable[[], View], request: Asked) -> Applied:
+def apply(ledger: Ledger, take_view: Callable[[], View], request: SchemaRequest) -> Applied:
     """Make a branch's schemas what a document says, as one commit; an error says what stands against it."""
     for attempts_left in reversed(range(ATTEMPTS)):
         view = take_view()
@@ -150,7 +150,7 @@ def preview(view: View, planned: Plan) -> View:
 def _check(view: View, planned: Plan, table: TablePlan) -> None:
     """BadRequest where a table can't be so, by what it and others will be."""
     new = {other.name.lower(): other for other in planned.tables}
-    schema, declared = table.schema, table.wanted
+    schema, declared = table.schema, table.target
     if schema.dropped:
         return
 
@@ -159,7 +159,7 @@ def _check(view: View, planned: Plan, table: TablePlan) -> None:
         if other is None:
             state = view.state(name)
             return Target(state.table.name, state.table.key, state.schema)
-        key = other.state.table.key if other.state is not None else other.wanted.key or ()
+        key = other.state.table.key if other.state is not None else other.target.key or ()
         return Target(other.name, key, other.schema)
 
     if table.state is not None:

@@ -148,7 +148,7 @@ def _folded(names: Sequence[str]) -> set[str]:
 
 
 @dataclass
-class _Found:
+class _Leftovers:
     """Things to remove, and how."""
 
     what: str
@@ -161,9 +161,9 @@ def _sweep_lake(ctx: Context, grace_s: float, now_s: float | None, *, dry_run: b
     with ctx.ledger.read() as conn:
         branches = _old_branches(conn, now_s)
     leftovers = [
-        _Found("folders", _dead_folders(ctx, now_s), ctx.staging.remove),
-        _Found("adopt_entries", _dead_adoptions(ctx, now_s), lambda name: ctx.iceberg().unregister(name)),
-        _Found("branches", branches, lambda branch: _let_go(ctx, branch, now_s)),
+        _Leftovers("folders", _dead_folders(ctx, now_s), ctx.staging.remove),
+        _Leftovers("adopt_entries", _dead_adoptions(ctx, now_s), lambda name: ctx.iceberg().unregister(name)),
+        _Leftovers("branches", branches, lambda branch: _let_go(ctx, branch, now_s)),
     ]
     before = {
         "batches": waiting,
@@ -242,13 +242,13 @@ def _sweep_table(ctx: Context, table: Table, older_than_s: float | None, *, dry_
     name = table.iceberg_name
     branches = _dead_branches(ctx, name)
     leftovers = [
-        _Found("private_branches", branches, lambda branch: maintain.drop_branch(iceberg, name, branch)),
-        _Found(
+        _Leftovers("private_branches", branches, lambda branch: maintain.drop_branch(iceberg, name, branch)),
+        _Leftovers(
             "unpublished_snapshots",
             _unpublished(ctx, table),
             lambda snapshot: _forget_unpublished(ctx, table, int(snapshot)),
         ),
-        _Found("orphan_files", _orphans(ctx, table, older_than_s), _delete_file),
+        _Leftovers("orphan_files", _orphans(ctx, table, older_than_s), _delete_file),
     ]
     before = {leftover.what: len(leftover.names) for leftover in leftovers}
     if dry_run:
@@ -259,7 +259,7 @@ def _sweep_table(ctx: Context, table: Table, older_than_s: float | None, *, dry_
     return Maintained(table.name, before, left, complete=not any(left.values()), warnings=tuple(warnings))
 
 
-def _remove(ctx: Context, leftovers: Sequence[_Found]) -> tuple[dict[str, int], list[str]]:
+def _remove(ctx: Context, leftovers: Sequence[_Leftovers]) -> tuple[dict[str, int], list[str]]:
     """Remove all of it; what can't be removed now is counted, and left to the next sweep."""
     if any(leftover.names for leftover in leftovers):
         ctx.fence.raise_()

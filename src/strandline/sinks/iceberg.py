@@ -131,7 +131,7 @@ class IcebergCopy:
         finally:
             objects.remove_folder(self._staging, folder)
 
-    def _refuse_hole(self, last: Found | None, delivery: Delivery) -> None:
+    def _refuse_hole(self, last: StreamMark | None, delivery: Delivery) -> None:
         """Go back to where the copy is, when it is behind us: it was restored from an older one, or made anew."""
         if last is None and delivery.since > self._start_seq:
             raise Resume(None)
@@ -168,7 +168,7 @@ class IcebergCopy:
             time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))
         raise Busy(f"{table} was changed {ATTEMPTS} times while a unit was being appended", reason="contention")
 
-    def _prepare(self, target: Copy, table: str, unit: Unit) -> Found | None:
+    def _prepare(self, target: Copy, table: str, unit: Unit) -> StreamMark | None:
         """Make sure of the table, its owner and its columns; the stream's mark there."""
         owner, schema = self._marker(), unit.rows.schema
         properties = target.properties(table)
@@ -294,13 +294,13 @@ class IcebergCopy:
 class _AlreadyThere(Exception):
     """The target has this unit: another process committed it while we staged it."""
 
-    def __init__(self, last: Found) -> None:
+    def __init__(self, last: StreamMark) -> None:
         super().__init__(last)
         self.last = last
 
 
 @dataclass(frozen=True)
-class Found:
+class StreamMark:
     """A stream's mark as the target table has it, and what was said about the unit that ended there."""
 
     mark: Mark
@@ -313,10 +313,10 @@ class Found:
         return SentChunk(**chunk) if chunk is not None else None
 
 
-def highest(properties: Mapping[str, str], prefix: str) -> Found | None:
+def highest(properties: Mapping[str, str], prefix: str) -> StreamMark | None:
     """The highest mark among a table's properties: a late writer may have set a lower one beside it."""
     candidates = [
-        Found(Mark(int(epoch), int(seq)), orjson.loads(value))
+        StreamMark(Mark(int(epoch), int(seq)), orjson.loads(value))
         for key, value in properties.items()
         if key.startswith(prefix)
         for epoch, _, seq in [key.removeprefix(prefix).partition(".")]
@@ -348,7 +348,7 @@ def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     return name, {"type": kind, "uri": uri, "cache-enabled": "false", **options}
 
 
-def _covers(last: Found, unit: Unit) -> bool:
+def _covers(last: StreamMark, unit: Unit) -> bool:
     """Whether the target has the unit. An older epoch's unit is refused: somebody rewound the stream since."""
     delivery = unit.delivery
     if last.mark.epoch > delivery.epoch:
@@ -363,7 +363,7 @@ def _covers(last: Found, unit: Unit) -> bool:
     return last.mark.epoch == delivery.epoch and last.mark.seq >= delivery.until
 
 
-def _shipped_before(last: Found, unit: Unit, table: str) -> Shipped:
+def _shipped_before(last: StreamMark, unit: Unit, table: str) -> Shipped:
     """What is told of a unit that is there already; the counts are known for the last one."""
     if last.mark.seq != unit.delivery.until:
         return Shipped(0, key=table)

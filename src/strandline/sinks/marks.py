@@ -269,7 +269,7 @@ def first_mark(ctx: Context, hold: Hold, sink: Sink, destination: Destination, s
 
 
 @dataclass(frozen=True)
-class Asked:
+class StreamAnswer:
     """What asking a destination about one stream gave: a mark, or why it can't be asked now."""
 
     sink: str
@@ -279,7 +279,7 @@ class Asked:
     error: str | None = None
 
 
-def ask(ctx: Context, sink: Sink, destination: Destination) -> list[Asked]:
+def ask(ctx: Context, sink: Sink, destination: Destination) -> list[StreamAnswer]:
     """Ask about every stream whose mark a restore has turned round; where that fails now, a tick asks."""
     with ctx.ledger.read() as conn:
         states = deliveries.read_streams(conn, sink)
@@ -292,7 +292,7 @@ def _is_turned(noted: Noted | None) -> bool:
     return noted is not None and noted.mark.epoch < deliveries.UNKNOWN
 
 
-def _ask_one(ctx: Context, sink: Sink, destination: Destination, state: StreamState) -> Asked:
+def _ask_one(ctx: Context, sink: Sink, destination: Destination, state: StreamState) -> StreamAnswer:
     stream = state.stream
     try:
         with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold:
@@ -301,5 +301,5 @@ def _ask_one(ctx: Context, sink: Sink, destination: Destination, state: StreamSt
         with ctx.ledger.write() as txn:
             if sink_by_id(txn.conn, sink.sink_id) is not None:
                 deliveries.note_error(txn, sink, stream, str(error))
-        return Asked(sink.name, state.table, stream.partition, None, str(error))
-    return Asked(sink.name, state.table, stream.partition, mark)
+        return StreamAnswer(sink.name, state.table, stream.partition, None, str(error))
+    return StreamAnswer(sink.name, state.table, stream.partition, mark)

@@ -48,7 +48,7 @@ class Taken(NamedTuple):
 
     seq: int
     key: tuple[Any, ...]
-    known: int | None
+    seq_before: int | None
 
 
 class Broken(NamedTuple):

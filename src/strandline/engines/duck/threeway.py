@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-VERDICT, FOUND, FIELDS = "strand_verdict", "strand_found", "strand_fields"
+VERDICT, UNDECIDED, FIELDS = "strand_verdict", "strand_found", "strand_fields"
 """What becomes of a row; what it would be if nobody decided; the fields that differ."""
 
 BLENDED = "blended"
@@ -150,7 +150,7 @@ class _Query:
         columns = [quote_name(name) for name in key]
         columns += [f"{self._value(place)} AS {quote_name(name)}" for place, name in enumerate(values)]
         return f"""
-            SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {FOUND},
+            SELECT {", ".join(columns)}, NOT s_there AS {REMOVED}, found AS {UNDECIDED},
                 {stays} AS {VERDICT},
                 CASE WHEN two_there THEN {listed} ELSE [] END AS {FIELDS}
             FROM ({decided}) ORDER BY {", ".join(map(quote_name, key))}"""
