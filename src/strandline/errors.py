@@ -148,13 +148,18 @@ class HistoryGone(CallerError):
     hint = "Take a new view (run the command again). If that says the same, `strand doctor` says which file is gone."
 
 
+OF_ITS_CLASS = "the one that its class is marked with"
+"""A conflict's kind where the caller names none."""
+
+
 class Conflict(CallerError):
     """Somebody else was first. `detail["kind"]` says in what; `expected` and `actual` say what differs."""
 
     code, http_status, exit_code = "conflict", 409, 4
 
-    def __init__(self, message: str, *, kind: str = "", hint: str | None = None, **detail: Any) -> None:
-        kind = kind or self.marks["kind"]  # only a special case may leave it out
+    def __init__(self, message: str, *, kind: str = OF_ITS_CLASS, hint: str | None = None, **detail: Any) -> None:
+        if kind is OF_ITS_CLASS:
+            kind = self.marks["kind"]  # only a special case may leave it out
         super().__init__(message, hint=hint, **{"kind": kind, **detail})
 
 

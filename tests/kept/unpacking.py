@@ -80,7 +80,8 @@ def unpacked(name: str, server: Server | None = None, *, ledgers_alone: bool = F
             with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
                 every = archive.getmembers()
                 members = [one for one in every if not ledgers_alone or one.name.endswith(LEDGERS)]
-                archive.extractall(KEPT, map(_as_if_new, members), filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 brought it
+                archive.extractall(KEPT, map(_as_if_new, members))
             kept = Kept(name, folder, noted(name))
             for root in kept.lakes:
                 if server is not None:

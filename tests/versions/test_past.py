@@ -132,7 +132,7 @@ def test_a_tag_keeps_what_its_commit_needs(lake: Lake) -> None:
     lake.mutate([sl.delete("person", "a")])
     lake.flush("person")
     lake.compact("person")
-    lake.expire("person", older_than_s=0)
+    lake.expire("person")
     lake.sweep()
     batches.sweep(lake.ledger, grace_s=0)
     assert at(lake, "early") == [("a", 3), ("b", 1), ("x", 1)]

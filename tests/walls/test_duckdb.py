@@ -213,8 +213,8 @@ def test_f87_rows_without_end_are_no_constant(lake: Lake) -> None:
 
 
 def test_f87_an_error_that_is_cut_in_a_letter_is_a_bad_request(lake: Lake) -> None:
-    """DuckDB shows the first bytes of a value, and Python can't read half a letter."""
-    with pytest.raises(BadRequest, match="JSON"):
+    """DuckDB shows the first bytes of a value, and Python can't read half a letter: 3.11.2 loses the words."""
+    with pytest.raises(BadRequest, match=r"JSON|InvalidInput"):
         lake.view().sql("SELECT json_extract(repeat('ɐ', 300), '$.a')").rows()
 
 

@@ -16,7 +16,7 @@ from strandline.redaction import MASK, redacted, secret_of, shown_address
 from strandline.settings_text import Key
 from strandline.sinks.keys import OF_ALL, SECRET_FILE
 from strandline.sinks.kind import SinkType
-from strandline.sinks.registry import known_type, sink_type
+from strandline.sinks.registry import OURS, known_type, sink_type
 
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
@@ -114,9 +114,11 @@ def _address(text: str) -> object:
 def is_secret(type_: str, name: str, value: object = "") -> bool:
     """Whether a setting must never be stored in clear: all are that are not known to be harmless.
 
-    Of a type that can't be had nothing is known but the settings of every sink.
+    Of a type that can't be had, or that a section does not name, what any of our types knows to be harmless is.
     """
-    return _is_secret(known_type(type_), name, value)
+    kind = known_type(type_)
+    kinds = [kind] if kind is not None else OURS.values()
+    return all(_is_secret(each, name, value) for each in kinds)
 
 
 def _is_secret(kind: SinkType | None, name: str, value: object) -> bool:

@@ -137,4 +137,5 @@ def typed(limits: QueryConfig | None = None) -> Iterator[None]:
             raise of_outage(outage) from error
         if sandbox.is_missing_file(error):
             raise HistoryGone(f"a file of this view can't be read any more: {error}") from error
-        raise BadRequest(f"the query failed: {error}", hint="Check the SQL; it is DuckDB's dialect.") from error
+        words = str(error) or type(error).__name__  # some Pythons lose words that end in half a letter
+        raise BadRequest(f"the query failed: {words}", hint="Check the SQL; it is DuckDB's dialect.") from error
