@@ -13,8 +13,8 @@ import strandline
 from bench import rows
 from bench.measure import Line, Reach, Scale, in_turns, timed
 from strandline.lake import Lake
-from strandline.ledger.encode import encode_rows
-from strandline.ledger.intake import Intake
+from strandline.ledger.rows.encode import encode_rows
+from strandline.ledger.rows.intake import Intake
 
 TABLE = "messages"
 THREADS = 8

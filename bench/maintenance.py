@@ -13,7 +13,7 @@ from bench import rows
 from bench.measure import Line, Reach, Scale, in_turns, spread, timed
 from bench.spark import spark_ends
 from strandline.lake import Lake
-from strandline.operations import stage_tail
+from strandline.operations.maintain import stage_tail
 
 SMALL_FILES = 1000
 EARLY = 10

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from examples.demo import messages
 from strandline.lake import Lake
-from strandline.model.rows import from_dicts
-from strandline.model.schema import parse_mapping
-from strandline.model.wire import to_json_lines
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.values.rows import from_dicts
+from strandline.model.values.wire import to_json_lines
 
 COLUMNS = {
     "part_id": "string",

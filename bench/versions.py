@@ -21,7 +21,7 @@ import strandline as sl
 from bench.measure import Line, Reach, Scale, in_turns, spread, timed
 from bench.spark import spark_ends
 from strandline.lake import Lake
-from strandline.model.mutations import Put
+from strandline.model.history.mutations import Put
 
 COLUMNS = {"id": "string", "name": "string", "age": "long", "body": "string"}
 PART = 200_000

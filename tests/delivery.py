@@ -21,14 +21,15 @@ from sqlalchemy import delete, insert
 from strandline import create
 from strandline.cli.main import run
 from strandline.lake import Lake
-from strandline.ledger import deliveries, schema
-from strandline.ledger.dead_letters import Refused, bury
-from strandline.ledger.deliveries import read_streams
-from strandline.ledger.sinks import find_sink
+from strandline.ledger.database import schema
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.dead_letters import Refused, bury
+from strandline.ledger.sinks.deliveries import read_streams
+from strandline.ledger.sinks.sinks import find_sink
+from strandline.model.delivery.sinks import Mark, Stream, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark, Stream, StreamState
-from strandline.model.wire import encode
-from strandline.operations.beats import holding
+from strandline.model.values.wire import encode
+from strandline.operations.core.beats import holding
 from strandline.sinks.marks import draft
 from strandline.sinks.reading import Plan
 from tests.kit import COLUMNS, environment, real_strand, strand_json

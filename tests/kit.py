@@ -22,10 +22,10 @@ from sqlalchemy import NullPool, create_engine, text
 from strandline import config, failpoints
 from strandline.cli.main import run
 from strandline.lake import Lake
-from strandline.ledger import owner
 from strandline.ledger.audit import read_audit
-from strandline.ledger.intents import read_intents
-from strandline.ledger.publishing import Intent
+from strandline.ledger.publish import owner
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.publish.publishing import Intent
 from strandline.model.operations import Recovered
 from tests import documents, slices
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import strandline as sl
 from examples.demo.messages import COLUMNS, TABLE
 from examples.demo.places import Places
-from strandline.ledger import inbound
-from strandline.ledger.dead_letters import count_open
-from strandline.ledger.deliveries import read_streams
-from strandline.ledger.sinks import find_sink, list_sinks
+from strandline.ledger.rows import inbound
+from strandline.ledger.sinks.dead_letters import count_open
+from strandline.ledger.sinks.deliveries import read_streams
+from strandline.ledger.sinks.sinks import find_sink, list_sinks
 from strandline.ledger.tokens import create_token
-from strandline.model.inbound import Source
-from strandline.model.object_names import parse_object_name
-from strandline.model.sinks import Delivery, StreamState
+from strandline.model.delivery.inbound import Source
+from strandline.model.delivery.object_names import parse_object_name
+from strandline.model.delivery.sinks import Delivery, StreamState
 from strandline.views.view import View
 
 RECEIVER, BLOBS = "central", "blobs"

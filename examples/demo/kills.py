@@ -15,8 +15,8 @@ from examples.demo.figures import acked_keys
 from examples.demo.messages import TABLE
 from examples.demo.plan import LIVE
 from examples.demo.run import WORKER, Run
-from strandline.ledger.intents import read_intents
-from strandline.ledger.publishing import Intent
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.publish.publishing import Intent
 
 VICTIM = LIVE[1]
 # A batch is generated and committed in far less.

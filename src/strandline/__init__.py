@@ -39,14 +39,14 @@ from strandline.errors import (
     Unauthorized,
     Unsupported,
 )
-from strandline.model.mutations import delete, head, insert, patch, put, row, table_head
+from strandline.model.history.mutations import delete, head, insert, patch, put, row, table_head
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
-    from strandline.model.commits import Commit
-    from strandline.model.merge import Merged
+    from strandline.model.delivery.sinks import Sink
+    from strandline.model.history.commits import Commit
+    from strandline.model.history.merge import Merged
     from strandline.model.operations import Flushed, Loaded, Recovered
-    from strandline.model.sinks import Sink
     from strandline.model.tables import Ack
     from strandline.sinks.tick import Ticked
     from strandline.views.result import Result
@@ -96,15 +96,15 @@ def __getattr__(name: str) -> Any:
 
         return Ack
     if name == "Commit":
-        from strandline.model.commits import Commit
+        from strandline.model.history.commits import Commit
 
         return Commit
     if name == "Merged":
-        from strandline.model.merge import Merged
+        from strandline.model.history.merge import Merged
 
         return Merged
     if name == "Sink":
-        from strandline.model.sinks import Sink
+        from strandline.model.delivery.sinks import Sink
 
         return Sink
     if name == "Ticked":

@@ -27,19 +27,19 @@ from strandline.engines.storage import open_uri
 from strandline.engines.warehouse import canonical
 from strandline.errors import BadRequest, Conflict, Damaged, Environment, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import holds
-from strandline.ledger.catalog import metadata_locations
 from strandline.ledger.checks import counter_at_us
-from strandline.ledger.copying import clean_copy, copy_catalog, copy_ledger
-from strandline.ledger.intents import read_intents
+from strandline.ledger.database.copying import clean_copy, copy_catalog, copy_ledger
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.publishing import Intent
-from strandline.ledger.restores import pins
-from strandline.ledger.sinks import list_sinks
-from strandline.ledger.tables import list_tables
+from strandline.ledger.place.iceberg_catalog import metadata_locations
+from strandline.ledger.place.restores import pins
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.sinks.sinks import list_sinks
+from strandline.ledger.tables import holds
+from strandline.ledger.tables.tables import list_tables
 from strandline.model.backups import CATALOG, CONFIG, FILES, LEDGER, MANIFEST, Manifest, StoredFile
 from strandline.model.ids import new_id
-from strandline.operations.partial import OWNER, begin
+from strandline.operations.core.partial import OWNER, begin
 from strandline.reports.open_lake import OpenLake
 from strandline.sinks.keys import SECRET_FILE
 from strandline.sinks.settings import in_clear

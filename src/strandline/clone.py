@@ -17,8 +17,8 @@ from strandline.errors import NotFound
 from strandline.failpoints import fail
 from strandline.lake import Lake
 from strandline.model.backups import MANIFEST, Manifest
-from strandline.operations.context import Report, silent
-from strandline.operations.partial import begin
+from strandline.operations.core.context import Report, silent
+from strandline.operations.core.partial import begin
 from strandline.restore import make_clone
 
 

@@ -13,7 +13,7 @@ from strandline.clone import clone
 from strandline.config import FILE_NAME
 from strandline.lake import Lake
 from strandline.model.backups import BackupContents, Manifest, contents_of
-from strandline.operations.context import Report, silent
+from strandline.operations.core.context import Report, silent
 from strandline.relocate import relocate
 from strandline.reports.doctor import Diagnosis, diagnose
 from strandline.reports.findings import Finding

@@ -17,7 +17,7 @@ from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refu
 from strandline.errors import Conflict, Environment, NotFound, StrandError, in_our_words
 from strandline.lake import Lake
 from strandline.ledger.ledger import Ledger
-from strandline.operations.fence import Fence
+from strandline.operations.core.fence import Fence
 from strandline.redaction import shown_address
 
 

@@ -21,13 +21,13 @@ from strandline.engines.warehouse import Place, canonical, is_same_place, read_m
 from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.failpoints import fail
 from strandline.ledger.ledger import Ledger, Txn
-from strandline.ledger.moving import set_locations
-from strandline.ledger.places import Home, read_home, set_place
+from strandline.ledger.place.moving import set_locations
+from strandline.ledger.place.places import Home, read_home, set_place
 from strandline.model.ids import new_id
-from strandline.operations.context import Report, silent
-from strandline.operations.fence import Fence, agrees, refusal
-from strandline.operations.moving import move_metadata
-from strandline.operations.placing import judge, real_path
+from strandline.operations.change.moving import move_metadata
+from strandline.operations.core.context import Report, silent
+from strandline.operations.core.fence import Fence, agrees, refusal
+from strandline.operations.core.placing import judge, real_path
 
 
 def relocate(root: Path, *, report: Report = silent) -> list[str]:

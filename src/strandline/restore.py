@@ -54,17 +54,18 @@ from strandline.engines.warehouse import (
 from strandline.errors import Conflict, Damaged, NotFound, StrandError
 from strandline.failpoints import fail
 from strandline.lake import Lake
-from strandline.ledger import copying, restores
-from strandline.ledger.catalog import forget, metadata_locations
+from strandline.ledger.database import copying
 from strandline.ledger.ledger import Ledger, Txn
-from strandline.ledger.moving import be_another_lake, be_at_home
-from strandline.ledger.places import Home, read_home
-from strandline.ledger.restores import Restored
-from strandline.ledger.sinks import list_sinks
+from strandline.ledger.place import restores
+from strandline.ledger.place.iceberg_catalog import forget, metadata_locations
+from strandline.ledger.place.moving import be_another_lake, be_at_home
+from strandline.ledger.place.places import Home, read_home
+from strandline.ledger.place.restores import Restored
+from strandline.ledger.sinks.sinks import list_sinks
 from strandline.model.backups import CATALOG, CONFIG, LEDGER, RESTORES, Manifest, StoredFile
-from strandline.model.moments import text_of
-from strandline.operations.context import Report, silent
-from strandline.operations.moving import copy_tables
+from strandline.model.times import text_of
+from strandline.operations.change.moving import copy_tables
+from strandline.operations.core.context import Report, silent
 from strandline.sinks.instances import destination
 from strandline.sinks.marks import StreamAnswer, ask
 from strandline.trust import ADOPTING, read_manifest, refuse_unnamed, verify

@@ -24,11 +24,11 @@ from strandline.engines.metadata import UNREADABLE
 from strandline.engines.moving import is_inside
 from strandline.engines.warehouse import Place, owner_of
 from strandline.errors import BadRequest, Damaged, NotFound, StrandError
-from strandline.ledger.catalog import metadata_locations
-from strandline.ledger.dialect import Database
-from strandline.ledger.moving import named_files
+from strandline.ledger.database.dialect import Database
+from strandline.ledger.place.iceberg_catalog import metadata_locations
+from strandline.ledger.place.moving import named_files
 from strandline.model.backups import CATALOG, CONFIG, LEDGER, MANIFEST, RESTORES, Manifest
-from strandline.operations.context import Report, silent
+from strandline.operations.core.context import Report, silent
 
 OTHER_HAND = "Use another backup. If this one came from somebody else, it may be meant to do harm."
 ADOPTING = "strand_adopt."

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.engines import files
 from strandline.lake import Lake
-from strandline.operations import load as loading
-from strandline.operations import load_request
+from strandline.operations.load import load as loading
+from strandline.operations.load import load_request
 from tests.acceptance.places import Blobs, Copies
 from tests.delivery import Receiver, receiving
 from tests.kit import make_table, messages

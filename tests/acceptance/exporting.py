@@ -19,8 +19,8 @@ from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
 from strandline.engines.spark import export
-from strandline.model.arrow import column_from_arrow
-from strandline.model.schema import parse_mapping
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.values.arrow import column_from_arrow
 from strandline.sinks.bodies import compress, uncompressed
 from strandline.sinks.chunks import Considered, cut
 

@@ -14,9 +14,10 @@ from sqlalchemy import select, update
 from strandline.engines import files
 from strandline.errors import Conflict, InvalidRows, NoSpace, TooLarge
 from strandline.lake import Lake
-from strandline.ledger import batches, encode, schema
+from strandline.ledger.database import schema
 from strandline.ledger.ledger import MAX_SEQ
-from strandline.operations import load_request
+from strandline.ledger.rows import batches, encode
+from strandline.operations.load import load_request
 from tests.kit import (
     assert_recovered,
     kill,

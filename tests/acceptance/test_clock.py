@@ -17,12 +17,14 @@ import strandline as sl
 from strandline import create
 from strandline.errors import ClockBehind, HistoryGone
 from strandline.lake import Lake
-from strandline.ledger import batches, holds, jobs
 from strandline.ledger.clock import BEHIND_S, forgetting_us, read_clock, trust_clock
-from strandline.operations.deletion_time import store_us
+from strandline.ledger.rows import batches
+from strandline.ledger.tables import holds
+from strandline.ledger.workers import jobs
+from strandline.operations.core.deletion_time import store_us
 from strandline.reports import machine_checks, repairs
 from strandline.reports.findings import Look
-from strandline.worker.facts import read_needs
+from strandline.worker.due_inputs import read_needs
 from tests.kit import in_ledger, make_table, message, messages, part_ids
 from tests.s3 import S3
 

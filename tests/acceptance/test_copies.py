@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from strandline.ledger import leases
+from strandline.ledger.publish import leases
 from strandline.model.ids import lease_of_stream
 from strandline.sinks import blob, iceberg
 from strandline.sinks.reading import read_unit

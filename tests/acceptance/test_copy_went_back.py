@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from strandline.lake import Lake
-from strandline.ledger import schema as db
+from strandline.ledger.database import schema as db
 from tests.acceptance.places import Copies
 from tests.delivery import LAST, assert_once, streams
 from tests.kit import call, messages, strand_json

@@ -12,9 +12,9 @@ from sqlalchemy import update
 
 from strandline.errors import BadRequest
 from strandline.lake import Lake
-from strandline.ledger import schema
-from strandline.ledger.leases import Lease
-from strandline.operations.watch import Watch
+from strandline.ledger.database import schema
+from strandline.ledger.publish.leases import Lease
+from strandline.operations.core.watch import Watch
 from strandline.sinks.tick import Ticker
 from tests.delivery import GATEWAY, LAST, Receiver, assert_once, forward, refuse_part, streams, watermark, wiped
 from tests.kit import make_table, message, messages, strand_json

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from strandline import failpoints
 from strandline.lake import Lake
-from strandline.ledger import schema
+from strandline.ledger.database import schema
 from tests import slices
 from tests.delivery import (
     GATEWAY,

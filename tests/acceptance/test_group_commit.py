@@ -16,14 +16,14 @@ from sqlalchemy import update
 
 from strandline.errors import Damaged, InvalidRows
 from strandline.lake import Lake
-from strandline.ledger import schema
-from strandline.ledger.appends import Append, heads_of, store
-from strandline.ledger.encode import encode_rows
-from strandline.ledger.group_commit import FEW_ROWS, _Joint
-from strandline.ledger.groups import Member
-from strandline.ledger.intake import Intake
+from strandline.ledger.database import schema
 from strandline.ledger.ledger import Ledger, Txn
-from strandline.ledger.tables import read_states
+from strandline.ledger.rows.appends import Append, heads_of, store
+from strandline.ledger.rows.encode import encode_rows
+from strandline.ledger.rows.group_commit import FEW_ROWS, _Joint
+from strandline.ledger.rows.groups import Member
+from strandline.ledger.rows.intake import Intake
+from strandline.ledger.tables.tables import read_states
 from strandline.model.tables import Ack
 from tests.kit import make_table, message, messages, part_ids, wait_until
 
@@ -154,7 +154,7 @@ def test_a_transaction_that_fails_is_tried_for_each_member_alone(lake: Lake, mon
         if hits.count("append.before_commit") == 2 and name == "append.before_commit":
             raise OSError("once")
 
-    monkeypatch.setattr("strandline.ledger.group_commit.fail", fail_second)
+    monkeypatch.setattr("strandline.ledger.rows.group_commit.fail", fail_second)
     with one_group(lake) as group:
         for n in range(1, 5):
             group.append([message(n)])

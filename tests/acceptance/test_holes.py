@@ -16,9 +16,10 @@ from strandline import create, failpoints
 from strandline.engines.duck.relations import local_path
 from strandline.errors import BadRequest, Conflict
 from strandline.lake import Lake
-from strandline.ledger import reservations, schema
-from strandline.ledger.files import read_files
+from strandline.ledger.database import schema
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.rows import reservations
+from strandline.ledger.tables.files import read_files
 from tests.kit import (
     assert_recovered,
     crash,

@@ -14,9 +14,9 @@ import pytest
 
 from strandline.errors import BadRequest, Conflict
 from strandline.lake import Lake
-from strandline.model.row_digest import is_versioned
 from strandline.model.tables import Ack
-from strandline.model.wire import to_json_lines
+from strandline.model.values.row_digest import is_versioned
+from strandline.model.values.wire import to_json_lines
 from tests.kit import in_ledger, make_table, message, messages, part_ids
 
 Rows = list[dict[str, Any]]

@@ -19,13 +19,13 @@ import pytest
 import strandline as sl
 from strandline.errors import BadRequest, Conflict, InvalidRows, MergeConflict
 from strandline.lake import Lake
-from strandline.ledger.purges import find_tombstones
-from strandline.ledger.tables import create_table
-from strandline.model.defaults import default_value
-from strandline.model.migration import PURGE_COLUMNS, PURGE_KEY, PURGES
-from strandline.model.rows import from_dicts
-from strandline.model.schema import from_json, parse_mapping
-from strandline.operations import load_request
+from strandline.ledger.changes.purges import find_tombstones
+from strandline.ledger.tables.tables import create_table
+from strandline.model.schema.defaults import default_value
+from strandline.model.schema.migration import PURGE_COLUMNS, PURGE_KEY, PURGES
+from strandline.model.schema.schema import from_json, parse_mapping
+from strandline.model.values.rows import from_dicts
+from strandline.operations.load import load_request
 from tests.kit import strand
 
 LANG = {"type": "string", "default": "en"}

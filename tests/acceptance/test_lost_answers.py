@@ -15,8 +15,8 @@ import pytest
 from strandline import create
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger import postgres as postgres_ledger
-from strandline.ledger import sessions
+from strandline.ledger.database import postgres as postgres_ledger
+from strandline.ledger.database import sessions
 from tests.delivery import Receiver, assert_once, forward, watermark
 from tests.kit import assert_recovered, audits, log_part_ids, make_table, message, messages, part_ids
 from tests.postgres import Server

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.model.types import SEQ
+from strandline.model.schema.types import SEQ
 from tests.kit import environment
 
 ROWS = 40_000

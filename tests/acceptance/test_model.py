@@ -23,10 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from strandline import create, failpoints
 from strandline.engines import files
 from strandline.lake import Lake
-from strandline.ledger import owner
-from strandline.operations import flush as flushing
-from strandline.operations import load as loading
-from strandline.operations import load_request
+from strandline.ledger.publish import owner
+from strandline.operations.load import load as loading
+from strandline.operations.load import load_request
+from strandline.operations.maintain import flush as flushing
 from tests.acceptance.test_failpoints import FLUSH_POINTS, LOAD_POINTS
 from tests.kit import assert_recovered, log_part_ids, make_table, message
 

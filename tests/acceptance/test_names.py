@@ -13,9 +13,10 @@ from strandline import config, create
 from strandline.backup import backup
 from strandline.errors import BadRequest
 from strandline.lake import Lake
-from strandline.ledger import purges, tables
-from strandline.model.schema import parse_mapping
-from strandline.operations.purge_beside import ensure_tombstones
+from strandline.ledger.changes import purges
+from strandline.ledger.tables import tables
+from strandline.model.schema.schema import parse_mapping
+from strandline.operations.maintain.purge_elsewhere import ensure_tombstones
 from tests.kit import call, log_part_ids, make_table, messages, part_ids
 
 

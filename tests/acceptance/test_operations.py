@@ -18,17 +18,18 @@ from sqlalchemy import update
 from strandline import failpoints
 from strandline.errors import Damaged, LeaseLost, RecoveryRequired
 from strandline.lake import Lake
-from strandline.ledger import leases, schema
+from strandline.ledger.database import schema
 from strandline.ledger.ledger import Connection
-from strandline.ledger.publishing import Effect, Effects
-from strandline.ledger.tables import read_head, read_states
+from strandline.ledger.publish import leases
+from strandline.ledger.publish.publishing import Effect, Effects
+from strandline.ledger.tables.tables import read_head, read_states
 from strandline.model.tables import TableState
-from strandline.operations import settle as settling
-from strandline.operations.context import Context
-from strandline.operations.flush import flush_effects, scope_of
-from strandline.operations.stage_tail import prepare_branch, stage_tail
-from strandline.operations.steps import Coverage, Running, run
-from strandline.operations.watch import Watch
+from strandline.operations.core import settle as settling
+from strandline.operations.core.context import Context
+from strandline.operations.core.steps import Coverage, Running, run
+from strandline.operations.core.watch import Watch
+from strandline.operations.maintain.flush import flush_effects, scope_of
+from strandline.operations.maintain.stage_tail import prepare_branch, stage_tail
 from tests import files
 from tests.kit import (
     assert_recovered,

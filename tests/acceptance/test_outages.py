@@ -18,7 +18,7 @@ import pytest
 from strandline import create
 from strandline.errors import Busy, Environment, StrandError
 from strandline.lake import Lake
-from strandline.ledger import connections, sessions
+from strandline.ledger.database import connections, sessions
 from tests.kit import call, make_table, message, part_ids, python_process, wait_until
 from tests.postgres import PASSWORD, Server, serving, standing_by
 from tests.wire import wire_before

@@ -12,16 +12,16 @@ import pytest
 
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger import owner as owners
-from strandline.ledger.leases import Lease
-from strandline.ledger.owner import Owner, certainly_dead
-from strandline.operations.beats import holding
+from strandline.ledger.publish import owner as owners
+from strandline.ledger.publish.leases import Lease
+from strandline.ledger.publish.owner import Owner, certainly_dead
+from strandline.operations.core.beats import holding
 
 
 @pytest.fixture
 def gone() -> Owner:
     """The owner that a process of this host had which has ended."""
-    code = "from strandline.ledger.owner import register; print(register().text())"
+    code = "from strandline.ledger.publish.owner import register; print(register().text())"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     owner = Owner.parse(text)
     assert owner is not None

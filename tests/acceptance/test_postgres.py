@@ -18,14 +18,14 @@ from sqlalchemy import Text, literal, select
 from strandline import create
 from strandline.errors import BadRequest, Busy, Conflict, Displaced, InvalidRows, LeaseLost, StrandError
 from strandline.lake import Lake
-from strandline.ledger import postgres as postgres_ledger
-from strandline.ledger import schema
-from strandline.ledger.batches import sweep
-from strandline.ledger.leases import note_waiting
+from strandline.ledger.database import postgres as postgres_ledger
+from strandline.ledger.database import schema
+from strandline.ledger.database.prepared import Step
 from strandline.ledger.ledger import _MOVE, Ledger, Txn
-from strandline.ledger.prepared import Step
+from strandline.ledger.publish.leases import note_waiting
+from strandline.ledger.rows.batches import sweep
 from strandline.ledger.tokens import create_token
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
 from strandline.reports.doctor import examine
 from tests.delivery import Receiver, assert_once, forward
 from tests.kit import (
@@ -141,7 +141,7 @@ os.uname = lambda: os.uname_result((here.sysname, "another-host", *here[2:]))
 os.getpid = lambda: 1 << 22  # which no process has here
 import strandline as sl
 from strandline.ledger import owner
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
 owner._boot = lambda: "another-boot"
 lake = sl.open(sys.argv[1])
 with holding(lake.context, "stream:s:x"):

@@ -18,8 +18,9 @@ import pytest
 import strandline as sl
 from strandline import failpoints
 from strandline.lake import Lake
-from strandline.ledger.batches import discard_quarantined, list_quarantined
-from strandline.operations import load_request, merge
+from strandline.ledger.rows.batches import discard_quarantined, list_quarantined
+from strandline.operations.load import load_request
+from strandline.operations.merge import merge
 from strandline.reports.repairs import fix
 from tests.acceptance.test_capture import damage_batch
 from tests.kit import crash, in_ledger, make_table, message, messages, part_ids, reopened

@@ -11,8 +11,8 @@ import pytest
 
 from strandline import create, failpoints
 from strandline.lake import Lake
-from strandline.ledger import leases
-from strandline.operations.beats import beating
+from strandline.ledger.publish import leases
+from strandline.operations.core.beats import beating
 from tests.kit import (
     assert_recovered,
     environment,

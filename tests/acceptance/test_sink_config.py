@@ -14,14 +14,14 @@ from sqlalchemy import update
 from strandline.config import LakeConfig
 from strandline.errors import BadRequest, NotFound, StrandError
 from strandline.lake import Lake
-from strandline.ledger import schema as db
-from strandline.ledger.sinks import find_sink, list_sinks
-from strandline.model.sinks import Sink
+from strandline.ledger.database import schema as db
+from strandline.ledger.sinks.sinks import find_sink, list_sinks
+from strandline.model.delivery.sinks import Sink
 from strandline.reports.doctor import examine
 from strandline.sinks import following
 from strandline.sinks.following import GONE, ConfigFile, config_file
 from strandline.sinks.instances import checked_sink
-from strandline.worker.facts import Sightings, read_facts
+from strandline.worker.due_inputs import Sightings, read_facts
 from tests.delivery import GATEWAY, Receiver, assert_once
 from tests.kit import call, make_table, messages, strand_json
 

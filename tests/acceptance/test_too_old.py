@@ -15,9 +15,9 @@ from strandline import failpoints
 from strandline import open as open_lake
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from strandline.ledger.group_commit import FewRows, _append_of, _Joint
-from strandline.ledger.groups import Member
-from strandline.model import chunk_rows
+from strandline.ledger.rows.group_commit import FewRows, _append_of, _Joint
+from strandline.ledger.rows.groups import Member
+from strandline.model.delivery import chunk_rows
 from strandline.model.tables import Ack
 from tests.acceptance.test_clock import Set, clock
 from tests.kit import call, crash, in_ledger, log_part_ids, part_ids, reopened, strand, strand_json

@@ -10,8 +10,8 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from strandline.lake import Lake
-from strandline.ledger.jobs import read_jobs
-from strandline.operations.fence import Fence
+from strandline.ledger.workers.jobs import read_jobs
+from strandline.operations.core.fence import Fence
 from strandline.worker.loop import Worker
 from tests.acceptance.places import Blobs, Copies
 from tests.delivery import assert_once, streams
@@ -235,7 +235,7 @@ def test_f103_a_warehouse_that_comes_back_while_it_is_asked_for_parks_nothing(
 
 def test_f103_a_worker_waits_for_a_warehouse_that_is_not_mounted(source: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a flush or maintenance is tried, nothing is parked; when the disk is back, it goes on."""
-    monkeypatch.setattr("strandline.ledger.jobs.BACKOFF_S", 0.0)
+    monkeypatch.setattr("strandline.ledger.workers.jobs.BACKOFF_S", 0.0)
     monkeypatch.setenv("STRAND_WORKER_ATTEMPTS", "2")
     source.append("messages", messages(10, 14))
     warehouse, shelf = source.root / "warehouse", source.root / "shelf"

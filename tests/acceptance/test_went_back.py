@@ -82,7 +82,7 @@ def test_f68_rows_that_retention_removed_are_passed_over_by_a_persons_word(
     """It parks, says how to go on, and the receiver keeps where the hole is."""
     from sqlalchemy import select, update
 
-    from strandline.ledger import schema
+    from strandline.ledger.database import schema
 
     forward(source, receiver)
     source.tick("central")

@@ -9,8 +9,8 @@ import pytest
 from strandline import failpoints
 from strandline.backup import backup
 from strandline.lake import Lake
-from strandline.ledger import owner
-from strandline.ledger.restores import JUMP
+from strandline.ledger.place.restores import JUMP
+from strandline.ledger.publish import owner
 from strandline.restore import restore, verify
 from tests.backup.conftest import Ledgers
 from tests.backup.test_restore import blobs

@@ -12,8 +12,8 @@ import pytest
 
 from strandline.backup import backup
 from strandline.lake import Lake
-from strandline.ledger.owner import Owner, register, unregister
-from strandline.operations import partial
+from strandline.ledger.publish.owner import Owner, register, unregister
+from strandline.operations.core import partial
 from strandline.restore import verify
 from tests.kit import make_table, messages
 

@@ -12,8 +12,8 @@ import pytest
 from strandline import backup as backing_up
 from strandline.backup import backup
 from strandline.lake import Lake
-from strandline.ledger.restores import JUMP
-from strandline.model.generations import are_of_one_backup
+from strandline.ledger.place.restores import JUMP
+from strandline.model.delivery.generations import are_of_one_backup
 from tests import files
 from tests.backup.conftest import Ledgers
 from tests.delivery import assert_once, forward, receiving, streams

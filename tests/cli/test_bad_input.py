@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from strandline.cli.inputs import _with_head
-from strandline.ledger.schema import FORMAT
+from strandline.ledger.database.schema import FORMAT
 from tests.cli.conftest import Strand, call, command, content, environment, lines
 from tests.kit import in_ledger
 

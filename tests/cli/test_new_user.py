@@ -13,7 +13,7 @@ import pytest
 import strandline as sl
 from strandline.errors import BadRequest, in_our_words
 from strandline.lake import Lake
-from strandline.ledger import dialect
+from strandline.ledger.database import dialect
 from tests.cli.conftest import Strand, call, command, environment, lines
 
 KEYED = ["table", "create", "person", "--columns", "id:string,age:long?", "--key", "id"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import Lake
-from strandline.ledger.sinks import find_sink
-from strandline.model import object_names
+from strandline.ledger.sinks.sinks import find_sink
+from strandline.model.delivery import object_names
 from strandline.sinks.instances import destination
 from tests.cli.conftest import Strand
 from tests.cli.test_messages import commands_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.lake import Lake
-from strandline.ledger.sinks import find_sink, pin_receiver
+from strandline.ledger.sinks.sinks import find_sink, pin_receiver
 from tests.kit import call, free_port, make_table, messages, strand_json
 
 

@@ -21,8 +21,8 @@ from examples.demo.messages import BODY_CHARS, COLUMNS, messages
 from examples.demo.places import Places, fresh_lake
 from examples.demo.plan import BACKFILL, LIVE, WRITERS, plan
 from strandline.errors import Busy, Conflict
-from strandline.model.arrow import stored_schema
-from strandline.model.schema import parse_mapping
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.values.arrow import stored_schema
 
 ROWS = 4_000
 

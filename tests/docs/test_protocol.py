@@ -15,9 +15,9 @@ import pytest
 
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
-from strandline.model import inbound
-from strandline.model.inbound import batch_id
-from strandline.model.sinks import Stream
+from strandline.model.delivery import inbound
+from strandline.model.delivery.inbound import batch_id
+from strandline.model.delivery.sinks import Stream
 from strandline.server import documents
 from tests.kit import environment, kill
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import text
 
 from strandline.lake import Lake
-from strandline.ledger.catalog import metadata_locations
+from strandline.ledger.place.iceberg_catalog import metadata_locations
 from tests import files
 from tests.kit import call, in_ledger, make_table, messages, read_only_fingerprint
 

@@ -10,7 +10,7 @@ from tests.fuzz.streams import cuts, few, seeds, stream
 from tests.fuzz.worker import judge
 
 SHORT = 1500
-"""Without the checks of `model/sound.py`, so many streams find memory that is stored and a crash."""
+"""Without the checks of `model/values/sound.py`, so many streams find memory that is stored and a crash."""
 
 
 def test_f84_mutated_streams_end_no_process_and_store_nothing_but_their_own() -> None:

@@ -20,7 +20,7 @@ READER = """
 import sys
 from strandline.engines.files import RowShape, Chunk, Skipped, count_rows, find_inputs, read_chunk, shape_of
 from strandline.errors import StrandError
-from strandline.model.schema import parse_columns
+from strandline.model.schema.schema import parse_columns
 
 shape = RowShape(parse_columns("s:string?,n:long?,l:list<long>?"))
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from strandline.create import create
 from strandline.engines.files import Chunk, Input, RowShape, Skipped, read_chunk
-from strandline.ledger.encode import encode_rows
-from strandline.ledger.intake import Intake
-from strandline.model import chunk_rows, wire
-from strandline.model.arrow_stream import read_stream
+from strandline.ledger.rows.encode import encode_rows
+from strandline.ledger.rows.intake import Intake
+from strandline.model.delivery import chunk_rows
+from strandline.model.values import wire
+from strandline.model.values.arrow_stream import read_stream
 from tests.fuzz.streams import COLUMNS
 
 TABLE = "fuzzed"

@@ -14,7 +14,8 @@ from sqlalchemy import func, select
 from strandline import failpoints
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.ledger import holds, schema
+from strandline.ledger.database import schema
+from strandline.ledger.tables import holds
 from tests import files
 from tests.acceptance import test_forward
 from tests.acceptance.test_copies import Blobs, Copies

@@ -10,7 +10,7 @@ from strandline import failpoints
 from strandline.engines.spark.session import lake_session
 from strandline.errors import Damaged, HistoryGone
 from strandline.lake import Lake
-from strandline.operations import compact as compacting
+from strandline.operations.maintain import compact as compacting
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.kit import (

@@ -13,19 +13,19 @@ import pytest
 from strandline import failpoints
 from strandline.errors import Conflict, HistoryGone
 from strandline.lake import Lake
-from strandline.ledger import holds
-from strandline.ledger.deliveries import open_delivery
-from strandline.ledger.files import list_snapshots
-from strandline.ledger.holds import CondemnSnapshots
-from strandline.ledger.publishing import Intent, Publishing
+from strandline.ledger.publish.publishing import Intent, Publishing
+from strandline.ledger.sinks.deliveries import open_delivery
+from strandline.ledger.tables import holds
+from strandline.ledger.tables.files import list_snapshots
+from strandline.ledger.tables.holds import CondemnSnapshots
+from strandline.model.delivery.sinks import Mark
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark
-from strandline.operations import expire as expiring
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
+from strandline.operations.maintain import expire as expiring
 from strandline.sinks import tick as ticking
 from strandline.sinks.marks import draft
 from strandline.sinks.reading import Plan
-from strandline.views import keeping
+from strandline.views import pins
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
 from tests.delivery import streams, wipe_marks
@@ -117,7 +117,7 @@ def test_f36_a_held_view_reads_the_same_before_and_after_all_maintenance(lake: L
 def test_a_view_that_grows_old_is_held_by_being_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A young view writes nothing; one that is read when half of its grace is over writes a hold, and renews it."""
     clock = [1000.0]
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pins.time, "monotonic", lambda: clock[0])
     make_table(lake)
     expected = small_files(lake, 2)
     view = lake.view()
@@ -141,7 +141,7 @@ def test_a_view_that_grows_old_is_held_by_being_read(lake: Lake, monkeypatch: py
 def _holds(lake: Lake) -> int:
     from sqlalchemy import func, select
 
-    from strandline.ledger import schema
+    from strandline.ledger.database import schema
 
     with lake.ledger.read() as conn:
         return int(conn.execute(select(func.count()).select_from(schema.holds)).scalar_one())

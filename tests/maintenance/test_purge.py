@@ -11,10 +11,10 @@ from sqlalchemy import select, update
 from strandline import failpoints
 from strandline.errors import BadRequest
 from strandline.lake import Lake
-from strandline.ledger import schema
-from strandline.ledger.batches import list_quarantined, quarantine
-from strandline.ledger.tables import create_table
-from strandline.model.schema import parse_mapping
+from strandline.ledger.database import schema
+from strandline.ledger.rows.batches import list_quarantined, quarantine
+from strandline.ledger.tables.tables import create_table
+from strandline.model.schema.schema import parse_mapping
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.delivery import Receiver, forward, refuse_part

@@ -13,10 +13,12 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, NotFound
 from strandline.lake import Lake
-from strandline.ledger import schema, touches
-from strandline.operations import branch_at, steps
-from strandline.operations import merge as merging
-from strandline.operations import mutate as mutating
+from strandline.ledger.changes import touches
+from strandline.ledger.database import schema
+from strandline.operations.change import branch_at
+from strandline.operations.change import mutate as mutating
+from strandline.operations.core import steps
+from strandline.operations.merge import merge as merging
 from strandline.reports.doctor import examine
 from tests import files, slices
 from tests.acceptance.test_failpoints import FLUSH_POINTS

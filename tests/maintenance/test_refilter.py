@@ -10,9 +10,9 @@ from strandline import failpoints
 from strandline.engines.duck.relations import local_path
 from strandline.errors import Unsupported
 from strandline.lake import Lake
-from strandline.operations import refilter as refiltering
+from strandline.operations.maintain import refilter as refiltering
 from strandline.reports.doctor import examine
-from strandline.worker.facts import read_needs
+from strandline.worker.due_inputs import read_needs
 from strandline.worker.loop import Worker
 from tests.kit import audits, call, crash, intents_of, make_table, reopened, swept
 from tests.maintenance.test_compact import REWRITE_POINTS
@@ -85,7 +85,7 @@ def test_files_that_are_older_than_a_rule_get_its_filter(lake: Lake) -> None:
 
 def test_a_run_takes_bites_and_the_next_one_goes_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget ends it with something left, and each bite is an operation."""
-    monkeypatch.setattr("strandline.operations.fold.FILE_BYTES", 500)
+    monkeypatch.setattr("strandline.operations.maintain.fold.FILE_BYTES", 500)
     with_old_files(lake, files=3)
     lacking = len(filters(lake))
     assert lacking > 1

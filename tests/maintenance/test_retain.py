@@ -13,8 +13,8 @@ import pytest
 from strandline import failpoints
 from strandline.errors import BadRequest, PreconditionFailed
 from strandline.lake import Lake
-from strandline.ledger.heads import read_pruned
-from strandline.operations import retain as retaining
+from strandline.ledger.tables.heads import read_pruned
+from strandline.operations.maintain import retain as retaining
 from strandline.sinks.repair import rewind
 from tests.acceptance.test_failpoints import FLUSH_POINTS
 from tests.kit import assert_recovered, audits, crash, log_part_ids, message, part_ids, reopened, swept

@@ -11,11 +11,11 @@ from sqlalchemy import update
 from strandline import failpoints
 from strandline.engines.spark import maintain
 from strandline.lake import Lake
-from strandline.ledger import schema
-from strandline.ledger.intent_rows import delete_intent
-from strandline.ledger.leases import release_operation
+from strandline.ledger.database import schema
+from strandline.ledger.publish.intent_rows import delete_intent
+from strandline.ledger.publish.leases import release_operation
 from strandline.model.ids import new_id, private_branch
-from strandline.operations import stage_tail as staging
+from strandline.operations.maintain import stage_tail as staging
 from tests import files
 from tests.kit import assert_recovered, crash, intents_of, log_part_ids, make_table, messages, part_ids, reopened
 from tests.maintenance.test_compact import small_files

@@ -14,11 +14,11 @@ from strandline import create, failpoints
 from strandline.engines.warehouse import Place, read_marker, swap_marker
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
-from strandline.ledger import loads
-from strandline.ledger.places import read_home
+from strandline.ledger.place.places import read_home
+from strandline.ledger.publish import loads
 from strandline.model.ids import new_id
-from strandline.operations import fence, recovery
-from strandline.operations.flush import Flush
+from strandline.operations.core import fence, recovery
+from strandline.operations.maintain.flush import Flush
 from tests.kit import call, crash, in_ledger, make_table, message, messages, part_ids, phases, reopened
 from tests.s3 import S3
 

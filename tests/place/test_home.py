@@ -14,8 +14,8 @@ import pytest
 from strandline import create
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
-from strandline.ledger.places import read_home
-from strandline.operations.placing import DisplacedWarning
+from strandline.ledger.place.places import read_home
+from strandline.operations.core.placing import DisplacedWarning
 from tests.kit import call, in_ledger, make_table, message, messages, part_ids
 from tests.postgres import Server
 from tests.s3 import S3

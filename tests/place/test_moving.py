@@ -19,10 +19,10 @@ from strandline.engines.metadata import read_file, read_metadata, snapshots
 from strandline.engines.moving import Move
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
-from strandline.ledger.catalog import metadata_locations
-from strandline.ledger.places import read_home
-from strandline.model.mutations import put
-from strandline.operations.sweep import sweep
+from strandline.ledger.place.iceberg_catalog import metadata_locations
+from strandline.ledger.place.places import read_home
+from strandline.model.history.mutations import put
+from strandline.operations.maintain.sweep import sweep
 from strandline.relocate import relocate
 from tests.kit import call, in_ledger, log_part_ids, make_table, messages, part_ids, strand_json
 

@@ -12,7 +12,7 @@ from strandline import create
 from strandline.clone import clone
 from strandline.errors import Displaced
 from strandline.lake import Lake
-from strandline.ledger import copying
+from strandline.ledger.database import copying
 from strandline.relocate import relocate
 from tests.kit import log_part_ids, make_table, message, messages, part_ids, strand_json
 from tests.postgres import Server

@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 
 from strandline.lake import Lake
-from strandline.model import chunk_rows
-from strandline.model.inbound import Chunk, Received, Source, batch_id
-from strandline.model.sinks import Stream
+from strandline.model.delivery import chunk_rows
+from strandline.model.delivery.inbound import Chunk, Received, Source, batch_id
+from strandline.model.delivery.sinks import Stream
 from tests.kit import message
 
 AT = dt.datetime(2026, 1, 31, 12, 0, tzinfo=dt.UTC)

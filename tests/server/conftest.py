@@ -14,7 +14,7 @@ import uvicorn
 
 from strandline.lake import Lake
 from strandline.ledger.tokens import create_token
-from strandline.model.inbound import Chunk
+from strandline.model.delivery.inbound import Chunk
 from strandline.server.app import create_app
 from strandline.server.run import configured
 from strandline.server.service import Service

@@ -18,12 +18,13 @@ from bench.bodies import floods
 from strandline.config_keys import process_memory_bytes, read_memory
 from strandline.errors import BadRequest, Busy, TooLarge
 from strandline.lake import Lake
-from strandline.model import chunk_rows, json_pieces
-from strandline.model import rows as rules
-from strandline.model.chunk_rows import from_lines
-from strandline.model.json_pieces import ArrayPieces, Lines, check_values
-from strandline.model.rows import read_array
-from strandline.model.schema import parse_columns
+from strandline.model.delivery import chunk_rows
+from strandline.model.delivery.chunk_rows import from_lines
+from strandline.model.schema.schema import parse_columns
+from strandline.model.values import json_pieces
+from strandline.model.values import rows as rules
+from strandline.model.values.json_pieces import ArrayPieces, Lines, check_values
+from strandline.model.values.rows import read_array
 from strandline.server.admission import WEIGHT, Gate
 from strandline.server.bodies import decompressed
 from tests.kit import make_table, messages, part_ids, wait_until

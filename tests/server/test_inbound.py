@@ -13,10 +13,10 @@ import zstandard
 from sqlalchemy import select
 
 from strandline.lake import Lake
-from strandline.ledger import schema
+from strandline.ledger.database import schema
 from strandline.ledger.tokens import create_token
-from strandline.model.inbound import Source
-from strandline.model.sinks import Replayed, Stream
+from strandline.model.delivery.inbound import Source
+from strandline.model.delivery.sinks import Replayed, Stream
 from strandline.sinks.destination import Park
 from strandline.sinks.forward import Forward
 from strandline.sinks.settings import resolved

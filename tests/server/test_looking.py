@@ -9,7 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.lake import Lake
-from strandline.model import inbound
+from strandline.model.delivery import inbound
 from tests.kit import make_table, message, messages
 from tests.server.chunks import Sender, ndjson
 from tests.server.conftest import Running

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.lake import Lake
-from strandline.operations import load_request
+from strandline.operations.load import load_request
 from strandline.views.spark_sql import spark_sql
 from tests.kit import assert_recovered, make_table, messages, outside_catalog
 from tests.server.chunks import AT, Sender, send

@@ -9,9 +9,9 @@ import pytest
 from strandline import failpoints
 from strandline.errors import Conflict, Forbidden, InvalidRows, NotFound
 from strandline.lake import Lake
-from strandline.ledger.inbound import read_mark
-from strandline.model.inbound import Received, Source
-from strandline.model.sinks import Stream
+from strandline.ledger.rows.inbound import read_mark
+from strandline.model.delivery.inbound import Received, Source
+from strandline.model.delivery.sinks import Stream
 from tests.kit import crash, make_table, messages, part_ids, reopened
 from tests.server.chunks import AT, STREAM, Sender, origin, send
 

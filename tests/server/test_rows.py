@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from strandline.lake import Lake
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables.tables import read_states
 from tests.kit import message, messages, part_ids
 from tests.server.chunks import ndjson
 from tests.server.conftest import NDJSON, Running, error

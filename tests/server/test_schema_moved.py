@@ -14,7 +14,7 @@ import pytest
 
 from strandline.errors import Conflict, InvalidRows
 from strandline.lake import Lake
-from strandline.ledger import rereading
+from strandline.ledger.rows import rereading
 from tests.kit import make_table, message, messages, part_ids
 from tests.server.chunks import Sender, ndjson, rows
 from tests.server.conftest import NDJSON, Running
@@ -213,7 +213,7 @@ def test_f77_a_load_reads_its_files_again_when_the_schema_moves(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema moves between the files and the transaction: the load is done by the new one, once."""
-    from strandline.operations import load as loading
+    from strandline.operations.load import load as loading
 
     make_table(lake)
     lake.append("messages", messages(0, 1))

@@ -24,9 +24,9 @@ from strandline.errors import Busy, Conflict, Environment, HistoryGone, LeaseLos
 from strandline.lake import Lake
 from strandline.lake.documents import document
 from strandline.lake.sinks import ticked_streams
-from strandline.model.object_names import parse_partition_path
-from strandline.model.partitions import partition_text
-from strandline.model.sinks import Mark
+from strandline.model.delivery.object_names import parse_partition_path
+from strandline.model.delivery.sinks import Mark
+from strandline.model.schema.partitions import partition_text
 from strandline.sinks.blob import Blob
 from strandline.sinks.destination import Unit
 from tests.kit import environment, kill, make_table, messages, python_process, strand_json, wait_until

@@ -23,9 +23,9 @@ from strandline.engines.duck.ranges import Range, Select
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
 from strandline.errors import Conflict, Damaged, NewerFormat
-from strandline.model.arrow import column_from_arrow
-from strandline.model.schema import parse_mapping
-from strandline.model.sinks import Delivery, Mark, SentChunk, Stream
+from strandline.model.delivery.sinks import Delivery, Mark, SentChunk, Stream
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.values.arrow import column_from_arrow
 from strandline.sinks.blob import Blob, Remembered
 from strandline.sinks.destination import Resume, Unit
 from tests.s3 import S3

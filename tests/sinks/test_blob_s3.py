@@ -19,7 +19,7 @@ from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
 from strandline.errors import Busy, Conflict, Environment, NotFound
 from strandline.lake import Lake
-from strandline.model.sinks import Mark
+from strandline.model.delivery.sinks import Mark
 from strandline.sinks import blob as blobs
 from strandline.sinks.blob import Blob
 from tests.kit import environment, kill, make_table, messages, python_process

@@ -17,8 +17,8 @@ from strandline.engines import conditional, objects
 from strandline.engines.objects import Place
 from strandline.engines.warehouse import Marker, read_marker
 from strandline.errors import Busy
-from strandline.model import object_names as names
-from strandline.model.sinks import Mark
+from strandline.model.delivery import object_names as names
+from strandline.model.delivery.sinks import Mark
 from strandline.sinks import blob as blobs
 from strandline.sinks.blob_marks import BlobMark, read_mark
 from tests.kit import environment, kill, python_process, wait_until

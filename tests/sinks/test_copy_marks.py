@@ -18,7 +18,7 @@ from strandline.config import Store
 from strandline.engines.objects import Place
 from strandline.engines.spark.copy import Change, Staged
 from strandline.errors import Conflict
-from strandline.model.sinks import Mark
+from strandline.model.delivery.sinks import Mark
 from strandline.sinks import iceberg
 from strandline.sinks.destination import Resume, Unit
 from strandline.sinks.iceberg import IcebergCopy

@@ -14,8 +14,8 @@ import pytest
 from strandline.config import Store
 from strandline.engines.objects import Place
 from strandline.errors import Environment
-from strandline.model.sinks import DeadLetter
-from strandline.model.wire import encode
+from strandline.model.delivery.sinks import DeadLetter
+from strandline.model.values.wire import encode
 from strandline.sinks import forward
 from strandline.sinks.forward import Forward
 from strandline.sinks.settings import resolved

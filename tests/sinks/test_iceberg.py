@@ -13,8 +13,8 @@ import pytest
 from strandline import create, failpoints
 from strandline.errors import BadRequest, Busy, Conflict
 from strandline.lake import Lake
-from strandline.model.partitions import partition_text
-from strandline.model.sinks import Mark
+from strandline.model.delivery.sinks import Mark
+from strandline.model.schema.partitions import partition_text
 from strandline.sinks import iceberg
 from strandline.sinks.destination import Unit
 from strandline.sinks.iceberg import IcebergCopy

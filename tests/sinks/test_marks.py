@@ -13,14 +13,14 @@ from sqlalchemy import insert
 
 from strandline.errors import Conflict
 from strandline.lake import Lake
-from strandline.ledger import schema as db
-from strandline.ledger.dead_letters import OPEN, REPLAYED, Refused, bury, list_letters, settle_letter
-from strandline.ledger.deliveries import close_delivery, forget_replayed, has_delivered, open_epoch, read_noted
-from strandline.ledger.leases import Hold
-from strandline.ledger.sinks import find_sink
+from strandline.ledger.database import schema as db
+from strandline.ledger.publish.leases import Hold
+from strandline.ledger.sinks.dead_letters import OPEN, REPLAYED, Refused, bury, list_letters, settle_letter
+from strandline.ledger.sinks.deliveries import close_delivery, forget_replayed, has_delivered, open_epoch, read_noted
+from strandline.ledger.sinks.sinks import find_sink
+from strandline.model.delivery.sinks import Delivery, Mark, Replayed, Shipped, Sink, Standing, Stream
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Delivery, Mark, Replayed, Shipped, Sink, Standing, Stream
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
 from strandline.sinks.continuing import accept_receiver, continue_streams
 from strandline.sinks.destination import Unit
 from strandline.sinks.marks import Whereabouts, begin, draft, first_mark, look_at, settle

@@ -11,7 +11,7 @@ import pytest
 from strandline.engines.duck import ranges
 from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.errors import Damaged, HistoryGone
-from strandline.model.types import Column, Primitive
+from strandline.model.schema.types import Column, Primitive
 
 SCHEMA = pa.schema([("n", pa.int64())])
 COLUMNS = tuple(Column(name, Primitive("long"), True) for name in ("n", "_seq"))

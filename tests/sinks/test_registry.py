@@ -13,7 +13,7 @@ import pytest
 from strandline import create
 from strandline.errors import BadRequest, Environment
 from strandline.lake import Lake
-from strandline.ledger.sinks import find_sink
+from strandline.ledger.sinks.sinks import find_sink
 from strandline.redaction import MASK
 from strandline.sinks import registry
 from strandline.sinks.instances import SECRETS, destination

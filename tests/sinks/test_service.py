@@ -19,10 +19,10 @@ from strandline.errors import BadRequest, Busy, Conflict, NotFound, StrandError
 from strandline.lake import Lake
 from strandline.lake.documents import document
 from strandline.lake.sinks import RemovableSink, RemovedSink, Sinks, ticked_streams
-from strandline.ledger import schema as db
-from strandline.ledger.dead_letters import DISCARDED, list_letters
-from strandline.ledger.sinks import find_sink
-from strandline.model.sinks import Mark
+from strandline.ledger.database import schema as db
+from strandline.ledger.sinks.dead_letters import DISCARDED, list_letters
+from strandline.ledger.sinks.sinks import find_sink
+from strandline.model.delivery.sinks import Mark
 from strandline.reports.sinks import SinkStatus
 from strandline.sinks import continuing, instances
 from tests.delivery import refused_rows, streams

@@ -12,8 +12,8 @@ import pyarrow as pa
 from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.lake import Lake
+from strandline.model.delivery.sinks import Delivery, Stream
 from strandline.model.ids import new_id
-from strandline.model.sinks import Delivery, Stream
 from strandline.model.tables import disjoint_runs
 from strandline.sinks.destination import Unit
 from strandline.views.view import log_schema

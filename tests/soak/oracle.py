@@ -221,7 +221,7 @@ def _tuples(table: pa.Table, names: list[str]) -> list[tuple[Any, ...]]:
 
 def overlaps(scene: Scene) -> list[str]:
     """Objects of one stream whose ranges have a seq in common."""
-    from strandline.model.object_names import parse_object_name
+    from strandline.model.delivery.object_names import parse_object_name
 
     found: list[str] = []
     folders = {path.parent for path in scene.blobs.rglob("*.parquet") if parse_object_name(path.name)}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.ledger.deliveries import read_streams
-from strandline.ledger.sinks import list_sinks
+from strandline.ledger.sinks.deliveries import read_streams
+from strandline.ledger.sinks.sinks import list_sinks
 from tests.soak.scene import TIMED
 from tests.soak.stage import Stage
 

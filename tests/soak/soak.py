@@ -17,10 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 import strandline as sl
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.ledger.dead_letters import count_open
-from strandline.ledger.deliveries import read_streams
-from strandline.ledger.intents import read_intents
-from strandline.ledger.sinks import list_sinks
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.sinks.dead_letters import count_open
+from strandline.ledger.sinks.deliveries import read_streams
+from strandline.ledger.sinks.sinks import list_sinks
 from tests.kit import environment, free_port, real_strand
 from tests.proxy import PASS, Proxy
 from tests.soak.brancher import Lists, judge_lists

@@ -14,8 +14,8 @@ import pytest
 
 from strandline import create
 from strandline.lake import Lake
-from strandline.ledger.jobs import begin_job, fail_job
-from strandline.ledger.tables import refuse_writes
+from strandline.ledger.tables.tables import refuse_writes
+from strandline.ledger.workers.jobs import begin_job, fail_job
 from tests.kit import make_table
 from tests.soak.gate import Gate, Outage
 from tests.soak.outages import CREDENTIALS, FULL, GONE, STORE, Judge

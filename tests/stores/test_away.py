@@ -13,8 +13,8 @@ from strandline.engines import storage
 from strandline.engines.spark import session
 from strandline.errors import Busy, Environment, HistoryGone, StrandError, in_our_words, may_pass
 from strandline.lake import Lake
-from strandline.ledger.jobs import read_jobs
-from strandline.ledger.tables import list_tables
+from strandline.ledger.tables.tables import list_tables
+from strandline.ledger.workers.jobs import read_jobs
 from strandline.worker.loop import Worker
 from tests import outage
 from tests.kit import in_ledger, log_part_ids, make_table, messages, strand
@@ -113,7 +113,7 @@ def test_f103_a_worker_never_gives_up_a_flush_while_the_store_is_away(
 ) -> None:
     """However often it fails, it is not parked; and when the store is back it goes on, and every row is there once."""
     distant.append("messages", messages(10, 15))
-    monkeypatch.setattr("strandline.ledger.jobs.BACKOFF_S", 0.0)
+    monkeypatch.setattr("strandline.ledger.workers.jobs.BACKOFF_S", 0.0)
     worker = Worker(distant)
     proxy.fall_ill_at(at, illness)
     for failures in (1, 2, 3):

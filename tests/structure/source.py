@@ -32,7 +32,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """`ledger` for `strandline.ledger.tables`, `lake` for `strandline.lake`, and nothing for the package itself."""
+        """`ledger` for `strandline.ledger.clock`, `lake` for `strandline.lake`, and nothing for the package itself."""
         return f"{self.name}.".split(".")[1]
 
     def within(self, *places: str) -> bool:

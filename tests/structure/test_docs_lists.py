@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.pages import PAGES
-from strandline.ledger import schema
+from strandline.ledger.database import schema
 
 ROOT = Path(__file__).parents[2]
 STAGE = [*range(1, 47), *range(51, 91), *range(98, 109)]

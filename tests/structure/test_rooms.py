@@ -214,7 +214,12 @@ def test_a_command_asks_a_service() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["from strandline.ledger.jobs import x", "import strandline.operations.flush", "lake.ledger.read()"]
+    "line",
+    [
+        "from strandline.ledger.workers.jobs import x",
+        "import strandline.operations.maintain.flush",
+        "lake.ledger.read()",
+    ],
 )
 def test_a_command_that_reaches_past_the_services_is_noticed(line: str) -> None:
     assert past_the_services([parse("strandline.cli.x", line)]) == {"x"}
@@ -226,7 +231,7 @@ def test_a_command_that_reaches_past_the_services_is_noticed(line: str) -> None:
         ("strandline.model.x", "from strandline.ledger import tables"),
         ("strandline.ledger.x", "from strandline import lake"),
         ("strandline.ledger.x", "def f():\n    from strandline.engines import files"),
-        ("strandline.views.x", "if TYPE_CHECKING:\n    from strandline.operations.flush import flush"),
+        ("strandline.views.x", "if TYPE_CHECKING:\n    from strandline.operations.maintain.flush import flush"),
         ("strandline.engines.x", "from strandline.ledger.ledger import MAIN"),
         ("strandline.engines.x", "import strandline.ledger.ledger"),
         ("strandline.operations.x", "import strandline as sl"),

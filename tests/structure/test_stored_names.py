@@ -22,31 +22,31 @@ from strandline import put
 from strandline.engines.warehouse import Marker
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger import schema as db
-from strandline.ledger.adoption import Adoption
-from strandline.ledger.effects import KINDS
-from strandline.ledger.effects_version_1 import CommitOf1, EffectsOf1, TableEffectOf1
-from strandline.ledger.loads import Load, Part
-from strandline.ledger.mutations import Brought
-from strandline.ledger.owner import Owner
-from strandline.ledger.purges import Shortened, Tombstone
-from strandline.ledger.restores import Restored
+from strandline.ledger.changes.mutations import Brought
+from strandline.ledger.changes.purges import Shortened, Tombstone
+from strandline.ledger.database import schema as db
+from strandline.ledger.place.restores import Restored
+from strandline.ledger.publish.effects import KINDS
+from strandline.ledger.publish.effects_version_1 import CommitOf1, EffectsOf1, TableEffectOf1
+from strandline.ledger.publish.loads import Load, Part
+from strandline.ledger.publish.owner import Owner
+from strandline.ledger.tables.adoption import Adoption
 from strandline.model.backups import Manifest, StoredFile
-from strandline.model.changes import RowChange, RowDiff
-from strandline.model.commits import Commit
-from strandline.model.inbound import Received
+from strandline.model.delivery.inbound import Received
+from strandline.model.delivery.sinks import Replayed, SentChunk
+from strandline.model.history.changes import RowChange, RowDiff
+from strandline.model.history.commits import Commit
+from strandline.model.history.merge import Merged, RowConflict
 from strandline.model.maintenance import Maintained
-from strandline.model.merge import Merged, RowConflict
 from strandline.model.operations import Flushed, Loaded, Recovered, TableScope
-from strandline.model.schema_steps import Step
-from strandline.model.sinks import Replayed, SentChunk
+from strandline.model.schema.steps import Step
+from strandline.model.schema.violations import Violation
 from strandline.model.tables import Ack, DataFile, TableSettings
-from strandline.model.violations import Violation
 from strandline.reports.findings import Finding
 from strandline.sinks.keys import OF_ALL
 from strandline.sinks.registry import OURS
 from strandline.sinks.tick import Ticked
-from strandline.worker import asking
+from strandline.worker import delegation
 from tests.kit import Ran, call
 
 KEPT = Path(__file__).with_name("stored_names.json")
@@ -208,7 +208,7 @@ def test_documents_and_requests_keep_their_names(tmp_path: Path, monkeypatch: py
         requests[kind] = sorted(paths(arguments))
         raise Busy("it was only looked at", reason="looked_at")
 
-    monkeypatch.setattr(asking, "carry_out", ask)
+    monkeypatch.setattr(delegation, "carry_out", ask)
     monkeypatch.setenv("STRAND_LAKE", str(tmp_path / "lake"))
     documents = {"init": sorted(set(paths(call("--json", "init", str(tmp_path / "lake")).json)))}
     for command in STORY:

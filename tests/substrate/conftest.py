@@ -14,7 +14,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from strandline.engines.spark.iceberg import Iceberg
 from strandline.engines.spark.stage import append_to_branch
 from strandline.lake import Lake
-from strandline.model.types import Column, Primitive
+from strandline.model.schema.types import Column, Primitive
 
 NAME = "trial.t"
 FULL_NAME = f"strand.{NAME}"

@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from strandline.engines.spark.stage import append_to_branch
-from strandline.model.types import Column, Primitive
+from strandline.model.schema.types import Column, Primitive
 from tests.substrate.conftest import COLUMNS, FULL_NAME, NAME, Trial, refused
 
 

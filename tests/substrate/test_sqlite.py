@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from strandline.lake import Lake
-from strandline.ledger import schema
+from strandline.ledger.database import schema
 
 
 @pytest.fixture

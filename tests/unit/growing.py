@@ -19,7 +19,7 @@ from tests import slices
 from strandline.engines.duck import growth, wall
 from strandline.engines.duck.functions import names_in
 from strandline.errors import BadRequest
-from strandline.model.schema import parse_columns
+from strandline.model.schema.schema import parse_columns
 
 ROOM_BYTES = 512 * 1024 * 1024
 FIXED_BYTES = 4096

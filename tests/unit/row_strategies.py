@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from strandline.errors import InvalidRows
-from strandline.model import types as ty
-from strandline.model.schema import Schema, parse_columns
+from strandline.model.schema import types as ty
+from strandline.model.schema.schema import Schema, parse_columns
 
 AGES = parse_columns("name:string,age:long?,tags:list<string>?")
 MOMENT = dt.datetime(2025, 1, 2, 3, 4, 5, 123456, tzinfo=dt.UTC)

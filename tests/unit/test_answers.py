@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.model.sinks import Mark, Standing
+from strandline.model.delivery.sinks import Mark, Standing
 from strandline.sinks import answers
 from strandline.sinks.answers import judge, retry_after_s
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import InvalidRows
-from strandline.model.columns import SHORT, quick_for
-from strandline.model.rows import from_dicts
-from strandline.model.schema import parse_mapping
-from strandline.model.types import Primitive
-from strandline.model.values import take_timestamp
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.schema.types import Primitive
+from strandline.model.values.columns import SHORT, quick_for
+from strandline.model.values.rows import from_dicts
+from strandline.model.values.values import take_timestamp
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MOMENT = dt.datetime(2025, 10, 26, 2, 30, 0, 123_456)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import BadRequest
-from strandline.model import constraints as cn
-from strandline.model.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
-from strandline.model.schema import Schema, from_json, parse_columns
+from strandline.model.schema import constraints as cn
+from strandline.model.schema.constraints import Cardinality, Check, Constraint, OneOf, Range, Reference, Unique
+from strandline.model.schema.schema import Schema, from_json, parse_columns
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,12}", fullmatch=True)
 COLUMNS = st.lists(NAMES, min_size=1, max_size=3, unique=True).map(tuple)

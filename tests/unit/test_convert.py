@@ -15,10 +15,10 @@ from strandline.engines.files import Chunk, Placed, RowShape, cut, find_inputs, 
 from strandline.engines.spark import convert as converting
 from strandline.engines.spark.convert import CHUNK, LINE, Conversion, Converted, NumberedChunk, convert_chunks
 from strandline.errors import BadRequest, Damaged, InvalidRows
-from strandline.ledger.loads import Part
-from strandline.model.schema import parse_mapping
-from strandline.operations.load_parts import numbered, require_stored
-from strandline.operations.load_steps import collected
+from strandline.ledger.publish.loads import Part
+from strandline.model.schema.schema import parse_mapping
+from strandline.operations.load.parts import numbered, require_stored
+from strandline.operations.load.steps import collected
 
 PEOPLE = RowShape(parse_mapping({"id": "string", "age": "long?"}))
 PETS = RowShape(parse_mapping({"id": "string"}))

@@ -14,15 +14,15 @@ from strandline.config import MaintenanceConfig
 from strandline.errors import BadRequest
 from strandline.lake.maintenance import Maintenance
 from strandline.model import maintenance as signatures
-from strandline.operations.compact import Compaction
 from strandline.operations.core.declared import Declared, options
 from strandline.operations.core.registry import ENTRIES, all_declared, declared
-from strandline.operations.expire import Expiry
-from strandline.operations.fold import Folding
-from strandline.operations.purge import Purging
-from strandline.operations.refilter import Refiltering
-from strandline.operations.retain import Retention
-from strandline.operations.sweep import Sweep
+from strandline.operations.maintain.compact import Compaction
+from strandline.operations.maintain.expire import Expiry
+from strandline.operations.maintain.fold import Folding
+from strandline.operations.maintain.purge import Purging
+from strandline.operations.maintain.refilter import Refiltering
+from strandline.operations.maintain.retain import Retention
+from strandline.operations.maintain.sweep import Sweep
 
 RULES = MaintenanceConfig(every_s=600, grace_s=900, fold_bytes=100, fold_percent=10)
 

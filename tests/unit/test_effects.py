@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.ledger.effects import KINDS, NAME, VERSION, UnknownVersion, decode, decode_body, encode
-from strandline.ledger.heads import MoveTable
-from strandline.ledger.intent_rows import WITHOUT_EFFECTS, body_of
-from strandline.ledger.publishing import Effect
+from strandline.ledger.publish.effects import KINDS, NAME, VERSION, UnknownVersion, decode, decode_body, encode
+from strandline.ledger.publish.intent_rows import WITHOUT_EFFECTS, body_of
+from strandline.ledger.publish.publishing import Effect
+from strandline.ledger.tables.heads import MoveTable
 from strandline.model.operations import INTENT_FORMAT, TableScope
-from strandline.model.schema import Schema, from_json
+from strandline.model.schema.schema import Schema, from_json
 from strandline.model.stored import NotStored, from_stored
 from strandline.model.tables import DataFile
 

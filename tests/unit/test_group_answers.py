@@ -12,7 +12,7 @@ from tests.kit import make_table, message, wait_until
 
 from strandline.errors import Busy
 from strandline.lake import Lake
-from strandline.ledger.outcomes import UNKNOWN
+from strandline.ledger.database.outcomes import UNKNOWN
 
 
 def lose_one_answer(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:

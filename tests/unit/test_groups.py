@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.ledger.groups import Groups, Member
+from strandline.ledger.rows.groups import Groups, Member
 
 
 def doubled(group: Sequence[Member[int, int]]) -> None:

@@ -14,7 +14,7 @@ from strandline.engines.duck.functions import OF_A_ROW, names_in
 from strandline.engines.duck.growth import OF_A_CONDITION
 from strandline.engines.duck.predicates import check_predicate
 from strandline.errors import BadRequest
-from strandline.model.schema import parse_columns
+from strandline.model.schema.schema import parse_columns
 
 COLUMNS = parse_columns("source:string,ts:timestamp,n:long?,tags:list<string>,doc:json").columns
 PEAK_BYTES = 300 * 1024 * 1024

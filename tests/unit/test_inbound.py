@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import BadRequest, Conflict, Forbidden, InvalidRows, StrandError, TooLarge, Unsupported
-from strandline.model import chunk_rows, inbound
-from strandline.model.arrow_stream import read_stream
-from strandline.model.inbound import Chunk, InboundMark, Source, Verdict, decide
-from strandline.model.schema import parse_columns
-from strandline.model.sinks import Stream
+from strandline.model.delivery import chunk_rows, inbound
+from strandline.model.delivery.inbound import Chunk, InboundMark, Source, Verdict, decide
+from strandline.model.delivery.sinks import Stream
+from strandline.model.schema.schema import parse_columns
+from strandline.model.values.arrow_stream import read_stream
 
 SOURCE = Source("lake1", "sink1", Stream("b", "t", "all"))
 SCHEMA = parse_columns("id:string,n:long?,j:json?")

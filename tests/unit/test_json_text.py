@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from strandline.engines.files import Chunk, RowShape, Skipped, find_inputs, read_chunk
 from strandline.errors import BadRequest, InvalidRows
-from strandline.model import chunk_rows, rows
-from strandline.model.json_text import DoubledKey, parsed
-from strandline.model.schema import parse_columns
-from strandline.model.sound import sound
-from strandline.model.values import Refused, take_json_text
+from strandline.model.delivery import chunk_rows
+from strandline.model.schema.schema import parse_columns
+from strandline.model.values import rows
+from strandline.model.values.json_text import DoubledKey, parsed
+from strandline.model.values.sound import sound
+from strandline.model.values.values import Refused, take_json_text
 
 SCHEMA = parse_columns("a:string,n:long?,doc:json?")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.model.keys import key_hash, key_hashes
+from strandline.model.schema.keys import key_hash, key_hashes
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.model.tables import DataFile
-from strandline.operations.layout import mergeable, neighbours, size_of, take_bite
+from strandline.operations.maintain.layout import mergeable, neighbours, size_of, take_bite
 
 TARGET = 100
 

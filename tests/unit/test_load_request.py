@@ -12,8 +12,8 @@ from tests.versions.kit import make_people
 from strandline.engines.files import find_inputs
 from strandline.errors import BadRequest, NotFound
 from strandline.lake import Lake
-from strandline.operations import load_request as requests
-from strandline.operations.load_request import NAMED, LoadRequest, is_large, load_request
+from strandline.operations.load import load_request as requests
+from strandline.operations.load.load_request import NAMED, LoadRequest, is_large, load_request
 
 
 def request_for(lake: Lake, table: str, file: Path, **options: Any) -> LoadRequest:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.errors import BadRequest
-from strandline.model.object_names import (
+from strandline.model.delivery.object_names import (
     MAX_PARTITION,
     MAX_SEGMENT,
     ObjectName,
@@ -23,7 +23,7 @@ from strandline.model.object_names import (
     partition_path,
     stream_path,
 )
-from strandline.model.partitions import partition_text
+from strandline.model.schema.partitions import partition_text
 
 
 def _encodes(text: str) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from strandline.config import Store
 from strandline.engines.objects import Place, store_error
 from strandline.errors import WAREHOUSE, Busy, Damaged, Environment, NoSpace, in_our_words, may_pass, of_outage
-from strandline.operations.deletion_time import ask_store
-from strandline.operations.staging import Staging
+from strandline.operations.core.deletion_time import ask_store
+from strandline.operations.core.staging import Staging
 from strandline.outages import Kind, Outage, judge, judge_text
 
 PYARROW = "When getting information for key 'x/a.parquet' in bucket 'b': AWS Error {} during HeadObject operation: {}"

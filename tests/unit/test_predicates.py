@@ -14,8 +14,8 @@ from strandline.engines.duck.functions import OF_A_ROW
 from strandline.engines.duck.predicates import check_predicate, without_matches
 from strandline.engines.duck.ranges import Range, Select, read_range
 from strandline.errors import BadRequest
-from strandline.model.schema import parse_columns
-from strandline.model.types import SEQ, Column, Primitive
+from strandline.model.schema.schema import parse_columns
+from strandline.model.schema.types import SEQ, Column, Primitive
 
 COLUMNS = parse_columns("source:string,ts:timestamp,n:long?,tags:list<string>").columns
 

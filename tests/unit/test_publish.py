@@ -14,28 +14,29 @@ from tests.versions.kit import make_people
 from strandline import put
 from strandline.errors import Conflict, Damaged, StrandError
 from strandline.lake import Lake
-from strandline.ledger import intent_rows, intents, reservations
-from strandline.ledger import schema as db
-from strandline.ledger.batches import ReleaseBatches
-from strandline.ledger.commits import WriteCommit
-from strandline.ledger.heads import MoveStreams, MoveTable, PassOver, PruneStreams, RefuseStale
-from strandline.ledger.holds import CondemnSnapshots
-from strandline.ledger.idempotency import KeepAnswer
-from strandline.ledger.intents import UnreadableIntent
-from strandline.ledger.judged import KeepSchemas
+from strandline.ledger.changes.judged import KeepSchemas
+from strandline.ledger.changes.purges import StayUnreferred
+from strandline.ledger.database import schema as db
+from strandline.ledger.history.commits import WriteCommit
+from strandline.ledger.history.merges import TakeMerge
 from strandline.ledger.ledger import Txn
-from strandline.ledger.loads import AdvanceLoad
-from strandline.ledger.merges import TakeMerge
-from strandline.ledger.moving import move_paths, named_files
-from strandline.ledger.publishing import Effect, Intent
-from strandline.ledger.purges import StayUnreferred
-from strandline.ledger.query_marks import MoveQueryMark, move_mark
-from strandline.ledger.tables import refuse_writes
+from strandline.ledger.place.moving import move_paths, named_files
+from strandline.ledger.publish import intent_rows, intents
+from strandline.ledger.publish.intents import UnreadableIntent
+from strandline.ledger.publish.loads import AdvanceLoad
+from strandline.ledger.publish.publishing import Effect, Intent
+from strandline.ledger.rows import reservations
+from strandline.ledger.rows.batches import ReleaseBatches
+from strandline.ledger.rows.idempotency import KeepAnswer
+from strandline.ledger.rows.query_marks import MoveQueryMark, move_mark
+from strandline.ledger.tables.heads import MoveStreams, MoveTable, PassOver, PruneStreams, RefuseStale
+from strandline.ledger.tables.holds import CondemnSnapshots
+from strandline.ledger.tables.tables import refuse_writes
 from strandline.model.ids import new_id
 from strandline.model.operations import TableScope
 from strandline.model.tables import DataFile, Head
-from strandline.operations import publish
-from strandline.operations.flush import flush
+from strandline.operations.core import publish
+from strandline.operations.maintain.flush import flush
 
 DATA_FILE = DataFile("file:///old/data/1.parquet", 1, 100, 1, 1, "")
 

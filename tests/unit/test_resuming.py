@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import Conflict
-from strandline.ledger.restores import JUMP
-from strandline.model import inbound
-from strandline.model.generations import new_generation
-from strandline.model.inbound import InboundMark, Source
-from strandline.model.row_digest import NO_ROWS
-from strandline.model.sinks import Mark, SentChunk, Standing, Stream
+from strandline.ledger.place.restores import JUMP
+from strandline.model.delivery import inbound
+from strandline.model.delivery.generations import new_generation
+from strandline.model.delivery.inbound import InboundMark, Source
+from strandline.model.delivery.sinks import Mark, SentChunk, Standing, Stream
+from strandline.model.values.row_digest import NO_ROWS
 from strandline.sinks.resuming import (
     AHEAD,
     DIFFERS,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.model import row_digest
-from strandline.model.row_digest import digest_of, row_digests
+from strandline.model.values import row_digest
+from strandline.model.values.row_digest import digest_of, row_digests
 
 MOMENT = dt.datetime(2026, 1, 31, 12, 0, 0, 5, dt.UTC)
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

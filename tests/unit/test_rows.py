@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from tests.unit.row_strategies import AGES, MOMENT, TIMESTAMP_TEXTS, refused, values_of
 
 from strandline.errors import InvalidRows
-from strandline.model import rows as rw
-from strandline.model import types as ty
-from strandline.model import values
-from strandline.model.arrow import stored_schema
-from strandline.model.columns import SHORT
-from strandline.model.schema import Schema, parse_columns
-from strandline.model.sound import sound
-from strandline.model.types import parse_type
-from strandline.model.values import Refused, rule_for
+from strandline.model.schema import types as ty
+from strandline.model.schema.schema import Schema, parse_columns
+from strandline.model.schema.types import parse_type
+from strandline.model.values import rows as rw
+from strandline.model.values import values
+from strandline.model.values.arrow import stored_schema
+from strandline.model.values.columns import SHORT
+from strandline.model.values.sound import sound
+from strandline.model.values.values import Refused, rule_for
 
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf

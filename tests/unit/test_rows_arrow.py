@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from tests.unit.row_strategies import AGES, MOMENT, SCHEMAS_AND_ROWS, refused
 
 from strandline.errors import BadRequest, Damaged, NotFound
-from strandline.model import rows as rw
-from strandline.model.arrow import stored_schema
-from strandline.model.schema import Schema, parse_columns
-from strandline.model.sound import sound
+from strandline.model.schema.schema import Schema, parse_columns
+from strandline.model.values import rows as rw
+from strandline.model.values.arrow import stored_schema
+from strandline.model.values.sound import sound
 
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf

@@ -34,15 +34,16 @@ from hypothesis import strategies as st
 
 from strandline.engines.duck import sandbox
 from strandline.errors import BadRequest, StrandError
-from strandline.model.arrow import batch_arrow
-from strandline.model.constraints import Cardinality, Constraint, Reference, Unique, parse_constraint
-from strandline.model.declared import Declared
-from strandline.model.keys import key_hash
-from strandline.model.row_versions import Keys, Row, ValueHolder, Version
-from strandline.model.schema import Schema
+from strandline.model.schema.constraints import Cardinality, Constraint, Reference, Unique, parse_constraint
+from strandline.model.schema.declarations import Declared
+from strandline.model.schema.keys import key_hash
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import Column, parse_type, type_text
 from strandline.model.tables import Books, Head, Table, TableState
-from strandline.model.types import Column, parse_type, type_text
-from strandline.operations.mutate import Change, Request, apply_statements
+from strandline.model.values.arrow import batch_arrow
+from strandline.model.values.row_versions import Keys, Row, ValueHolder, Version
+from strandline.operations.change.planning import apply_statements
+from strandline.operations.change.statements import Change, Request
 from strandline.rules.changes import Changes, Claims, RowChange, Values, key_row, key_values, values_of
 from strandline.rules.kind import Breach, Target
 from strandline.rules.kinds import check_constraints

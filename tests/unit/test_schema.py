@@ -12,13 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import BadRequest, Unsupported
-from strandline.model import arrow as ar
-from strandline.model import foreign as fo
-from strandline.model import schema as sc
-from strandline.model import types as ty
-from strandline.model.schema import Schema
+from strandline.model.schema import engine_types as fo
+from strandline.model.schema import schema as sc
+from strandline.model.schema import types as ty
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import (
+    KEY_TYPES,
+    MAX_DEPTH,
+    PRIMITIVES,
+    Column,
+    Decimal,
+    List,
+    Map,
+    Primitive,
+    Struct,
+)
 from strandline.model.tables import Table
-from strandline.model.types import KEY_TYPES, MAX_DEPTH, PRIMITIVES, Column, Decimal, List, Map, Primitive, Struct
+from strandline.model.values import arrow as ar
 
 EVERYTHING = (
     "part_id:string,source:string,ts:timestamp,body:string?,tags:list<string>?,"

@@ -78,7 +78,7 @@ def test_a_repair_that_dies_in_the_middle_stores_its_rows_once(lake: Lake, monke
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("strandline.ledger.batches.discard_quarantined", dies)
+        patched.setattr("strandline.ledger.rows.batches.discard_quarantined", dies)
         with pytest.raises(RuntimeError):
             lake.quarantine.repair(batch_id, [message(1)])
     assert [batch.batch for batch in lake.quarantine.list()] == [batch_id]

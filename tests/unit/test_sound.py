@@ -12,11 +12,12 @@ from tests.fuzz.streams import cuts, few, forwarded, stream
 
 from strandline.errors import BadRequest, Damaged, InvalidRows, StrandError, TooLarge, Unsupported
 from strandline.lake import Lake
-from strandline.model import arrow_stream, chunk_rows, wire
-from strandline.model import rows as rw
-from strandline.model.arrow_stream import read_stream
-from strandline.model.schema import parse_columns
-from strandline.model.sound import sound
+from strandline.model.delivery import chunk_rows
+from strandline.model.schema.schema import parse_columns
+from strandline.model.values import arrow_stream, wire
+from strandline.model.values import rows as rw
+from strandline.model.values.arrow_stream import read_stream
+from strandline.model.values.sound import sound
 
 WILD_TEXT = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\xff\xff\xff\x7f\1\0\0\0"), pa.py_buffer(b"a"))
 

@@ -13,10 +13,11 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
-from strandline.ledger import batches, branches
+from strandline.ledger.history import branches
 from strandline.ledger.ledger import Txn
-from strandline.ledger.publishing import Intent
-from strandline.operations import publish
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.rows import batches
+from strandline.operations.core import publish
 from tests.kit import crash, in_ledger, make_table, message, reopened, strand, strand_json
 from tests.versions.kit import make_people
 

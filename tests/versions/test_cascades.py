@@ -10,8 +10,9 @@ import pytest
 import strandline as sl
 from strandline.errors import BadRequest, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
-from strandline.model.merge import resolution_file
-from strandline.operations import load_request, merge
+from strandline.model.history.merge import resolution_file
+from strandline.operations.load import load_request
+from strandline.operations.merge import merge
 from tests.kit import intents_of
 from tests.versions.test_load_large import written
 

@@ -13,11 +13,12 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound
 from strandline.lake import Lake
-from strandline.ledger import tables, touches
-from strandline.model.constraints import parse_constraints
-from strandline.model.mutations import Statement
-from strandline.model.schema import Schema, parse_mapping
-from strandline.operations.declare import look_before
+from strandline.ledger.changes import touches
+from strandline.ledger.tables import tables
+from strandline.model.history.mutations import Statement
+from strandline.model.schema.constraints import parse_constraints
+from strandline.model.schema.schema import Schema, parse_mapping
+from strandline.operations.change.declare import look_before
 from tests.kit import in_ledger, python_process, strand_json
 from tests.versions.racing import Work, outcome, racing
 

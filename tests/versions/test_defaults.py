@@ -19,12 +19,12 @@ import pytest
 import strandline as sl
 from strandline.errors import MergeConflict
 from strandline.lake import Lake
-from strandline.ledger import merges
-from strandline.ledger.mutations import Brought
-from strandline.model.reshape import reshaped
-from strandline.model.schema import Gone, Schema, from_json
-from strandline.model.types import OPEN, Column, Fill, Primitive
-from strandline.operations import merge
+from strandline.ledger.changes.mutations import Brought
+from strandline.ledger.history import merges
+from strandline.model.schema.reshape import reshaped
+from strandline.model.schema.schema import Gone, Schema, from_json
+from strandline.model.schema.types import OPEN, Column, Fill, Primitive
+from strandline.operations.merge import merge
 from strandline.reports.doctor import examine
 from tests.kit import in_ledger, strand_json
 

@@ -9,8 +9,8 @@ import pytest
 import strandline as sl
 from strandline.errors import BadRequest, Conflict, NotFound, Unsupported
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.model.changes import RowDiff
+from strandline.ledger.rows import batches
+from strandline.model.history.changes import RowDiff
 from strandline.views.diff import changes
 from tests.kit import make_table, strand, strand_json
 from tests.versions.kit import make_people

@@ -18,10 +18,10 @@ from strandline import failpoints
 from strandline.backup import backup
 from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
-from strandline.ledger.schema_changes import SchemaChange, change_schemas
-from strandline.ledger.tables import read_states
-from strandline.operations.purge_beside import ensure_tombstones
-from strandline.operations.schema_apply import make_plan
+from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
+from strandline.ledger.tables.tables import read_states
+from strandline.operations.change.schema_apply import make_plan
+from strandline.operations.maintain.purge_elsewhere import ensure_tombstones
 from strandline.reports.doctor import examine
 from tests import slices
 from tests.backup.test_restore import restored
@@ -222,7 +222,7 @@ def test_a_table_is_not_dropped_while_rows_are_loaded_into_it(lake: Lake) -> Non
     """Its rows would come in afterwards."""
     make_table(lake)
     head = lake.view().state("messages").head
-    from strandline.ledger import reservations
+    from strandline.ledger.rows import reservations
 
     with lake.ledger.write() as txn:
         reservations.reserve(txn, "load", head.branch_id, head.table_id, 5)
@@ -359,7 +359,7 @@ def test_a_resolution_file_decides_on_a_dropped_table(lake: Lake) -> None:
     lake.branch("x")
     drop(lake)
     lake.mutate([sl.patch("person", "b", {"age": 5})], branch="x")
-    from strandline.model.merge import resolution_file
+    from strandline.model.history.merge import resolution_file
 
     for where in ("take", "conflicts"):
         document = resolution_file(lake.merge("x", dry_run=True))

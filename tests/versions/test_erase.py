@@ -14,7 +14,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Busy
 from strandline.lake import Lake
-from strandline.operations import load_request
+from strandline.operations.load import load_request
 from strandline.reports.doctor import examine
 from tests.kit import crash, make_table, messages, real_strand, reopened, strand, strand_json, swept
 from tests.versions.test_schema import apply, column, edited, rows, told, two_people, without

@@ -13,8 +13,8 @@ import pytest
 import strandline as sl
 from strandline.errors import Busy, Conflict, HistoryGone
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.ledger.tables import branch_id
+from strandline.ledger.rows import batches
+from strandline.ledger.tables.tables import branch_id
 from strandline.model.ids import branch_ref
 from strandline.reports.doctor import examine
 from tests.kit import audits, intents_of

@@ -17,9 +17,10 @@ from strandline import failpoints
 from strandline.backup import backup
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound, Unsupported
 from strandline.lake import Lake
-from strandline.ledger import batches, touches
-from strandline.model.mutations import Statement
-from strandline.operations import fold as folding
+from strandline.ledger.changes import touches
+from strandline.ledger.rows import batches
+from strandline.model.history.mutations import Statement
+from strandline.operations.maintain import fold as folding
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
 from tests.acceptance.test_failpoints import FLUSH_POINTS, RECOVERY_POINTS

@@ -13,22 +13,22 @@ import pytest
 import strandline as sl
 from strandline.errors import Conflict, LeaseLost
 from strandline.lake import Lake
-from strandline.ledger.horizons import find_horizon
-from strandline.ledger.merges import TakeMerge
-from strandline.ledger.mutations import Held
-from strandline.ledger.publishing import Intent
-from strandline.ledger.purges import StayUnreferred
+from strandline.ledger.changes.mutations import Held
+from strandline.ledger.changes.purges import StayUnreferred
+from strandline.ledger.history.horizons import find_horizon
+from strandline.ledger.history.merges import TakeMerge
+from strandline.ledger.publish.publishing import Intent
 from strandline.model.tables import DataFile
-from strandline.operations import merge as merging
-from strandline.operations import steps
-from strandline.operations.branch_at import Trim
-from strandline.operations.compact import Compact
-from strandline.operations.erase import holds
-from strandline.operations.merge_tables import MergeTables
-from strandline.operations.referring import find_referring
-from strandline.operations.removal import Removal
-from strandline.operations.retain import Retain
-from strandline.operations.retain_plan import Change
+from strandline.operations.change.branch_at import Trim
+from strandline.operations.core import steps
+from strandline.operations.maintain.compact import Compact
+from strandline.operations.maintain.erase import holds
+from strandline.operations.maintain.referring import find_referring
+from strandline.operations.maintain.removal import Removal
+from strandline.operations.maintain.retain import Retain
+from strandline.operations.maintain.retain_plan import Change
+from strandline.operations.merge import merge as merging
+from strandline.operations.merge.large import MergeTables
 from tests.kit import in_ledger
 from tests.versions.kit import make_people
 from tests.versions.test_judged import Judge, begun, by_rows, judge, prepared, put, raise_barrier, reshape

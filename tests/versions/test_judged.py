@@ -17,13 +17,15 @@ import pytest
 import strandline as sl
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.ledger import intent_rows, mutations, reservations
-from strandline.ledger.mutations import Mutation
-from strandline.ledger.publishing import Intent
+from strandline.ledger.changes import mutations
+from strandline.ledger.changes.mutations import Mutation
+from strandline.ledger.publish import intent_rows
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.rows import reservations
 from strandline.model.ids import new_id
-from strandline.operations import merge as merging
-from strandline.operations import mutate as mutating
-from strandline.operations.recovery import NOBODY
+from strandline.operations.change import mutate as mutating
+from strandline.operations.core.recovery import NOBODY
+from strandline.operations.merge import merge as merging
 from tests.kit import audits, in_ledger
 from tests.versions.test_schema import column, edited
 

@@ -15,8 +15,8 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, StrandError, Unsupported
 from strandline.lake import Lake
-from strandline.ledger import mutations
-from strandline.operations import mutate
+from strandline.ledger.changes import mutations
+from strandline.operations.change import mutate
 from tests.kit import crash, python_process, reopened, strand_json
 from tests.versions.kit import make_people, people, versions
 from tests.versions.racing import racing
@@ -26,7 +26,7 @@ from tests.versions.racing import racing
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether all loads are as if they were too large for the ledger alone."""
     if request.param == "large":
-        monkeypatch.setattr("strandline.operations.load_request.SMALL_BYTES", -1)
+        monkeypatch.setattr("strandline.operations.load.load_request.SMALL_BYTES", -1)
     return str(request.param)
 
 

@@ -17,7 +17,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import Busy, Conflict, InvalidRows
 from strandline.lake import Lake
-from strandline.operations import mutate
+from strandline.operations.change import mutate
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
 from tests.kit import crash, in_ledger, intents_of, reopened, swept, wait_until
@@ -27,7 +27,7 @@ from tests.versions.kit import make_people, people, versions
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every load is as if it were too large for the ledger alone."""
-    monkeypatch.setattr("strandline.operations.load_request.SMALL_BYTES", -1)
+    monkeypatch.setattr("strandline.operations.load.load_request.SMALL_BYTES", -1)
 
 
 def written(folder: Path, rows: Sequence[Any], name: str = "rows.jsonl") -> str:
@@ -203,7 +203,7 @@ def test_pieces_whose_rows_all_come_again_bring_nothing(
     """Of each key the last line counts, in whatever piece of which file it is."""
     make_people(lake)
     monkeypatch.setattr("strandline.engines.files.CHUNK_BYTES", 10)
-    monkeypatch.setattr("strandline.operations.load_tables.PARTS_AT_ONCE", 1)
+    monkeypatch.setattr("strandline.operations.load.keyed_large.PARTS_AT_ONCE", 1)
     files = [
         written(tmp_path, [{"id": one, "age": age} for one in keys], f"{age}.jsonl")
         for age, keys in enumerate(("ab", "bc", "ac", "cd"))

@@ -13,7 +13,7 @@ import strandline as sl
 from strandline import create, failpoints
 from strandline.errors import BadRequest, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
-from strandline.model.merge import Merged, resolution_file
+from strandline.model.history.merge import Merged, resolution_file
 from tests.kit import crash, make_table, message, reopened, strand, strand_json
 from tests.versions import truth
 from tests.versions.kit import make_people

@@ -11,8 +11,9 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
-from strandline.model.merge import resolution_file
-from strandline.operations import merge, steps
+from strandline.model.history.merge import resolution_file
+from strandline.operations.core import steps
+from strandline.operations.merge import merge
 from strandline.reports.doctor import examine
 from tests.kit import strand_json
 from tests.versions.racing import racing

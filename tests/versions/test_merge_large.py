@@ -13,7 +13,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import MergeConflict
 from strandline.lake import Lake
-from strandline.operations import merge
+from strandline.operations.merge import merge
 from strandline.reports.doctor import examine
 from tests.kit import audits, crash, in_ledger, intents_of, recovery_dies, reopened, swept, wait_until
 from tests.versions import truth

@@ -32,9 +32,9 @@ import strandline as sl
 from strandline import create
 from strandline.errors import Conflict, HistoryGone, MergeConflict
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.model.merge import Merged, RowConflict, resolution_file
-from strandline.model.mutations import Statement
+from strandline.ledger.rows import batches
+from strandline.model.history.merge import Merged, RowConflict, resolution_file
+from strandline.model.history.mutations import Statement
 from strandline.reports.doctor import examine
 from tests.kit import in_ledger, intents_of
 from tests.versions.history_model import Column, Columns, History, Point, Row, Rows, differences, repeated, under

@@ -15,7 +15,7 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, Damaged, InvalidRows, NotFound, Unsupported
 from strandline.lake import Lake
-from strandline.ledger import batches
+from strandline.ledger.rows import batches
 from tests.kit import crash, in_ledger, python_process, reopened, strand_json
 from tests.versions.kit import make_people, people, versions
 

@@ -12,11 +12,11 @@ import pytest
 import strandline as sl
 from strandline.errors import Busy, Conflict, NotFound
 from strandline.lake import Lake
+from strandline.ledger.database.outcomes import is_unknown
+from strandline.ledger.database.prepared import Step
 from strandline.ledger.ledger import Txn
-from strandline.ledger.outcomes import is_unknown
-from strandline.ledger.prepared import Step
-from strandline.model.commits import Commit
-from strandline.operations import mutate
+from strandline.model.history.commits import Commit
+from strandline.operations.change import mutate
 from tests.kit import wait_until
 from tests.versions.kit import make_people, people
 
@@ -108,7 +108,7 @@ def test_a_transaction_that_fails_is_tried_for_each_alone(people_lake: Lake, mon
         if name == "mutate.before_commit" and passed.count(name) == 2:
             raise OSError("once")
 
-    monkeypatch.setattr("strandline.ledger.group_commit.fail", fail_second)
+    monkeypatch.setattr("strandline.ledger.rows.group_commit.fail", fail_second)
     with one_group(people_lake) as begin:
         asked = [begin(sl.patch("person", one, {"age": 2})) for one in "abc"]
     assert [one.result().tables for one in asked] == [{"person": 1}] * 3

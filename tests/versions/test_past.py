@@ -13,9 +13,10 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, HistoryGone, NotFound
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.model.moments import text_of
-from strandline.operations import branch_at, sweep
+from strandline.ledger.rows import batches
+from strandline.model.times import text_of
+from strandline.operations.change import branch_at
+from strandline.operations.maintain import sweep
 from tests.kit import crash, in_ledger, make_table, messages, reopened, strand, strand_json
 from tests.versions.kit import make_people
 

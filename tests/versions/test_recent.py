@@ -10,8 +10,8 @@ import pytest
 import strandline as sl
 from strandline.errors import HistoryGone
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.views import recent
+from strandline.ledger.rows import batches
+from strandline.views import tail_memory
 from tests.versions.kit import make_people
 
 ALL = "select id, age from person order by id"
@@ -21,13 +21,13 @@ ALL = "select id, age from person order by id"
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches each read decoded."""
     found: list[int] = []
-    read = recent.read_batches
+    read = tail_memory.read_batches
 
     def counting(ledger: Any, state: Any, refs: Sequence[Any], *more: Any, **how: Any) -> Any:
         found.append(len(refs))
         return read(ledger, state, refs, *more, **how)
 
-    monkeypatch.setattr(recent, "read_batches", counting)
+    monkeypatch.setattr(tail_memory, "read_batches", counting)
     return found
 
 
@@ -80,12 +80,12 @@ def test_what_is_remembered_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPat
     for name in ("person", "other"):
         lake.mutate([sl.put(name, {"id": "a", "age": 1})])
     assert lake.view().sql(ALL).rows() == [("a", 1)]
-    (one,) = recent._recent[lake.ledger].values()
-    monkeypatch.setattr(recent, "MOST_BYTES", one.size_bytes)
+    (one,) = tail_memory._recent[lake.ledger].values()
+    monkeypatch.setattr(tail_memory, "MOST_BYTES", one.size_bytes)
     for name in ("other", "person"):
         assert lake.view().sql(f"select id from {name}").rows() == [("a",)]
     assert decoded == [1, 1, 1]
-    monkeypatch.setattr(recent, "TAIL_BYTES", 1)
+    monkeypatch.setattr(tail_memory, "TAIL_BYTES", 1)
     for _ in range(2):
         assert lake.view().sql(ALL).rows() == [("a", 1)]
     assert decoded == [1, 1, 1, 1, 1]

@@ -13,8 +13,8 @@ import strandline as sl
 from strandline import failpoints
 from strandline.backup import backup
 from strandline.lake import Lake
-from strandline.ledger import batches
-from strandline.operations import load_request
+from strandline.ledger.rows import batches
+from strandline.operations.load import load_request
 from strandline.reports.doctor import examine
 from tests.backup.test_restore import restored
 from tests.kit import crash, make_table, messages, reopened

@@ -12,8 +12,8 @@ import strandline as sl
 from strandline import failpoints
 from strandline.errors import BadRequest
 from strandline.lake import Lake
-from strandline.ledger import schema
-from strandline.ledger.tables import refuse_writes
+from strandline.ledger.database import schema
+from strandline.ledger.tables.tables import refuse_writes
 from strandline.reports.doctor import examine
 from strandline.reports.metrics import ledger_metrics
 from tests.kit import crash, make_table, message, reopened, strand, strand_json

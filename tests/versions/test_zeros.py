@@ -14,7 +14,7 @@ import strandline as sl
 from strandline.engines.duck import compare, relations, sandbox
 from strandline.errors import MergeConflict
 from strandline.lake import Lake
-from strandline.operations import merge
+from strandline.operations.merge import merge
 
 COLUMNS = {
     "id": "string",

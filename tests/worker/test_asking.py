@@ -12,12 +12,13 @@ import pytest
 
 from strandline.errors import Damaged, InvalidRows
 from strandline.lake import Lake
-from strandline.ledger import leases, requests
-from strandline.ledger.jobs import JobRecord, read_jobs
-from strandline.ledger.requests import Request, open_requests
+from strandline.ledger.publish import leases
+from strandline.ledger.workers import requests
+from strandline.ledger.workers.jobs import JobRecord, read_jobs
+from strandline.ledger.workers.requests import Request, open_requests
 from strandline.model.ids import lease_of_worker
-from strandline.worker import asking
-from strandline.worker.asking import Left, carry_out
+from strandline.worker import delegation
+from strandline.worker.delegation import Left, carry_out
 from strandline.worker.loop import Worker
 from tests.cli.conftest import Strand
 from tests.kit import assert_recovered, call, environment, kill, log_part_ids, make_table, messages, wait_until
@@ -222,7 +223,7 @@ def test_ctrl_c_cancels_what_has_not_begun_and_leaves_the_rest(
                 requests.claim_request(txn, request, worker)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(asking, "_wait", interrupted)
+    monkeypatch.setattr(delegation, "_wait", interrupted)
     with pytest.raises(Left) as left:
         carry_out(filled, "flush", FLUSH, report=Said())
     assert left.value.cancelled is not begun

@@ -14,11 +14,11 @@ import pytest
 from strandline import create, failpoints
 from strandline.errors import Environment, NoSpace
 from strandline.lake import Lake
-from strandline.ledger.jobs import JobRecord, begin_job, read_jobs, retry_jobs
+from strandline.ledger.workers.jobs import JobRecord, begin_job, read_jobs, retry_jobs
 from strandline.reports.doctor import examine
 from strandline.worker import loop
 from strandline.worker.due import due
-from strandline.worker.facts import Sightings, decisions, read_facts
+from strandline.worker.due_inputs import Sightings, decisions, read_facts
 from strandline.worker.loop import Worker
 from strandline.worker.presence import living
 from tests.kit import crash, intents_of, log_part_ids, make_table, messages, strand_json, wait_until

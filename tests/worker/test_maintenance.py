@@ -6,9 +6,9 @@ import pytest
 
 import strandline as sl
 from strandline.lake import Lake
-from strandline.ledger.jobs import read_jobs
+from strandline.ledger.workers.jobs import read_jobs
 from strandline.worker.due import due
-from strandline.worker.facts import Sightings, read_facts, read_needs
+from strandline.worker.due_inputs import Sightings, read_facts, read_needs
 from strandline.worker.loop import Worker
 from tests.kit import log_part_ids, make_table, message, messages, part_ids, wait_until
 from tests.versions.kit import make_people

@@ -42,8 +42,8 @@ from strandline.lake.sinks import RemovedSink, RetriedDeliveries, TickedStream
 from strandline.lake.tables import DroppedTable, KeptTable, NewTable
 from strandline.lake.tokens import NewToken, TokenEntry
 from strandline.lake.versions import Versions
+from strandline.model.history.merge import Merged
 from strandline.model.maintenance import Maintained
-from strandline.model.merge import Merged
 from strandline.model.operations import Flushed, Loaded
 from strandline.model.tables import Ack
 from strandline.reports.audit import AuditEntry

@@ -180,7 +180,7 @@ def _print_since(view: View, table: str, since: int) -> int:
     state = view.state(table)
     if state.readable_seq <= since:
         return since
-    from strandline.model.wire import to_json_lines
+    from strandline.model.values.wire import to_json_lines
 
     rows = view.read(table, since)
     for batch in rows:

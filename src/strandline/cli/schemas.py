@@ -12,14 +12,14 @@ from strandline.cli import output
 from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
 from strandline.cli.session import Session, session_of
 from strandline.errors import BadRequest, NotFound, PreconditionFailed, nearest
-from strandline.model.wanted import FIXED
+from strandline.model.schema.document import FIXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strandline.lake import Lake
-    from strandline.model.migration import Applied
-    from strandline.model.schema_steps import Step
+    from strandline.model.schema.migration import Applied
+    from strandline.model.schema.steps import Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
 WRONG_INPUT = 3

@@ -71,7 +71,7 @@ class Session:
         self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, in_this_process: bool, local_files: bool = False
     ) -> Any:
         """Have a worker that lives do what needs Spark, else do it here; the answer is plain JSON."""
-        from strandline.worker.asking import Left, carry_out
+        from strandline.worker.delegation import Left, carry_out
 
         report = lake.context.report
         try:

@@ -54,7 +54,7 @@ def _show(session: Session, lake: Lake, *, why: bool, again: bool) -> None:
     """The page as it is now; one that is shown again and again takes the place of the one before."""
     page = lake.reports.status()
     if why:
-        from strandline.worker.facts import decisions
+        from strandline.worker.due_inputs import decisions
 
         page = replace(page, decisions=tuple(decisions(lake)))
     if again and not session.json:

@@ -16,7 +16,7 @@ from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.maintenance import SettingChanges
-    from strandline.model.schema import Schema
+    from strandline.model.schema.schema import Schema
     from strandline.model.tables import TableSettings
     from strandline.reports.tables import TableHistory
 
@@ -152,8 +152,8 @@ def create(
                  --columns "id:string,ts:timestamp,body:string?"
     """
     from strandline.lake.tables import NewTable
-    from strandline.model.constraints import parse_constraints
-    from strandline.model.schema import Schema, parse_columns
+    from strandline.model.schema.constraints import parse_constraints
+    from strandline.model.schema.schema import Schema, parse_columns
 
     if (columns is None) == (schema is None):
         raise typer.BadParameter("give either --columns or --schema", ctx=context)
@@ -181,7 +181,7 @@ def _schema_file(file: str) -> Schema:
     """Iceberg's JSON, or what `table show --json` prints, or the columns of that alone."""
     import orjson
 
-    from strandline.model.schema import from_iceberg_json, from_json
+    from strandline.model.schema.schema import from_iceberg_json, from_json
 
     try:
         document = orjson.loads(input_path(file).read_bytes())

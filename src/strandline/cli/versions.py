@@ -19,8 +19,8 @@ from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake.branches import BranchEntry, CommitEntry, ShownCommit
-    from strandline.model.changes import RowChange, RowDiff
-    from strandline.model.merge import Merged
+    from strandline.model.history.changes import RowChange, RowDiff
+    from strandline.model.history.merge import Merged
 
 VALUE_CHARS = 40
 CONFLICT = 4
@@ -298,7 +298,7 @@ def merge(
     with session.open(read_only=dry_run) as lake:
         done = lake.merge(source, into, actor=actor, message=message, dry_run=dry_run, resolve=decision)
     if write is not None:
-        from strandline.model.merge import resolution_file
+        from strandline.model.history.merge import resolution_file
 
         private.write_text(Path(write), json.dumps(resolution_file(done), indent=2, ensure_ascii=False) + "\n")
     session.emit(done, lambda: _say_merged(done, write, dry_run=dry_run))
@@ -310,7 +310,7 @@ def _refuse_decided(path: Path) -> None:
     """Refuse to write conflicts over a file in which a person has begun to decide, and over any other file."""
     import orjson
 
-    from strandline.model.merge import read_resolution
+    from strandline.model.history.merge import read_resolution
 
     if not path.exists():
         return
@@ -427,7 +427,7 @@ def _read_json(name: str) -> Any:
 
 
 def _say_merged(done: Merged, write: str | None, *, dry_run: bool) -> None:
-    from strandline.model.merge import conflict_entry, tables_of
+    from strandline.model.history.merge import conflict_entry, tables_of
     from strandline.model.reporting import listed_lines
 
     rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in done.tables.items()) or "no rows"

@@ -22,14 +22,14 @@ from strandline.config import Store
 from strandline.engines.objects import Place, reaching
 from strandline.engines.storage import S3, open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported, of_outage
-from strandline.model import rows as rules
-from strandline.model.json_text import DoubledKey, parsed, written
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.schema import Schema
-from strandline.model.sound import SoundRows, check_schema, readable, sound
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import Primitive
 from strandline.model.tables import TableState
-from strandline.model.types import Primitive
-from strandline.model.values import shown
+from strandline.model.values import rows as rules
+from strandline.model.values.json_text import DoubledKey, parsed, written
+from strandline.model.values.sound import SoundRows, check_schema, readable, sound
+from strandline.model.values.values import shown
 from strandline.outages import judge
 
 if TYPE_CHECKING:

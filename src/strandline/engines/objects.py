@@ -25,7 +25,7 @@ from strandline.config import Store
 from strandline.engines import storage
 from strandline.engines.storage import bucket_of, bucket_system
 from strandline.errors import WAREHOUSE, Busy, Environment, NotFound, StrandError, of_outage
-from strandline.model.object_names import TEMPORARY
+from strandline.model.delivery.object_names import TEMPORARY
 from strandline.outages import Kind, Outage, judge
 
 if TYPE_CHECKING:

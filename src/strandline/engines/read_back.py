@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 from strandline.engines.objects import Place, reaching
-from strandline.model.row_digest import ROW_DIGEST_BYTES, row_digests
-from strandline.model.schema import Schema
-from strandline.model.types import AT, SEQ
-from strandline.model.wire import to_json_lines
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import AT, SEQ
+from strandline.model.values.row_digest import ROW_DIGEST_BYTES, row_digests
+from strandline.model.values.wire import to_json_lines
 
 Common: TypeAlias = frozenset[str] | None
 """The columns that an object and the rows that are asked about have in common; None where all of both count."""

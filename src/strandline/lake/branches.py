@@ -11,15 +11,15 @@ from strandline.actors import checked_actor
 from strandline.errors import HistoryGone, NotFound
 from strandline.lake.following import refuse_future
 from strandline.ledger.ledger import MAIN
-from strandline.model.changes import RowChange, RowDiff
-from strandline.model.moments import text_of
+from strandline.model.history.changes import RowChange, RowDiff
+from strandline.model.times import text_of
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
-    from strandline.ledger.branches import Branch, Tag
-    from strandline.model.changes import Changes
-    from strandline.model.commits import Commit
-    from strandline.model.merge import Merged, Side
+    from strandline.ledger.history.branches import Branch, Tag
+    from strandline.model.history.changes import Changes
+    from strandline.model.history.commits import Commit
+    from strandline.model.history.merge import Merged, Side
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Branches:
 
     def __call__(self) -> list[Branch]:
         """Every branch, by name."""
-        from strandline.ledger.branches import list_branches
+        from strandline.ledger.history.branches import list_branches
 
         with self._lake.ledger.read() as conn:
             return list_branches(conn)
@@ -143,43 +143,43 @@ class Branches:
 
     def create(self, name: str, from_: str = MAIN, *, actor: str = "") -> Branch:
         """Make a branch at a branch's newest commit, a tag or any commit."""
-        from strandline.ledger.branches import create_branch
+        from strandline.ledger.history.branches import create_branch
 
         if from_ in [branch.name for branch in self()]:
             return create_branch(self._lake.ledger, name, from_)
-        from strandline.operations.branch_at import branch_at
+        from strandline.operations.change.branch_at import branch_at
 
         return branch_at(self._lake.context, name, from_, checked_actor(actor, None))
 
     def delete(self, name: str, *, force: bool = False, actor: str = "") -> None:
         """Remove a branch; with `force` also one whose commits are on no other, which is audited."""
-        from strandline.ledger.branches import delete_branch
+        from strandline.ledger.history.branches import delete_branch
 
         delete_branch(self._lake.ledger, name, force=force, actor=checked_actor(actor, None))
 
     def protect(self, name: str, *, protected: bool = True) -> None:
         """Let a branch change by merges alone, and be neither deleted nor renamed; or lift that."""
-        from strandline.ledger.branches import protect_branch
+        from strandline.ledger.history.branches import protect_branch
 
         protect_branch(self._lake.ledger, name, protected=protected)
 
     def rename(self, name: str, to: str) -> None:
         """Give a branch another name."""
-        from strandline.ledger.branches import rename_branch
+        from strandline.ledger.history.branches import rename_branch
 
         rename_branch(self._lake.ledger, name, to)
 
     def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
         """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
-        from strandline.ledger.history import history
-        from strandline.ledger.tables import branch_id
+        from strandline.ledger.history.ancestry import history
+        from strandline.ledger.tables.tables import branch_id
 
         with self._lake.ledger.read() as conn:
             return history(conn, branch_id(conn, branch), limit=limit, before=before)
 
     def commit(self, name: str, *, branch: str = MAIN) -> Commit:
         """One commit: by its id or the beginning of it, by a tag, as a branch's newest one or as that of a time."""
-        from strandline.ledger.refs import find_commit_at
+        from strandline.ledger.history.refs import find_commit_at
 
         with self._lake.ledger.read() as conn:
             return find_commit_at(conn, name, branch)[0]
@@ -212,9 +212,9 @@ class Branches:
 
     def tag(self, name: str, at: str = MAIN, *, branch: str = MAIN) -> Tag:
         """Give a commit a name: a branch's newest, or the one that `at` names. What it needs is kept for good."""
-        from strandline.ledger.branches import create_tag
-        from strandline.ledger.refs import find_point
-        from strandline.views.past import refuse_pruned
+        from strandline.ledger.history.branches import create_tag
+        from strandline.ledger.history.refs import find_point
+        from strandline.views.time_travel import refuse_pruned
 
         with self._lake.ledger.write() as txn:
             point = find_point(txn.conn, at, branch)
@@ -223,7 +223,7 @@ class Branches:
 
     def tags(self) -> list[Tag]:
         """Every tag, by name."""
-        from strandline.ledger.branches import list_tags
+        from strandline.ledger.history.branches import list_tags
 
         with self._lake.ledger.read() as conn:
             return list_tags(conn)
@@ -234,7 +234,7 @@ class Branches:
 
     def delete_tag(self, name: str) -> None:
         """Remove a tag."""
-        from strandline.ledger.branches import delete_tag
+        from strandline.ledger.history.branches import delete_tag
 
         with self._lake.ledger.write() as txn:
             delete_tag(txn, name)
@@ -250,8 +250,8 @@ class Branches:
         resolve: Side | Mapping[str, Any] | None = None,
     ) -> Merged:
         """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same."""
-        from strandline.model.merge import Resolution, read_resolution
-        from strandline.operations.merge import Merger, Request
+        from strandline.model.history.merge import Resolution, read_resolution
+        from strandline.operations.merge.merge import Merger, Request
 
         lake = self._lake
         decided = Resolution(side=resolve) if isinstance(resolve, str) else Resolution()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
-    from strandline.model.sinks import DeadLetter
+    from strandline.model.delivery.sinks import DeadLetter
     from strandline.sinks.repair import SettledLetter
 
 
@@ -34,7 +34,7 @@ class DeadLetters:
 
     def ids(self, name: str, ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """The letters of a sink that wait: what a person is asked about before they are given up."""
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks.repair import chosen
 
         with self._lake.ledger.read() as conn:
@@ -45,7 +45,7 @@ class DeadLetters:
 
         Each is settled in a transaction of its own, once the destination has its row.
         """
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks.instances import destination
         from strandline.sinks.repair import replay
 
@@ -59,7 +59,7 @@ class DeadLetters:
 
     def discard(self, name: str, ids: Sequence[str] | None = None, *, actor: str = "") -> list[SettledLetter]:
         """Give letters up for good, all in one transaction: none where one of them does not wait any more."""
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks.repair import discard
 
         with self._lake.ledger.write() as txn:
@@ -67,8 +67,8 @@ class DeadLetters:
 
     def list(self, name: str) -> list[OpenLetter]:
         """The letters of a sink that wait, oldest first."""
-        from strandline.ledger.dead_letters import list_letters
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.dead_letters import list_letters
+        from strandline.ledger.sinks.sinks import find_sink
 
         with self._lake.ledger.read() as conn:
             letters = list_letters(conn, find_sink(conn, name).sink_id)
@@ -76,8 +76,8 @@ class DeadLetters:
 
 
 def _open_letter(letter: DeadLetter) -> OpenLetter:
-    from strandline.model.moments import text_of
-    from strandline.model.wire import decode, to_json_lines
+    from strandline.model.times import text_of
+    from strandline.model.values.wire import decode, to_json_lines
 
     return OpenLetter(
         id=letter.letter_id,

@@ -25,22 +25,25 @@ from strandline.lake.sinks import Adding, Sinks, Ticking
 from strandline.lake.spark_engine import SparkEngine
 from strandline.lake.tables import Tables
 from strandline.lake.tokens import Tokens
-from strandline.ledger import owner as owners
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.publish import owner as owners
 from strandline.model.tables import Ack, Dedupe, Table
-from strandline.operations.placing import open_at_home
+from strandline.operations.core.placing import open_at_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.lake.export import Export, ExportFormat
-    from strandline.ledger.branches import Branch, Tag
-    from strandline.ledger.encode import Rows
-    from strandline.model.changes import Changes, RowDiff
-    from strandline.model.chunk_rows import ChunkRows
-    from strandline.model.commits import Commit
-    from strandline.model.inbound import Chunk, Received
+    from strandline.ledger.history.branches import Branch, Tag
+    from strandline.ledger.rows.encode import Rows
+    from strandline.model.delivery.chunk_rows import ChunkRows
+    from strandline.model.delivery.inbound import Chunk, Received
+    from strandline.model.delivery.sinks import Sink
+    from strandline.model.history.changes import Changes, RowDiff
+    from strandline.model.history.commits import Commit
+    from strandline.model.history.merge import Merged, Side
+    from strandline.model.history.mutations import Expectation, HeadIs, Statement
     from strandline.model.maintenance import (
         Bounds,
         Compacting,
@@ -51,13 +54,10 @@ if TYPE_CHECKING:
         SettingChanges,
         Sweeping,
     )
-    from strandline.model.merge import Merged, Side
-    from strandline.model.migration import Applied, Plan
-    from strandline.model.mutations import Expectation, HeadIs, Statement
     from strandline.model.operations import Flushed, Loaded, Recovered
-    from strandline.model.sinks import Sink
-    from strandline.operations.context import Context, Report
-    from strandline.operations.load_request import Mode
+    from strandline.model.schema.migration import Applied, Plan
+    from strandline.operations.core.context import Context, Report
+    from strandline.operations.load.load_request import Mode
     from strandline.sinks.instances import Surroundings
     from strandline.sinks.tick import Ticked
     from strandline.views.view import View
@@ -470,13 +470,13 @@ class Lake:
 
     def refresh(self) -> list[Recovered]:
         """Finish or undo what dead processes left, as far as that needs no Spark."""
-        from strandline.operations.recovery import recover
+        from strandline.operations.core.recovery import recover
 
         return recover(self.context, with_iceberg=False)
 
     def recover(self, *, dry_run: bool = False) -> list[Recovered]:
         """The same, with the Iceberg half; Spark is started only if there is something to settle."""
-        from strandline.operations.recovery import preview, recover_both_halves
+        from strandline.operations.core.recovery import preview, recover_both_halves
 
         return preview(self.context) if dry_run else recover_both_halves(self.context)
 
@@ -496,10 +496,10 @@ class Lake:
     def context(self) -> Context:
         """What operations on this lake run in."""
         if self._context is None:
-            from strandline.operations.context import Context, silent
-            from strandline.operations.fence import Fence
-            from strandline.operations.staging import Staging
-            from strandline.operations.watch import Watch
+            from strandline.operations.core.context import Context, silent
+            from strandline.operations.core.fence import Fence
+            from strandline.operations.core.staging import Staging
+            from strandline.operations.core.watch import Watch
 
             self._context = Context(
                 ledger=self.ledger,

@@ -79,7 +79,7 @@ class Export:
 
 
 def _lines(view: View, names: Sequence[str]) -> Iterator[ExportPiece]:
-    from strandline.model.wire import to_json_lines
+    from strandline.model.values.wire import to_json_lines
 
     for name in names:
         state = view.state(name)
@@ -102,7 +102,7 @@ def _arrow(view: View, name: str) -> Iterator[ExportPiece]:
     import pyarrow as pa
     from pyarrow import ipc
 
-    from strandline.model.arrow import stored_schema
+    from strandline.model.values.arrow import stored_schema
 
     state = view.state(name)
     schema = stored_schema(state.schema, state.table.extra)

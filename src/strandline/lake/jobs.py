@@ -27,7 +27,7 @@ class Jobs:
 
     def retry(self, keys: Collection[str] | None = None) -> Retried:
         """Let jobs that failed run again at once, all of them for None."""
-        from strandline.ledger import jobs
+        from strandline.ledger.workers import jobs
 
         with self._lake.ledger.write() as txn:
             recorded = jobs.read_jobs(txn.conn)

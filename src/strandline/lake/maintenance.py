@@ -22,37 +22,37 @@ class Maintenance:
 
     def compact(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Compacting]) -> list[Maintained]:
         """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
-        from strandline.operations.compact import Compaction
+        from strandline.operations.maintain.compact import Compaction
 
         return self.run(Compaction(**how), tables, branch, actor)
 
     def fold(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
-        from strandline.operations.fold import Folding
+        from strandline.operations.maintain.fold import Folding
 
         return self.run(Folding(**how), tables, branch, actor)
 
     def refilter(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Let lookups by value skip files of these keyed tables, or of all, that are older than a rule."""
-        from strandline.operations.refilter import Refiltering
+        from strandline.operations.maintain.refilter import Refiltering
 
         return self.run(Refiltering(**how), tables, branch, actor)
 
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
-        from strandline.operations.retain import Retention
+        from strandline.operations.maintain.retain import Retention
 
         return self.run(Retention(**how), tables, branch, actor)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
         """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
-        from strandline.operations.expire import Expiry
+        from strandline.operations.maintain.expire import Expiry
 
         return self.run(Expiry(**how), tables, branch, actor)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
         """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
-        from strandline.operations.sweep import Sweep
+        from strandline.operations.maintain.sweep import Sweep
 
         return self.run(Sweep(**how), tables, branch)
 
@@ -67,19 +67,19 @@ class Maintenance:
         dry_run: bool = False,
     ) -> Maintained:
         """Remove the rows that a condition names for good: from the log, the tail, dead letters and quarantine."""
-        from strandline.operations.purge import Purging
+        from strandline.operations.maintain.purge import Purging
 
         purging = Purging(where=where, and_history=and_history, dry_run=dry_run)
         return self.run(purging, [table], branch, actor)[0]
 
     def run(self, operation: Declared, tables: Sequence[str], branch: str = MAIN, actor: str = "") -> list[Maintained]:
         """Do any operation that was declared, in this process."""
-        from strandline.operations.upkeep import run_declared
+        from strandline.operations.core.running import run_declared
 
         return run_declared(self._lake.context, operation, tables, branch, actor or default_actor())
 
     def needs(self, *, branch: str = MAIN) -> list[Need]:
         """What maintenance is due, by what the ledger knows alone; the neediest table first."""
-        from strandline.operations import upkeep
+        from strandline.operations.core import running
 
-        return upkeep.needs(self._lake.context, branch)
+        return running.needs(self._lake.context, branch)

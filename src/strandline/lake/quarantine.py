@@ -11,7 +11,7 @@ from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
-    from strandline.ledger.encode import Rows
+    from strandline.ledger.rows.encode import Rows
     from strandline.model.tables import Ack
     from strandline.reports.quarantine import QuarantineEntry
 
@@ -43,7 +43,7 @@ class Quarantine:
 
     def list(self) -> list[QuarantineEntry]:
         """Every batch that was set aside, in the order in which they were appended."""
-        from strandline.ledger.batches import list_quarantined
+        from strandline.ledger.rows.batches import list_quarantined
         from strandline.reports.quarantine import quarantine_entry
 
         with self._lake.ledger.read() as conn:
@@ -51,7 +51,7 @@ class Quarantine:
 
     def show(self, batch_id: str) -> QuarantineEntry:
         """One of them."""
-        from strandline.ledger.batches import quarantined_batch
+        from strandline.ledger.rows.batches import quarantined_batch
         from strandline.reports.quarantine import quarantine_entry
 
         with self._lake.ledger.read() as conn:
@@ -59,7 +59,7 @@ class Quarantine:
 
     def payload(self, batch_id: str) -> bytes:
         """The bytes of a batch as they are. Those of a whole one are an Arrow IPC stream."""
-        from strandline.ledger.batches import quarantined_payload
+        from strandline.ledger.rows.batches import quarantined_payload
 
         with self._lake.ledger.read() as conn:
             return quarantined_payload(conn, batch_id)
@@ -88,7 +88,7 @@ class Quarantine:
         The rows were acked when they were first appended, so none is left out for its age.
         """
         from strandline.ledger.audit import audit_decision
-        from strandline.ledger.batches import discard_quarantined, quarantined_batch
+        from strandline.ledger.rows.batches import discard_quarantined, quarantined_batch
 
         with self._lake.ledger.read() as conn:
             batch = quarantined_batch(conn, batch_id)
@@ -110,7 +110,7 @@ class Quarantine:
     def discard(self, batch_id: str, *, actor: str = "") -> GivenUp:
         """Give a batch up for good: its rows count as pruned, and its bytes are deleted."""
         from strandline.ledger.audit import AuditedTable, write_audit
-        from strandline.ledger.batches import discard_quarantined, quarantined_batch
+        from strandline.ledger.rows.batches import discard_quarantined, quarantined_batch
 
         with self._lake.ledger.write() as txn:
             batch = quarantined_batch(txn.conn, batch_id)

@@ -44,6 +44,6 @@ class Recovery:
 
     def discard(self, op_id: str, *, actor: str = "") -> Recovered:
         """Give up an operation whose record can't be read. What it staged stays as garbage for a sweep."""
-        from strandline.operations.recovery import discard
+        from strandline.operations.core.recovery import discard
 
         return discard(self._lake.context, op_id, actor or default_actor())

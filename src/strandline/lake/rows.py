@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from strandline.actors import checked_actor, default_actor
-from strandline.ledger.group_commit import FEW_ROWS, Call, FewRows, are_few
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.rows.group_commit import FEW_ROWS, Call, FewRows, are_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.lake.door import Lake
     from strandline.lake.schema_memory import StateOf
-    from strandline.ledger.encode import Rows
-    from strandline.model.chunk_rows import ChunkRows
-    from strandline.model.commits import Commit
-    from strandline.model.inbound import Chunk, Received
-    from strandline.model.mutations import Expectation, Statement
+    from strandline.ledger.rows.encode import Rows
+    from strandline.model.delivery.chunk_rows import ChunkRows
+    from strandline.model.delivery.inbound import Chunk, Received
+    from strandline.model.history.commits import Commit
+    from strandline.model.history.mutations import Expectation, Statement
     from strandline.model.operations import Flushed, Loaded
     from strandline.model.tables import Ack, Dedupe, TableState
-    from strandline.operations.load_request import Mode
+    from strandline.operations.load.load_request import Mode
 
 
 class LakeRows:
@@ -49,8 +49,8 @@ class LakeRows:
         if idempotency_key is None and are_few(rows) and not keep_old:
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
             return self._append(table, lambda state: FewRows(state, actor, few), branch)
-        from strandline.ledger.encode import append_rows
-        from strandline.ledger.rereading import kept_rows
+        from strandline.ledger.rows.encode import append_rows
+        from strandline.ledger.rows.rereading import kept_rows
 
         kept, how = kept_rows(rows), (self._lake.ledger, actor, idempotency_key, keep_old)
         return self._append(table, lambda state: append_rows(kept, state, *how), branch, kept)
@@ -67,14 +67,14 @@ class LakeRows:
     ) -> Ack:
         """The same for lines of one JSON object each; a bad one is named by its line, counted from 0."""
         actor = checked_actor(actor, idempotency_key)
-        from strandline.ledger.encode import append_lines, few_objects
+        from strandline.ledger.rows.encode import append_lines, few_objects
 
         alone = idempotency_key is not None or keep_old
         few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
         if few is not None:
             return self._append(table, lambda state: FewRows(state, actor, few), branch)
 
-        from strandline.ledger.rereading import kept_lines
+        from strandline.ledger.rows.rereading import kept_lines
 
         kept, how = kept_lines(lines), (self._lake.ledger, actor, idempotency_key, keep_old)
         return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)
@@ -100,8 +100,8 @@ class LakeRows:
         expect: Expectation | Sequence[Expectation] | None = None,
     ) -> Commit:
         """Change rows of keyed tables: all statements, in their order, as one commit; or none of them."""
-        from strandline.model.mutations import listed_statements
-        from strandline.operations.mutate import prepare
+        from strandline.model.history.mutations import listed_statements
+        from strandline.operations.change.statements import prepare
 
         actor = checked_actor(actor, None)
         statements = listed_statements(statements)
@@ -126,7 +126,7 @@ class LakeRows:
 
     def flush(self, table: str | None = None, *, actor: str = "", branch: str = MAIN) -> list[Flushed]:
         """Move tails into Iceberg now: one table's, or every table's."""
-        from strandline.operations.flush import flush
+        from strandline.operations.maintain.flush import flush
 
         view = self._lake.view(branch).whole()  # rows of a dropped table are still delivered, and looked back at
         names = [table] if table is not None else view.tables
@@ -147,9 +147,9 @@ class LakeRows:
     ) -> Loaded:
         """Load files, once however often it is called: see `Lake.load`."""
         from strandline.engines.storage import know
-        from strandline.operations.load import load
-        from strandline.operations.load_keyed import load_keyed
-        from strandline.operations.load_request import load_request
+        from strandline.operations.load.keyed import load_keyed
+        from strandline.operations.load.load import load
+        from strandline.operations.load.load_request import load_request
 
         lake, memory = self._lake, self._lake.memory
         for file in files:
@@ -173,7 +173,7 @@ class LakeRows:
         branch: str = MAIN,
     ) -> Loaded:
         """Take an existing Iceberg table or a folder of Parquet files in as a new table; the source is only read."""
-        from strandline.operations.adopt import adopt, find_source, refuse_other_rows
+        from strandline.operations.load.adopt import adopt, find_source, refuse_other_rows
 
         lake = self._lake
         source_table = find_source(lake.context, source)
@@ -187,7 +187,7 @@ class LakeRows:
 
     def foreach_batch(self, table: str, *, actor: str = "", branch: str = MAIN) -> Callable[[DataFrame, int], None]:
         """A function for Structured Streaming's `foreachBatch`: each micro-batch is stored once, also when replayed."""
-        from strandline.operations.stream import foreach_batch
+        from strandline.operations.load.stream import foreach_batch
 
         return foreach_batch(self._lake.context, table, branch, actor or default_actor())
 
@@ -195,6 +195,6 @@ class LakeRows:
 def load_needs_spark(files: Sequence[str]) -> bool:
     """Whether a load of these files is too large for the ledger alone."""
     from strandline.engines.files import find_inputs
-    from strandline.operations.load_request import is_large
+    from strandline.operations.load.load_request import is_large
 
     return is_large(find_inputs(files))

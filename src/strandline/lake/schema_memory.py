@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from strandline.errors import BadRequest, Conflict, InvalidRows, SchemaMoved, StrandError, TakesNoVersions
-from strandline.ledger.group_commit import Appender
-from strandline.ledger.rereading import Kept
-from strandline.ledger.tables import has_schema, read_shown
+from strandline.ledger.rows.group_commit import Appender
+from strandline.ledger.rows.rereading import Kept
+from strandline.ledger.tables.tables import has_schema, read_shown
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
     from strandline.model.tables import Head, TableState
-    from strandline.operations.context import Context
-    from strandline.operations.mutate import Mutator
+    from strandline.operations.change.mutate import Mutator
+    from strandline.operations.core.context import Context
 
 SCHEMA_RETRIES = 5
 
@@ -41,7 +41,7 @@ class SchemaMemory:
     @cached_property
     def mutator(self) -> Mutator:
         """What changes keyed tables; only lakes that do so import it."""
-        from strandline.operations.mutate import Mutator
+        from strandline.operations.change.mutate import Mutator
 
         return Mutator(self._ledger, self.appender, self._context)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.actors import checked_actor
 from strandline.ledger.ledger import MAIN
-from strandline.model.schema_steps import Step
+from strandline.model.schema.steps import Step
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
-    from strandline.model.migration import Applied, Plan
-    from strandline.model.mutations import HeadIs
+    from strandline.model.history.mutations import HeadIs
+    from strandline.model.schema.migration import Applied, Plan
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Schemas:
 
     def show(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:
         """The schemas of a branch's tables, as a document that a user can change and apply."""
-        from strandline.operations.schema_apply import describe
+        from strandline.operations.change.schema_apply import describe
 
         return describe(self._lake.view(branch, at=at))
 
     def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> Plan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed."""
-        from strandline.operations.schema_apply import look_at, make_plan
+        from strandline.operations.change.schema_apply import look_at, make_plan
 
         view = self._lake.view(branch)
         planned = make_plan(view, doc, hard=self._lake.ledger if hard else None)
@@ -65,7 +65,7 @@ class Schemas:
         hard: bool = False,
     ) -> Applied:
         """Make schemas what a document says, as one commit; `hard`: no file keeps values of columns that are gone."""
-        from strandline.operations.schema_apply import SchemaRequest, apply_change
+        from strandline.operations.change.schema_apply import SchemaRequest, apply_change
 
         request = SchemaRequest(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
         return apply_change(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)

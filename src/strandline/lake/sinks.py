@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strandline.lake.dead_letters import DeadLetters
     from strandline.lake.door import Lake
     from strandline.ledger.ledger import Connection, Txn
-    from strandline.model.sinks import Sink
+    from strandline.model.delivery.sinks import Sink
     from strandline.reports.sinks import SinkStatus
     from strandline.sinks.continuing import Continued
     from strandline.sinks.following import Sections
@@ -127,7 +127,7 @@ class Sinks:
 
     def __call__(self) -> list[Sink]:
         """Every sink: those that were added, and those of `strand.toml` as it is now."""
-        from strandline.ledger.sinks import list_sinks
+        from strandline.ledger.sinks.sinks import list_sinks
         from strandline.sinks.following import follow_config
 
         if not self._lake.read_only:
@@ -137,7 +137,7 @@ class Sinks:
 
     def named(self, *names: str) -> list[Sink]:
         """The sinks of these names, or all; refused for one whose section of `strand.toml` is not followed."""
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks.following import refused_sections
 
         every = self()
@@ -160,7 +160,7 @@ class Sinks:
 
     def show(self, name: str) -> SinkStatus:
         """A sink with its settings, and how far each of its streams is."""
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.reports.sinks import one_sink
 
         with self._lake.ledger.read() as conn:
@@ -261,7 +261,7 @@ class Sinks:
         take_over: bool = False,
     ) -> list[Ticked]:
         """Deliver what is due, now: of these sinks, or of all. One that has to wait keeps no other waiting."""
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks.round import Round
 
         lake, every = self._lake, self()
@@ -343,7 +343,7 @@ class Sinks:
     # -- what the others share -----------------------------------------------------------------------------------------
 
     def _find(self, name: str) -> Sink:
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
 
         with self._lake.ledger.read() as conn:
             return find_sink(conn, name)
@@ -355,7 +355,7 @@ class Sinks:
 
     def _status(self, sink: Sink) -> SinkStatus:
         """A sink as it is now; as it was last seen where another process has removed it since."""
-        from strandline.ledger.sinks import sink_by_id
+        from strandline.ledger.sinks.sinks import sink_by_id
         from strandline.reports.sinks import one_sink
 
         with self._lake.ledger.read() as conn:
@@ -369,7 +369,7 @@ class Sinks:
         The settings are read, merged and written in one transaction: of two processes that set at once, the second
         changes what the first has left, and neither is lost.
         """
-        from strandline.ledger.sinks import find_sink
+        from strandline.ledger.sinks.sinks import find_sink
         from strandline.sinks import instances
         from strandline.sinks.settings import changed
 
@@ -413,7 +413,7 @@ def ticked_streams(ticked: Iterable[Ticked]) -> list[TickedStream]:
 
 
 def _removable(conn: Connection, sections: Sections, name: str, sink_id: str | None) -> Sink:
-    from strandline.ledger.sinks import find_sink
+    from strandline.ledger.sinks.sinks import find_sink
     from strandline.sinks.following import refuse_written
 
     sink = find_sink(conn, name)
@@ -428,8 +428,8 @@ def _removable(conn: Connection, sections: Sections, name: str, sink_id: str | N
 
 
 def _unpark(txn: Txn, sink: Sink) -> int:
-    from strandline.ledger.deliveries import unpark
-    from strandline.ledger.sinks import sink_by_id
+    from strandline.ledger.sinks.deliveries import unpark
+    from strandline.ledger.sinks.sinks import sink_by_id
 
     if sink_by_id(txn.conn, sink.sink_id) is None:
         raise NotFound(f"sink {sink.name!r} was removed meanwhile", sink=sink.name)

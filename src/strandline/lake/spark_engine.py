@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from strandline.config import LakeConfig
     from strandline.engines.spark.iceberg import Iceberg
     from strandline.ledger.ledger import Ledger
-    from strandline.operations.context import Report
-    from strandline.operations.fence import Fence
+    from strandline.operations.core.context import Report
+    from strandline.operations.core.fence import Fence
 
 
 class SparkEngine:

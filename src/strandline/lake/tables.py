@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from strandline.actors import default_actor
-from strandline.ledger import tables
 from strandline.ledger.ledger import MAIN
+from strandline.ledger.tables import tables
 from strandline.model.results import optional
-from strandline.model.types import AT
+from strandline.model.schema.types import AT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from strandline.lake.door import Lake
     from strandline.model.maintenance import SettingChanges
-    from strandline.model.schema import Schema
+    from strandline.model.schema.schema import Schema
     from strandline.model.tables import Dedupe, Table
     from strandline.reports.tables import TableHistory, TableReport
 
@@ -107,9 +107,9 @@ class Tables:
         actor: str = "",
     ) -> Table:
         """Make a log table, or with a `key` a keyed one: see `Lake.create_table`."""
-        from strandline.model.constraints import parse_constraints
-        from strandline.model.schema import Schema, parse_mapping
-        from strandline.operations.declare import check_new, look_before
+        from strandline.model.schema.constraints import parse_constraints
+        from strandline.model.schema.schema import Schema, parse_mapping
+        from strandline.operations.change.declare import check_new, look_before
         from strandline.rules.kind import Target
 
         def target(table: str) -> Target:
@@ -134,7 +134,7 @@ class Tables:
 
     def set(self, name: str, **changes: Unpack[SettingChanges]) -> Table:
         """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
-        from strandline.ledger.table_settings import change_settings
+        from strandline.ledger.tables.table_settings import change_settings
 
         return change_settings(self._lake.ledger, name, changes)
 

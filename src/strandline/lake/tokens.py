@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.model.moments import text_of
+from strandline.model.times import text_of
 
 if TYPE_CHECKING:
     from strandline.lake.door import Lake

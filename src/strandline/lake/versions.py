@@ -29,7 +29,7 @@ class Versions:
 def installed(own: str) -> Versions:
     """This version, and those of others: read from package metadata, since importing PySpark takes half a second."""
     from strandline.engines.spark.jars import pinned
-    from strandline.ledger.schema import FORMAT
+    from strandline.ledger.database.schema import FORMAT
     from strandline.model.operations import INTENT_FORMAT
 
     iceberg = next((jar.revision for jar in pinned() if "iceberg" in jar.name), "unknown")

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, func, insert, select
 
-from strandline.ledger import schema as db
+from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.ledger.publishing import Intent
+from strandline.ledger.publish.publishing import Intent
 
 RECOVERY_ACTOR = "strandline:recovery"
 DOCTOR = "doctor"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, func, or_, select, text
 
-from strandline.ledger import schema as db
-from strandline.ledger.deliveries import UNKNOWN
-from strandline.ledger.leases import Lease
-from strandline.model.sinks import Stream
+from strandline.ledger.database import schema as db
+from strandline.ledger.publish.leases import Lease
+from strandline.ledger.sinks.deliveries import UNKNOWN
+from strandline.model.delivery.sinks import Stream
 
 
 def counter_seq(conn: Connection) -> int:

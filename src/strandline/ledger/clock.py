@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select, text, update
 
 from strandline.errors import ClockBehind
-from strandline.ledger import schema as db
+from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.model.moments import span_of, text_of
+from strandline.model.times import span_of, text_of
 
 BEHIND_S = 3600
 """A clock so far behind the ledger's time decides no deletion: daylight saving and drift are less."""

@@ -30,15 +30,15 @@ from sqlalchemy import (
 )
 
 from strandline.errors import Conflict, Damaged, NewerFormat, NotFound, RecoveryRequired, StrandError, TooLarge
-from strandline.ledger import schema
-from strandline.ledger.connections import Pause
-from strandline.ledger.dialect import Database
-from strandline.ledger.migrations import MIGRATIONS
-from strandline.ledger.outcomes import is_unknown, was_undone
-from strandline.ledger.pipeline import Row
-from strandline.ledger.postgres import keep_as_it_is
-from strandline.ledger.prepared import Prepared, Step, together
-from strandline.ledger.sessions import PATIENCE_S
+from strandline.ledger.database import schema
+from strandline.ledger.database.connections import Pause
+from strandline.ledger.database.dialect import Database
+from strandline.ledger.database.migrations import MIGRATIONS
+from strandline.ledger.database.outcomes import is_unknown, was_undone
+from strandline.ledger.database.pipeline import Row
+from strandline.ledger.database.postgres import keep_as_it_is
+from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.sessions import PATIENCE_S
 from strandline.model.ids import new_id
 
 __all__ = ["MAIN", "MAX_SEQ", "Connection", "Ledger", "Txn"]

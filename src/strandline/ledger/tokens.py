@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, insert, select, update
 
 from strandline.errors import BadRequest, NotFound
-from strandline.ledger import schema as db
+from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Ledger
 from strandline.model.ids import new_id
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.errors import Damaged, NewerFormat
-from strandline.model.moments import text_of
+from strandline.model.times import text_of
 
 FORMAT = 1
 MANIFEST = "backup.json"

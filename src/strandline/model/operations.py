@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 INTENT_FORMAT = 2
-"""The version of what an intent says of a publish; `ledger/effects.py` writes it, and reads older ones."""
+"""The version of what an intent says of a publish; `ledger/publish/effects.py` writes it, and reads older ones."""
 
 Phase = Literal["staging", "staged", "published", "abandoned", "damaged"]
 Outcome = Literal["rolled_forward", "rolled_back", "damaged", "alive"]

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from strandline.errors import StrandError
-from strandline.model.schema import Schema, from_json
+from strandline.model.schema.schema import Schema, from_json
 
 Record = TypeVar("Record")
 

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from strandline.errors import Unsupported
 from strandline.model.ids import state_id
-from strandline.model.schema import Schema
-from strandline.model.shapes import Shape, file_columns, shape_of
-from strandline.model.types import AT, COMMIT, EXTRA, FILTERED, ORIGIN, OURS, REMOVED, Column, Fill
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.shapes import Shape, file_columns, shape_of
+from strandline.model.schema.types import AT, COMMIT, EXTRA, FILTERED, ORIGIN, OURS, REMOVED, Column, Fill
 
 Dedupe = Literal["table", "partition"]
 Kind = Literal["log", "keyed", "state"]

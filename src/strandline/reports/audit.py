@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.ledger.audit import RECOVERIES, AuditRow, read_audit
-from strandline.ledger.branches import list_branches
+from strandline.ledger.history.branches import list_branches
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import list_tables
-from strandline.model.moments import text_of
+from strandline.ledger.tables.tables import list_tables
+from strandline.model.times import text_of
 
 if TYPE_CHECKING:
     from strandline.reports.open_lake import OpenLake

@@ -15,13 +15,13 @@ from strandline.engines.metadata import size_of
 from strandline.engines.storage import S3, entries, open_uri
 from strandline.errors import Conflict, Displaced, NoMarker
 from strandline.ledger.checks import known_paths
-from strandline.ledger.intents import read_intents
-from strandline.ledger.loads import list_loads
-from strandline.model.moments import text_of
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.publish.loads import list_loads
+from strandline.model.schema.types import SEQ
 from strandline.model.tables import DataFile, TableState, disjoint_runs
-from strandline.model.types import SEQ
+from strandline.model.times import text_of
 from strandline.model.wording import counted
-from strandline.operations.staging import FOLDER
+from strandline.operations.core.staging import FOLDER
 from strandline.reports.findings import RESTORE, Finding, Look
 
 TOLD_FILES = 5

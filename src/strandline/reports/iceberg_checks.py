@@ -14,14 +14,14 @@ from typing import Any
 
 from strandline.engines.metadata import UNREADABLE, data_files, manifests, read_metadata, refs, size_of, snapshots
 from strandline.engines.storage import open_uri
-from strandline.ledger.catalog import Location, metadata_locations
 from strandline.ledger.checks import pinned_snapshots
-from strandline.ledger.files import knows_snapshot
-from strandline.ledger.intents import read_intents
-from strandline.ledger.publishing import Intent
+from strandline.ledger.place.iceberg_catalog import Location, metadata_locations
+from strandline.ledger.publish.intents import read_intents
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.tables.files import knows_snapshot
 from strandline.model.ids import private_branch
-from strandline.model.moments import text_of
 from strandline.model.tables import TableState
+from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look
 

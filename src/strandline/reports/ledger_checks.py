@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from strandline.ledger import checks
-from strandline.ledger.batches import list_quarantined, read_payloads
-from strandline.ledger.encode import checksum
-from strandline.ledger.intents import UnreadableIntent, read_intents
-from strandline.ledger.jobs import read_jobs
-from strandline.ledger.loads import UnfinishedLoad, list_loads
-from strandline.ledger.owner import certainly_dead
-from strandline.ledger.publishing import Intent
-from strandline.model.moments import text_of
+from strandline.ledger.publish.intents import UnreadableIntent, read_intents
+from strandline.ledger.publish.loads import UnfinishedLoad, list_loads
+from strandline.ledger.publish.owner import certainly_dead
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.rows.batches import list_quarantined, read_payloads
+from strandline.ledger.rows.encode import checksum
+from strandline.ledger.workers.jobs import read_jobs
 from strandline.model.tables import BatchRef, TableState
+from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.reports.findings import RESTORE, Finding, Look
 from strandline.reports.open_lake import OpenLake

@@ -12,7 +12,7 @@ from strandline.engines.duck.relations import local_path
 from strandline.errors import StrandError
 from strandline.ledger import checks
 from strandline.ledger.clock import Clock, read_clock, server_at_us
-from strandline.model.moments import span_of, text_of
+from strandline.model.times import span_of, text_of
 from strandline.reports.findings import Finding, Look
 
 SKEW_S = 300

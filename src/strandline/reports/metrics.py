@@ -16,12 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from strandline.ledger.audit import count_audit
-from strandline.ledger.branches import list_branches
-from strandline.ledger.jobs import read_jobs
+from strandline.ledger.history.branches import list_branches
 from strandline.ledger.ledger import MAIN, Connection, Ledger
-from strandline.ledger.owner import certainly_dead
-from strandline.ledger.requests import open_requests, read_workers
-from strandline.ledger.tables import branch_id, read_books, tail_sizes
+from strandline.ledger.publish.owner import certainly_dead
+from strandline.ledger.tables.tables import branch_id, read_books, tail_sizes
+from strandline.ledger.workers.jobs import read_jobs
+from strandline.ledger.workers.requests import open_requests, read_workers
 from strandline.reports.sinks import SinkStatus, sinks
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from strandline.errors import Displaced
     from strandline.ledger.ledger import Ledger
     from strandline.model.operations import Recovered
-    from strandline.operations.context import Context
+    from strandline.operations.core.context import Context
     from strandline.sinks.instances import Surroundings
     from strandline.views.view import View
 

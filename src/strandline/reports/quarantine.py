@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.ledger.batches import QuarantinedBatch
-from strandline.model.moments import text_of
+from strandline.ledger.rows.batches import QuarantinedBatch
+from strandline.model.times import text_of
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,23 @@ from functools import partial
 from strandline.actors import checked_actor
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs
 from strandline.errors import StrandError
-from strandline.ledger import batches, checks, deliveries
-from strandline.ledger import leases as ledger_leases
+from strandline.ledger import checks
 from strandline.ledger.audit import DOCTOR, audit_decision
-from strandline.ledger.catalog import metadata_locations, step_back
 from strandline.ledger.clock import trust_clock
-from strandline.ledger.files import knows_snapshot
 from strandline.ledger.ledger import Txn
-from strandline.ledger.owner import certainly_dead
-from strandline.ledger.sinks import sink_by_id
+from strandline.ledger.place.iceberg_catalog import metadata_locations, step_back
+from strandline.ledger.publish import leases as ledger_leases
+from strandline.ledger.publish.owner import certainly_dead
+from strandline.ledger.rows import batches
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.sinks import sink_by_id
+from strandline.ledger.tables.files import knows_snapshot
 from strandline.model.ids import lease_of_stream
-from strandline.model.moments import span_of, text_of
 from strandline.model.operations import Recovered
 from strandline.model.tables import TableState
+from strandline.model.times import span_of, text_of
 from strandline.model.wording import counted
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
 from strandline.reports import ledger_checks
 from strandline.reports.doctor import Diagnosis, diagnose
 from strandline.reports.findings import Look

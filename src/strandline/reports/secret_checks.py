@@ -9,7 +9,7 @@ from pathlib import Path
 from strandline import private
 from strandline.config import FILE_NAME
 from strandline.engines.duck.relations import local_path
-from strandline.ledger.sinks import list_sinks
+from strandline.ledger.sinks.sinks import list_sinks
 from strandline.redaction import secret_of
 from strandline.reports.findings import Finding, Look
 from strandline.sinks.instances import SECRETS

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.errors import StrandError
-from strandline.ledger import dead_letters, deliveries
-from strandline.ledger.branches import living_branch
 from strandline.ledger.checks import marks_ahead
-from strandline.ledger.restores import last_restore, not_asked
-from strandline.ledger.sinks import list_sinks
-from strandline.model.moments import text_of
-from strandline.model.sinks import Sink, StreamState
+from strandline.ledger.history.branches import living_branch
+from strandline.ledger.place.restores import last_restore, not_asked
+from strandline.ledger.sinks import dead_letters, deliveries
+from strandline.ledger.sinks.sinks import list_sinks
+from strandline.model.delivery.sinks import Sink, StreamState
+from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.reports.findings import Finding, Look
 from strandline.sinks.destination import let_go

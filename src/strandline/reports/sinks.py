@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.ledger import dead_letters, deliveries
-from strandline.ledger.branches import living_branch
-from strandline.ledger.lags import Lag, read_lags
+from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import Connection
-from strandline.ledger.sinks import list_sinks
-from strandline.ledger.tables import list_tables
-from strandline.model.moments import text_of
-from strandline.model.sinks import Delivery, Sink, Stream, StreamState, Tally
+from strandline.ledger.sinks import dead_letters, deliveries
+from strandline.ledger.sinks.lags import Lag, read_lags
+from strandline.ledger.sinks.sinks import list_sinks
+from strandline.ledger.tables.tables import list_tables
+from strandline.model.delivery.sinks import Delivery, Sink, Stream, StreamState, Tally
+from strandline.model.times import text_of
 from strandline.redaction import redacted
 from strandline.sinks.settings import shown
 

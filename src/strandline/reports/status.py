@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from strandline.errors import StrandError
 from strandline.ledger.audit import RECOVERIES, read_audit
-from strandline.ledger.batches import list_quarantined
-from strandline.ledger.branches import Branch, list_branches, list_tags
 from strandline.ledger.clock import read_clock
-from strandline.ledger.intents import UnreadableIntent, read_intents
-from strandline.ledger.jobs import read_jobs
+from strandline.ledger.history.branches import Branch, list_branches, list_tags
 from strandline.ledger.ledger import MAIN
-from strandline.ledger.loads import UnfinishedLoad, list_loads
-from strandline.ledger.publishing import Intent
-from strandline.ledger.requests import list_requests, read_workers
-from strandline.ledger.tables import Refusing, WaitingTail, refusing, waiting_tails
-from strandline.model.moments import age_s, text_of
+from strandline.ledger.publish.intents import UnreadableIntent, read_intents
+from strandline.ledger.publish.loads import UnfinishedLoad, list_loads
+from strandline.ledger.publish.publishing import Intent
+from strandline.ledger.rows.batches import list_quarantined
+from strandline.ledger.tables.tables import Refusing, WaitingTail, refusing, waiting_tails
+from strandline.ledger.workers.jobs import read_jobs
+from strandline.ledger.workers.requests import list_requests, read_workers
 from strandline.model.results import optional
+from strandline.model.times import age_s, text_of
 from strandline.redaction import shown_address
 from strandline.reports.audit import AuditEntry, audit_entry, names_by_id
 from strandline.reports.ledger_checks import damaged, is_dead

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.ledger.files import list_snapshots
-from strandline.model.moments import text_of
+from strandline.ledger.tables.files import list_snapshots
 from strandline.model.results import optional
+from strandline.model.schema.types import type_text
 from strandline.model.tables import TableSettings
-from strandline.model.types import type_text
+from strandline.model.times import text_of
 
 if TYPE_CHECKING:
+    from strandline.model.schema.types import Column
     from strandline.model.tables import TableState
-    from strandline.model.types import Column
     from strandline.reports.open_lake import OpenLake
     from strandline.views.view import View
 

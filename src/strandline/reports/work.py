@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.ledger.jobs import JobRecord
-from strandline.ledger.owner import Owner, certainly_dead
-from strandline.ledger.requests import Request, WorkerRecord
-from strandline.model.moments import age_s, text_of
+from strandline.ledger.publish.owner import Owner, certainly_dead
+from strandline.ledger.workers.jobs import JobRecord
+from strandline.ledger.workers.requests import Request, WorkerRecord
+from strandline.model.times import age_s, text_of
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.errors import BadRequest
-from strandline.model.constraints import Cardinality, Reference
-from strandline.model.declared import Link
-from strandline.model.keys import shown_key
-from strandline.model.schema import Schema
+from strandline.model.schema.constraints import Cardinality, Reference
+from strandline.model.schema.declarations import Link
+from strandline.model.schema.keys import shown_key
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.violations import Violation
 from strandline.model.tables import TableState
-from strandline.model.violations import Violation
 from strandline.model.wording import counted
 from strandline.rules.changes import RowChange, Values, key_values, values_of
 from strandline.rules.kind import (

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from strandline.model.constraints import Reference
-from strandline.model.declared import Declared, Link
-from strandline.model.row_versions import ValueHolder
+from strandline.model.schema.constraints import Reference
+from strandline.model.schema.declarations import Declared, Link
+from strandline.model.values.row_versions import ValueHolder
 from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values, key_values, values_of
 
 _Which: TypeAlias = tuple[str, Reference]

@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from strandline.model.arrow import batch_arrow
-from strandline.model.keys import claim_hash
-from strandline.model.row_versions import Keys, Row, ValueHolder, Version
+from strandline.model.schema.keys import claim_hash
 from strandline.model.tables import TableState
+from strandline.model.values.arrow import batch_arrow
+from strandline.model.values.row_versions import Keys, Row, ValueHolder, Version
 
 Values: TypeAlias = tuple[Any, ...]
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from strandline.engines.duck.sandbox import quote_name
 from strandline.errors import BadRequest
-from strandline.model.constraints import Constraint
-from strandline.model.declared import Declared
-from strandline.model.keys import shown_key
-from strandline.model.row_versions import ValueHolder
-from strandline.model.schema import Schema
+from strandline.model.schema.constraints import Constraint
+from strandline.model.schema.declarations import Declared
+from strandline.model.schema.keys import shown_key
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import SEQ, Column
+from strandline.model.schema.violations import Violation
 from strandline.model.tables import TableState
-from strandline.model.types import SEQ, Column
-from strandline.model.values import shown
-from strandline.model.violations import Violation
+from strandline.model.values.row_versions import ValueHolder
+from strandline.model.values.values import shown
 from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values
 
 RuleT = TypeVar("RuleT", bound=Constraint)

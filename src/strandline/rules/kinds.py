@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from strandline.errors import BadRequest
-from strandline.model.constraints import Cardinality, Constraint, Reference, Unique
-from strandline.model.schema import Schema
+from strandline.model.schema.constraints import Cardinality, Constraint, Reference, Unique
+from strandline.model.schema.schema import Schema
 from strandline.rules import cardinality, references, row_rules, unique
 from strandline.rules.kind import Declaration, Kind, Target
 

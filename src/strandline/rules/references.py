@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from strandline.errors import BadRequest
-from strandline.model.constraints import Reference
-from strandline.model.declared import Link
-from strandline.model.keys import key_hash
-from strandline.model.row_versions import ValueHolder
+from strandline.model.schema.constraints import Reference
+from strandline.model.schema.declarations import Link
+from strandline.model.schema.keys import key_hash
+from strandline.model.schema.types import SEQ, type_text
+from strandline.model.schema.violations import Violation
 from strandline.model.tables import TableState
-from strandline.model.types import SEQ, type_text
-from strandline.model.violations import Violation
+from strandline.model.values.row_versions import ValueHolder
 from strandline.rules.changes import RowChange, Values, key_row, key_values, values_of
 from strandline.rules.kind import (
     Breach,

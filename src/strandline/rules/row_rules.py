@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import BadRequest
-from strandline.model.arrow import arrow_type, batch_arrow
-from strandline.model.constraints import Check, Constraint, OneOf, Range
+from strandline.model.schema.constraints import Check, Constraint, OneOf, Range
+from strandline.model.schema.types import SEQ, Primitive
 from strandline.model.tables import TableState
-from strandline.model.types import SEQ, Primitive
+from strandline.model.values.arrow import arrow_type, batch_arrow
 from strandline.rules.changes import RowChange, column_of, key_values
 from strandline.rules.kind import Breach, Declaration, Judging, Kind, Relations, breach, key_of, names, need, table
 

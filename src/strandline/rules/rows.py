@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from strandline.errors import Conflict, InvalidRows
-from strandline.model.declared import Declared
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.violations import Violation
+from strandline.model.schema.declarations import Declared
+from strandline.model.schema.violations import Violation
 from strandline.rules.changes import Changes, Claims, LookUp, RowChange
 from strandline.rules.kind import Judging
 from strandline.rules.kinds import KINDS, in_order, kind_of

@@ -12,13 +12,13 @@ from itertools import islice
 from typing import TypeAlias
 
 from strandline.engines.duck.sandbox import quote_name
-from strandline.model.constraints import Constraint
-from strandline.model.keys import shown_key
 from strandline.model.reporting import most_reported
-from strandline.model.schema import Schema
+from strandline.model.schema.constraints import Constraint
+from strandline.model.schema.keys import shown_key
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.violations import Violation
 from strandline.model.tables import TableState
-from strandline.model.values import shown
-from strandline.model.violations import Violation
+from strandline.model.values.values import shown
 from strandline.rules.cardinality import unreferred
 from strandline.rules.kind import Breach, Relations, key_of, names, rows_of, table
 from strandline.rules.kinds import kind_of

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strandline.model.constraints import Unique
-from strandline.model.keys import shown_key
+from strandline.model.schema.constraints import Unique
+from strandline.model.schema.keys import shown_key
+from strandline.model.schema.types import KEY_TYPES, SEQ, is_exact
 from strandline.model.tables import TableState
-from strandline.model.types import KEY_TYPES, SEQ, is_exact
 from strandline.rules.changes import RowChange, Values, key_values, values_of
 from strandline.rules.kind import (
     Breach,

@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from strandline.model import inbound
+from strandline.model.delivery import inbound
 from strandline.server.service import service_of
 
 NDJSON = "application/x-ndjson"

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from strandline.errors import Forbidden, NotFound, Unsupported
-from strandline.ledger.inbound import read_mark, replayed_letters
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import find_table
-from strandline.model import chunk_rows, inbound
-from strandline.model.inbound import InboundMark, Received
-from strandline.model.sinks import Replayed
+from strandline.ledger.rows.inbound import read_mark, replayed_letters
+from strandline.ledger.tables.tables import find_table
+from strandline.model.delivery import chunk_rows, inbound
+from strandline.model.delivery.inbound import InboundMark, Received
+from strandline.model.delivery.sinks import Replayed
 from strandline.server.bodies import content_type
 from strandline.server.documents import ARROW, NDJSON, answers, body_of, chunk_headers, who
 from strandline.server.service import Service, service_of

@@ -11,10 +11,10 @@ from starlette.requests import Request
 
 from strandline.errors import Unsupported
 from strandline.lake import Lake
-from strandline.model.arrow_stream import read_stream
-from strandline.model.json_pieces import PIECE_BYTES, ArrayPieces, Lines
-from strandline.model.rows import read_array
 from strandline.model.tables import Ack
+from strandline.model.values.arrow_stream import read_stream
+from strandline.model.values.json_pieces import PIECE_BYTES, ArrayPieces, Lines
+from strandline.model.values.rows import read_array
 from strandline.server.bodies import content_type
 from strandline.server.documents import ARROW, JSON, NDJSON, answers, body_of, who
 from strandline.server.service import service_of

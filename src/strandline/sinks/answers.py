@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from strandline.model.sinks import Mark, Replayed, SentChunk, Standing
+from strandline.model.delivery.sinks import Mark, Replayed, SentChunk, Standing
 
 RETRY_AFTER_MAX_S = 3600.0
 

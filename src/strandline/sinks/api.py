@@ -5,7 +5,7 @@ The names here stay what they are. Other modules of this room may change from ve
 
 from __future__ import annotations
 
-from strandline.model.sinks import DeadLetter, Delivery, Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, SentChunk, Shipped, Standing, Stream
 from strandline.settings_text import Key, Reader
 from strandline.sinks.destination import (
     CountsReplayed,

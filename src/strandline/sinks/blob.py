@@ -23,9 +23,9 @@ from strandline.engines.conditional import change_bytes, create_bytes, read_vers
 from strandline.engines.objects import Place
 from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
-from strandline.model import object_names as names
-from strandline.model.sinks import Mark, SentChunk, Shipped, Standing, Stream
-from strandline.model.types import SEQ
+from strandline.model.delivery import object_names as names
+from strandline.model.delivery.sinks import Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.schema.types import SEQ
 from strandline.sinks.blob_marks import BlobMark, move_mark, read_mark
 from strandline.sinks.destination import Owned, Unit, marker_gone, refusal
 

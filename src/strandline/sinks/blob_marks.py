@@ -17,8 +17,8 @@ from strandline.engines.conditional import change_bytes, read_version
 from strandline.engines.objects import Place
 from strandline.errors import Damaged, NewerFormat
 from strandline.failpoints import fail
-from strandline.model import object_names as names
-from strandline.model.sinks import Mark, SentChunk
+from strandline.model.delivery import object_names as names
+from strandline.model.delivery.sinks import Mark, SentChunk
 from strandline.sinks.destination import Resume
 
 VERSION = 1

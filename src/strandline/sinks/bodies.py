@@ -8,8 +8,8 @@ import pyarrow as pa
 import zstandard
 
 from strandline.errors import Internal
-from strandline.model.schema import Schema
-from strandline.model.wire import to_json_lines
+from strandline.model.schema.schema import Schema
+from strandline.model.values.wire import to_json_lines
 
 CONTENT_TYPES = {"arrow": "application/vnd.apache.arrow.stream", "ndjson": "application/x-ndjson"}
 ZSTD_LEVEL = 1

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.engines.duck.ranges import Piece
-from strandline.model.types import SEQ
+from strandline.model.schema.types import SEQ
 
 
 @dataclass(frozen=True)

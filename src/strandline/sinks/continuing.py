@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 from strandline.errors import BadRequest, Conflict
 from strandline.failpoints import fail
-from strandline.ledger import deliveries
-from strandline.ledger.dead_letters import close_letters
-from strandline.ledger.leases import Hold
 from strandline.ledger.ledger import Txn
-from strandline.ledger.restores import JUMP
-from strandline.ledger.sinks import pin_receiver
+from strandline.ledger.place.restores import JUMP
+from strandline.ledger.publish.leases import Hold
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.dead_letters import close_letters
+from strandline.ledger.sinks.sinks import pin_receiver
+from strandline.model.delivery.sinks import Mark, Sink, Stream, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Mark, Sink, Stream, StreamState
 from strandline.model.wording import counted
-from strandline.operations.beats import holding
-from strandline.operations.context import Context
+from strandline.operations.core.beats import holding
+from strandline.operations.core.context import Context
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination
 from strandline.sinks.marks import Whereabouts, count_rows, look_at

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from strandline.actors import checked_actor
 from strandline.ledger.audit import audit_decision
 from strandline.ledger.ledger import Txn
-from strandline.model.sinks import Sink
+from strandline.model.delivery.sinks import Sink
 
 
 def decided(txn: Txn, sink: Sink, outcome: str, reason: str, actor: str, table_ids: Iterable[str] = ()) -> None:

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from strandline import logs
 from strandline.engines.duck.ranges import Piece, Range, read_range
 from strandline.errors import Conflict, OwnedByAnother
-from strandline.ledger.dead_letters import Refused
-from strandline.model.row_digest import digest_of
-from strandline.model.schema import Schema
-from strandline.model.sinks import DeadLetter, Delivery, Mark, Shipped, Standing, Stream
-from strandline.model.types import SEQ
-from strandline.model.wire import encode
+from strandline.ledger.sinks.dead_letters import Refused
+from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, Shipped, Standing, Stream
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import SEQ
+from strandline.model.values.row_digest import digest_of
+from strandline.model.values.wire import encode
 from strandline.redaction import redacted
 
 log = logs.Logger("strandline.sinks")

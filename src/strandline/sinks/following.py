@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 from strandline import config as configuration
 from strandline import logs
 from strandline.errors import BadRequest, CallerError, Environment, StrandError
-from strandline.ledger import sinks
 from strandline.ledger.ledger import Connection, Ledger, Txn
-from strandline.model.sinks import Sink
+from strandline.ledger.sinks import sinks
+from strandline.model.delivery.sinks import Sink
 from strandline.sinks.instances import CheckedSink, Surroundings, add, change, checked_sink, is_as_written
 from strandline.sinks.registry import in_words, sink_type
 from strandline.sinks.settings import destination_of

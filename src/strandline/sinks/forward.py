@@ -24,12 +24,12 @@ import pyarrow as pa
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
-from strandline.model import inbound
-from strandline.model.row_digest import digest_of
-from strandline.model.schema import Schema
-from strandline.model.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
-from strandline.model.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
-from strandline.model.wire import decode
+from strandline.model.delivery import inbound
+from strandline.model.delivery.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
+from strandline.model.values.row_digest import digest_of
+from strandline.model.values.wire import decode
 from strandline.redaction import remember
 from strandline.sinks import answers
 from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed

@@ -28,9 +28,9 @@ from strandline.engines.objects import Place
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
-from strandline.model.row_digest import are_among
-from strandline.model.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
-from strandline.model.types import AT, SEQ
+from strandline.model.delivery.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.schema.types import AT, SEQ
+from strandline.model.values.row_digest import are_among
 from strandline.sinks.destination import Owned, Resume, Unit, marker_gone, refusal, unmarked
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import orjson
 
 from strandline import private
 from strandline.errors import BadRequest, Busy, Environment, OwnedByAnother, StrandError
-from strandline.ledger import deliveries, sinks
-from strandline.ledger.branches import living_branch
+from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
-from strandline.ledger.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
+from strandline.ledger.sinks import deliveries, sinks
+from strandline.ledger.tables.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
+from strandline.model.delivery.sinks import Noted, Sink, Stream
 from strandline.model.ids import new_id
-from strandline.model.sinks import Noted, Sink, Stream
 from strandline.redaction import remember
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination, Later, Park

@@ -16,7 +16,7 @@ from strandline.settings_text import Key
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandline.model.sinks import Noted, Sink, Stream
+    from strandline.model.delivery.sinks import Noted, Sink, Stream
     from strandline.sinks.destination import Destination
 
 

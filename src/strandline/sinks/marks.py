@@ -16,8 +16,11 @@ from strandline import logs
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, HistoryGone, StrandError
 from strandline.failpoints import fail
-from strandline.ledger import deliveries
-from strandline.ledger.dead_letters import (
+from strandline.ledger.ledger import Connection, Txn
+from strandline.ledger.place.restores import JUMP, last_restore
+from strandline.ledger.publish.leases import Hold
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.dead_letters import (
     agree_on_replayed,
     buried_seqs,
     close_letters,
@@ -25,15 +28,12 @@ from strandline.ledger.dead_letters import (
     reopen_replayed,
     replayed_seqs,
 )
-from strandline.ledger.leases import Hold
-from strandline.ledger.ledger import Connection, Txn
-from strandline.ledger.restores import JUMP, last_restore
-from strandline.ledger.sinks import pin_receiver, sink_by_id
-from strandline.ledger.tables import branch_name, find_table, read_states
+from strandline.ledger.sinks.sinks import pin_receiver, sink_by_id
+from strandline.ledger.tables.tables import branch_name, find_table, read_states
+from strandline.model.delivery.sinks import Delivery, Mark, Noted, Replayed, Sink, Standing, Stream, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Delivery, Mark, Noted, Replayed, Sink, Standing, Stream, StreamState
-from strandline.operations.beats import holding
-from strandline.operations.context import Context
+from strandline.operations.core.beats import holding
+from strandline.operations.core.context import Context
 from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
 from strandline.sinks.reading import INBOUND, UNASKED, Plan, check_routing, read_unit
 from strandline.sinks.registry import known_type

@@ -18,13 +18,13 @@ from strandline.engines.duck.relations import duck_type
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, nearest
-from strandline.ledger.files import read_files
 from strandline.ledger.ledger import Connection
-from strandline.ledger.tables import branch_name, read_states
-from strandline.model.arrow import arrow_field
-from strandline.model.sinks import Delivery, Mark, StreamState
+from strandline.ledger.tables.files import read_files
+from strandline.ledger.tables.tables import branch_name, read_states
+from strandline.model.delivery.sinks import Delivery, Mark, StreamState
+from strandline.model.schema.types import REMOVED, SEQ, Column, Primitive
 from strandline.model.tables import DataFile, TableState, disjoint_runs
-from strandline.model.types import REMOVED, SEQ, Column, Primitive
+from strandline.model.values.arrow import arrow_field
 from strandline.views.view import stored_columns
 
 INBOUND = "inbound"

@@ -8,15 +8,15 @@ from typing import Any
 
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
-from strandline.ledger import dead_letters, deliveries
 from strandline.ledger.ledger import Connection, Ledger, Txn
-from strandline.ledger.tables import branch_name, find_table, read_states
+from strandline.ledger.sinks import dead_letters, deliveries
+from strandline.ledger.tables.tables import branch_name, find_table, read_states
+from strandline.model.delivery.sinks import DeadLetter, Mark, Sink, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import DeadLetter, Mark, Sink, StreamState
-from strandline.model.wire import jsonable
+from strandline.model.values.wire import jsonable
 from strandline.model.wording import counted
-from strandline.operations.beats import holding
-from strandline.operations.context import Context
+from strandline.operations.core.beats import holding
+from strandline.operations.core.context import Context
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import Destination, Later, Marked, Park, Replays
 from strandline.sinks.marks import draft
@@ -171,7 +171,7 @@ def chosen(conn: Connection, sink: Sink, ids: Sequence[str] | None) -> list[Dead
 
 def remove(txn: Txn, sink: Sink, *, force: bool, actor: str = "") -> None:
     """Forget a sink with its marks; refused while it has dead letters, because they would be gone with it."""
-    from strandline.ledger.sinks import remove_sink
+    from strandline.ledger.sinks.sinks import remove_sink
 
     letters = len(dead_letters.list_letters(txn.conn, sink.sink_id))
     if letters and not force:

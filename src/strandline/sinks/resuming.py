@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from strandline.model.generations import are_of_one_backup
-from strandline.model.row_digest import NO_ROWS
-from strandline.model.sinks import Mark, SentChunk, Standing
+from strandline.model.delivery.generations import are_of_one_backup
+from strandline.model.delivery.sinks import Mark, SentChunk, Standing
+from strandline.model.values.row_digest import NO_ROWS
 
 AHEAD, DIFFERS, HOLE, RECEIVER, TABLE = "ahead", "differs", "hole", "receiver", "table"
 """Why a stream is stuck: the destination is ahead of this lake, has other rows, wants removed ones, is another one,

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from strandline.errors import StrandError, may_pass
-from strandline.ledger.sinks import why_paused
-from strandline.model.sinks import Sink
-from strandline.operations.context import Context
+from strandline.ledger.sinks.sinks import why_paused
+from strandline.model.delivery.sinks import Sink
+from strandline.operations.core.context import Context
 from strandline.sinks.decisions import decided
 from strandline.sinks.destination import let_go
 from strandline.sinks.instances import Surroundings, destination

@@ -27,18 +27,18 @@ from strandline.errors import (
     may_pass,
 )
 from strandline.failpoints import fail
-from strandline.ledger import deliveries
-from strandline.ledger.branches import living_branch
-from strandline.ledger.dead_letters import Refused, bury, dead_seqs
-from strandline.ledger.leases import Hold
+from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import Txn
-from strandline.ledger.sinks import note_tick, sink_by_id
-from strandline.ledger.tables import branch_name, read_states
+from strandline.ledger.publish.leases import Hold
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.dead_letters import Refused, bury, dead_seqs
+from strandline.ledger.sinks.sinks import note_tick, sink_by_id
+from strandline.ledger.tables.tables import branch_name, read_states
+from strandline.model.delivery.sinks import Delivery, Shipped, Sink, Stream, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Delivery, Shipped, Sink, Stream, StreamState
-from strandline.operations.beats import holding
-from strandline.operations.context import Context
-from strandline.operations.flush import flush
+from strandline.operations.core.beats import holding
+from strandline.operations.core.context import Context
+from strandline.operations.maintain.flush import flush
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.marks import begin, draft, first_mark, is_unproven, look_at, settle

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from strandline.errors import StrandError
 from strandline.lake import Lake
-from strandline.model.sinks import Shipped
+from strandline.model.delivery.sinks import Shipped
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.testing.subject import Subject
 from strandline.testing.trial import UNIT_ROWS, Failed, Lines, Trial

@@ -22,12 +22,13 @@ from strandline import failpoints
 from strandline.create import create
 from strandline.failpoints import FailpointReached
 from strandline.lake import Lake
-from strandline.ledger import deliveries, owner
-from strandline.ledger.dead_letters import list_letters
-from strandline.ledger.sinks import find_sink
+from strandline.ledger.publish import owner
+from strandline.ledger.sinks import deliveries
+from strandline.ledger.sinks.dead_letters import list_letters
+from strandline.ledger.sinks.sinks import find_sink
+from strandline.model.delivery.sinks import Shipped, Sink, Standing, Stream, StreamState
 from strandline.model.ids import lease_of_stream
-from strandline.model.sinks import Shipped, Sink, Standing, Stream, StreamState
-from strandline.operations.beats import holding
+from strandline.operations.core.beats import holding
 from strandline.sinks.destination import CountsReplayed, Destination, Marked, Replays, Unit
 from strandline.sinks.instances import destination
 from strandline.sinks.tick import Ticked, Ticker

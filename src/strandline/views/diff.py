@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from strandline.engines.duck import compare
 from strandline.errors import BadRequest, HistoryGone, Unsupported
-from strandline.ledger.branches import refuse_deleted
-from strandline.ledger.heads import read_pruned
-from strandline.ledger.history import Graph
+from strandline.ledger.history.ancestry import Graph
+from strandline.ledger.history.branches import refuse_deleted
+from strandline.ledger.history.refs import find_commit_at, find_homes
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.refs import find_commit_at, find_homes
-from strandline.model.arrow import batch_arrow
-from strandline.model.changes import Changes, RowChange, RowDiff, kind_of
-from strandline.model.commits import Commit
-from strandline.model.merge import key_text
-from strandline.model.schema import Schema
+from strandline.ledger.tables.heads import read_pruned
+from strandline.model.history.changes import Changes, RowChange, RowDiff, kind_of
+from strandline.model.history.commits import Commit
+from strandline.model.history.merge import key_text
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import ACTOR, AT, COMMIT, REMOVED, SEQ
 from strandline.model.tables import TableState
-from strandline.model.types import ACTOR, AT, COMMIT, REMOVED, SEQ
-from strandline.model.wire import to_json_lines
+from strandline.model.values.arrow import batch_arrow
+from strandline.model.values.wire import to_json_lines
 from strandline.views.view import View
 
 Take = Callable[[str, str | None], View]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from strandline.engines.duck.sandbox import quote_name
-from strandline.ledger import inbound
 from strandline.ledger.ledger import Ledger
-from strandline.model.arrow import stored_schema
-from strandline.model.chunk_rows import ChunkRows
-from strandline.model.inbound import Chunk, Received
+from strandline.ledger.rows import inbound
+from strandline.model.delivery.chunk_rows import ChunkRows
+from strandline.model.delivery.inbound import Chunk, Received
+from strandline.model.schema.types import GATEWAY, ORIGIN, ORIGIN_SEQ
 from strandline.model.tables import TableState
-from strandline.model.types import GATEWAY, ORIGIN, ORIGIN_SEQ
+from strandline.model.values.arrow import stored_schema
 from strandline.views.view import View
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.engines.spark.time_limit import within
 from strandline.errors import BadRequest, StrandError, TooLarge, of_outage
-from strandline.model.types import OURS
+from strandline.model.schema.types import OURS
 from strandline.outages import judge
 from strandline.views.spark_wall import check_analysed, check_parsed, first_line
 

@@ -13,14 +13,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from strandline.errors import SchemaMoved, StrandError
-from strandline.ledger.batches import read_payloads
-from strandline.ledger.encode import checksum
 from strandline.ledger.ledger import Ledger
-from strandline.model.arrow import batch_arrow, origin_fields, stored_schema
-from strandline.model.reshape import name_in, reshaped
+from strandline.ledger.rows.batches import read_payloads
+from strandline.ledger.rows.encode import checksum
+from strandline.model.schema.reshape import name_in, reshaped
+from strandline.model.schema.types import ACTOR, AT, COMMIT, SEQ
 from strandline.model.tables import BatchRef, Payload, TableState
-from strandline.model.types import ACTOR, AT, COMMIT, SEQ
-from strandline.model.wire import decode, decode_columns
+from strandline.model.values.arrow import batch_arrow, origin_fields, stored_schema
+from strandline.model.values.wire import decode, decode_columns
 
 OnUnreadable = Callable[[BatchRef, str], None]
 

@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import HistoryGone, SchemaMoved
-from strandline.ledger import touches
-from strandline.ledger.bases import Base, read_base
-from strandline.ledger.batches import find_payloads, in_tail
-from strandline.ledger.files import read_files
+from strandline.ledger.changes import touches
+from strandline.ledger.history.starting_points import Base, read_base
 from strandline.ledger.ledger import Ledger
-from strandline.model.arrow import batch_arrow
+from strandline.ledger.rows.batches import find_payloads, in_tail
+from strandline.ledger.tables.files import read_files
 from strandline.model.ids import state_id
-from strandline.model.keys import key_hash
-from strandline.model.row_versions import Keys, Row, Version
+from strandline.model.schema.keys import key_hash
+from strandline.model.schema.types import REMOVED, SEQ
 from strandline.model.tables import BatchRef, DataFile, TableState
-from strandline.model.types import REMOVED, SEQ
+from strandline.model.values.arrow import batch_arrow
+from strandline.model.values.row_versions import Keys, Row, Version
 from strandline.views.tail import Unreadable, decode_payload
 from strandline.views.view import files_sql, refuse_unreadable, stored_columns
 

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 from strandline.config import QueryConfig
 from strandline.engines.duck import compare, relations, sandbox, wall
 from strandline.errors import Damaged, HistoryGone, NotFound, nearest
-from strandline.ledger.bases import read_base
-from strandline.ledger.batches import GRACE_S
+from strandline.ledger.changes.purged_keys import seen_hashes
 from strandline.ledger.clock import read_clock
-from strandline.ledger.files import read_files
+from strandline.ledger.history.refs import find_point
+from strandline.ledger.history.starting_points import read_base
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.purged_keys import seen_hashes
-from strandline.ledger.refs import find_point
-from strandline.ledger.reservations import first_late
-from strandline.ledger.tables import dropped_by, not_shown, read_shown, read_states
-from strandline.model.schema import Schema
+from strandline.ledger.rows.batches import GRACE_S
+from strandline.ledger.rows.reservations import first_late
+from strandline.ledger.tables.files import read_files
+from strandline.ledger.tables.tables import dropped_by, not_shown, read_shown, read_states
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import COMMIT, OURS, SEQ, Column
 from strandline.model.tables import STATE, BatchRef, DataFile, TableState, disjoint_runs
-from strandline.model.types import COMMIT, OURS, SEQ, Column
 from strandline.model.wording import counted
-from strandline.views.keeping import Keeper
-from strandline.views.past import Shown, read_past
+from strandline.views.pins import Keeper
 from strandline.views.result import Result, typed
+from strandline.views.time_travel import Shown, read_past
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.engines.spark.iceberg import Iceberg
-    from strandline.model.commits import Commit
+    from strandline.model.history.commits import Commit
 
 
 LOG = "$log"
@@ -445,8 +445,8 @@ class View:
     def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
         if not state.tail:
             return
-        from strandline.model.rows import partitions
-        from strandline.views.recent import read_tail_rows
+        from strandline.model.values.rows import partitions
+        from strandline.views.tail_memory import read_tail_rows
 
         touched: set[str] = set()
 
@@ -522,7 +522,7 @@ def stored_columns(state: TableState) -> list[Column]:
 
 def log_schema(state: TableState) -> pa.Schema:
     """The same columns as an Arrow schema."""
-    from strandline.model.arrow import log_arrow
+    from strandline.model.values.arrow import log_arrow
 
     return log_arrow(state.schema, state.table)
 

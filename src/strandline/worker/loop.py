@@ -23,20 +23,20 @@ from typing import Any
 from strandline import logs
 from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, StrandError, in_our_words, may_pass
 from strandline.lake import Lake
-from strandline.ledger import jobs, requests
 from strandline.ledger.clock import forgetting_us
-from strandline.ledger.requests import JobUnderWay, Request
+from strandline.ledger.workers import jobs, requests
+from strandline.ledger.workers.requests import JobUnderWay, Request
 from strandline.model.ids import lease_of_job
-from strandline.operations.beats import holding
 from strandline.operations.core import registry
-from strandline.operations.recovery import left_behind
+from strandline.operations.core.beats import holding
+from strandline.operations.core.recovery import left_behind
 from strandline.reports.access import OPEN
 from strandline.spans import span
 from strandline.worker.due import Facts, Job, Need, due, startable, table_and_branch
-from strandline.worker.facts import Sightings, read_facts, read_needs
+from strandline.worker.due_inputs import Sightings, read_facts, read_needs
 from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
-from strandline.worker.work import perform
+from strandline.worker.spark_work import perform
 
 log = logs.Logger("strandline.worker")
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from strandline import logs
 from strandline.lake import Lake
-from strandline.ledger import leases, requests
 from strandline.ledger.ledger import Connection
-from strandline.ledger.requests import STOPPING, WORKING, JobUnderWay, WorkerRecord
+from strandline.ledger.publish import leases
+from strandline.ledger.workers import requests
+from strandline.ledger.workers.requests import STOPPING, WORKING, JobUnderWay, WorkerRecord
 from strandline.model.ids import lease_of_worker, new_id
 
 log = logs.Logger("strandline.worker")

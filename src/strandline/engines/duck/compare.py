@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from strandline.engines.duck.equality import differ
 from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
-from strandline.model.types import REMOVED, SEQ
+from strandline.model.schema.types import REMOVED, SEQ
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from typing import Any
 from strandline.engines.duck import wall
 from strandline.engines.duck.functions import names_in
 from strandline.errors import BadRequest
-from strandline.model.types import Column, Decimal, Primitive
+from strandline.model.schema.types import Column, Decimal, Primitive
 
 TEXT_BYTES = 64 * 1024
 """The longest condition."""

@@ -17,7 +17,7 @@ from strandline.config import QueryConfig
 from strandline.engines.duck import growth, relations, sandbox, wall
 from strandline.engines.duck.functions import LEAST_ARGUMENTS, OF_A_ROW
 from strandline.errors import BadRequest
-from strandline.model.types import Column
+from strandline.model.schema.types import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,8 @@ from strandline.config import Store
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.storage import know, open_uri
 from strandline.errors import WAREHOUSE, Damaged, HistoryGone, of_outage
-from strandline.model.shapes import Shape
-from strandline.model.types import SEQ, Column
+from strandline.model.schema.shapes import Shape
+from strandline.model.schema.types import SEQ, Column
 
 READ_ROWS = 10_000
 SORT_MEMORY = "512MB"

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.sandbox import INTERNAL, quote_name, quote_text
-from strandline.model.shapes import ENTIRE, Shape
-from strandline.model.types import REMOVED, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
+from strandline.model.schema.shapes import ENTIRE, Shape
+from strandline.model.schema.types import REMOVED, SEQ, Column, Decimal, List, Map, Primitive, Struct, Type
 
 if TYPE_CHECKING:
     import duckdb

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from strandline.engines.duck.compare import differences
 from strandline.engines.duck.equality import differ, same
 from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
-from strandline.model.types import REMOVED
+from strandline.model.schema.types import REMOVED
 
 if TYPE_CHECKING:
     import duckdb

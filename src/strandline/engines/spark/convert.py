@@ -25,8 +25,8 @@ from strandline.config import Store
 from strandline.engines.files import Chunk, Placed, RowShape, Skipped, UnknownTable, read_own, read_placed, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
-from strandline.model.arrow import stored_schema
 from strandline.model.reporting import MAX_REPORTED
+from strandline.model.values.arrow import stored_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,9 +24,9 @@ from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, is_a, sync
 from strandline.engines.spark.session import lake_session
 from strandline.errors import BadRequest, Busy, Environment, StrandError, of_outage
-from strandline.model.arrow import type_from_arrow
-from strandline.model.foreign import quoted, spark_ddl
-from strandline.model.types import SEQ
+from strandline.model.schema.engine_types import quoted, spark_ddl
+from strandline.model.schema.types import SEQ
+from strandline.model.values.arrow import type_from_arrow
 from strandline.outages import judge
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.objects import Place
 from strandline.engines.read_back import read_present
 from strandline.errors import Busy, StrandError, of_outage
-from strandline.model.arrow import is_bytes, is_list
-from strandline.model.row_digest import RowsDigest
-from strandline.model.schema import Schema
-from strandline.model.wire import to_json_lines
+from strandline.model.schema.schema import Schema
+from strandline.model.values.arrow import is_bytes, is_list
+from strandline.model.values.row_digest import RowsDigest
+from strandline.model.values.wire import to_json_lines
 from strandline.outages import judge
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from py4j.protocol import Py4JJavaError
 from strandline.engines.spark.classes import each, entries, java_of
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged, of_outage
-from strandline.model.foreign import spark_ddl
-from strandline.model.rows import partition_text
+from strandline.model.schema.engine_types import spark_ddl
+from strandline.model.schema.types import AT, SEQ, Column, List, Map, Struct
 from strandline.model.tables import DataFile
-from strandline.model.types import AT, SEQ, Column, List, Map, Struct
+from strandline.model.values.rows import partition_text
 from strandline.outages import judge
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
 from strandline.engines.spark.read import with_defaults
 from strandline.errors import Damaged
 from strandline.model.ids import new_id
+from strandline.model.schema.types import SEQ, Column
 from strandline.model.tables import DataFile
-from strandline.model.types import SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

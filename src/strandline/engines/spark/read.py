@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.foreign import spark_ddl
-from strandline.model.types import REMOVED, SEQ, Column
+from strandline.model.schema.engine_types import spark_ddl
+from strandline.model.schema.types import REMOVED, SEQ, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

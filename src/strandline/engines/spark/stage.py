@@ -12,9 +12,9 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from strandline.engines.spark.session import CATALOG
-from strandline.model.foreign import spark_ddl
-from strandline.model.schema import Schema
-from strandline.model.types import ACTOR, AT, COMMIT, REMOVED, SEQ, Column
+from strandline.model.schema.engine_types import spark_ddl
+from strandline.model.schema.schema import Schema
+from strandline.model.schema.types import ACTOR, AT, COMMIT, REMOVED, SEQ, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

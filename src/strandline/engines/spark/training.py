@@ -16,8 +16,8 @@ from strandline.config import Store
 from strandline.engines.spark import session
 from strandline.engines.spark.iceberg import Iceberg
 from strandline.engines.spark.stage import append_to_branch
-from strandline.model.schema import parse_mapping
-from strandline.model.types import OURS, SEQ, Column
+from strandline.model.schema.schema import parse_mapping
+from strandline.model.schema.types import OURS, SEQ, Column
 
 NAME = "training.rows"
 BRANCH = "op_training"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from strandline.config import MaintenanceConfig
     from strandline.model.maintenance import Maintained
     from strandline.model.tables import TableState
-    from strandline.operations.context import Context
-    from strandline.operations.core.looking import Look
+    from strandline.operations.core.branch_moment import Look
+    from strandline.operations.core.context import Context
 
 _OPTION = "option"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.errors import Busy, KeysExpired, Unreachable
-from strandline.ledger.tables import read_states
+from strandline.ledger.tables.tables import read_states
 from strandline.model.maintenance import Maintained
-from strandline.operations.context import Context
+from strandline.operations.core.context import Context
 
 
 def table_names(ctx: Context, tables: Sequence[str], branch: str) -> list[str]:

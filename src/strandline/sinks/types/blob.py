@@ -11,7 +11,7 @@ from strandline.sinks.keys import flag, one_of, plain_text, url
 from strandline.sinks.kind import Sender, SinkType
 
 if TYPE_CHECKING:
-    from strandline.model.sinks import Stream
+    from strandline.model.delivery.sinks import Stream
     from strandline.sinks.blob import Blob
 
 
@@ -21,7 +21,7 @@ def _check(settings: Mapping[str, Any], where: str) -> None:
 
 
 def _make(sender: Sender) -> Blob:
-    from strandline.ledger.deliveries import UNKNOWN
+    from strandline.ledger.sinks.deliveries import UNKNOWN
     from strandline.sinks.blob import Blob, Remembered
 
     def remember(stream: Stream) -> Remembered:
