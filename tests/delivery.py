@@ -23,7 +23,7 @@ from strandline.cli.main import run
 from strandline.lake import Lake
 from strandline.ledger.database import schema
 from strandline.ledger.sinks import deliveries
-from strandline.ledger.sinks.dead_letters import Refused, bury
+from strandline.ledger.sinks.dead_letters import RefusedRow, bury
 from strandline.ledger.sinks.deliveries import read_streams
 from strandline.ledger.sinks.sinks import find_sink
 from strandline.model.delivery.sinks import Mark, Stream, StreamState
@@ -31,7 +31,7 @@ from strandline.model.ids import lease_of_stream
 from strandline.model.values.wire import encode
 from strandline.operations.core.beats import holding
 from strandline.sinks.marks import draft
-from strandline.sinks.reading import Plan
+from strandline.sinks.reading import UnitPlan
 from tests.kit import COLUMNS, environment, real_strand, strand_json
 from tests.proxy import PASS, Hurt, Seen, answer
 
@@ -167,9 +167,11 @@ def refused_rows(root: Path, *seqs: int) -> None:
         with holding(lake.context, lease_of_stream(sink.sink_id, stream.text())) as hold, lake.ledger.write() as txn:
             txn.conn.execute(insert(schema.stream_heads).values(**key, last_seq=4, pruned_upto=0))
             deliveries.open_epoch(txn, hold, sink.sink_id, stream, Mark(1, 4))
-            delivery = draft(sink, stream, "messages", Mark(1, 0), Plan(4, version=1, snapshot=0, schema_version=1), {})
+            delivery = draft(
+                sink, stream, "messages", Mark(1, 0), UnitPlan(4, version=1, snapshot=0, schema_version=1), {}
+            )
             row = lake.view().table("messages").to_batches()[0].slice(0, 1)
-            bury(txn, hold, delivery, [Refused(seq, encode(row), {"status": 422}) for seq in seqs])
+            bury(txn, hold, delivery, [RefusedRow(seq, encode(row), {"status": 422}) for seq in seqs])
 
 
 def watermark(lake: Lake, sink: str = "central") -> int:

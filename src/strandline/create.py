@@ -11,7 +11,7 @@ from strandline import config as configuration
 from strandline import private
 from strandline.config import Store
 from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
-from strandline.engines.objects import Place, reaching
+from strandline.engines.objects import ObjectPlace, reaching
 from strandline.engines.storage import S3, bucket_of, bucket_system
 from strandline.engines.warehouse import LEFT_BY_INIT, canonical, owner_of, refuse_nested, refuse_other
 from strandline.errors import Conflict, Environment, NotFound, StrandError, in_our_words
@@ -56,7 +56,7 @@ def _create(root: Path, ledger: str | None, warehouse: str | None, store: Store 
         private.make_folder(root)
         url = configuration.ledger_url(root, ledger or DEFAULT_LEDGER)
         uri = canonical(configuration.warehouse_uri(root, warehouse or DEFAULT_WAREHOUSE))
-        place = Place(uri, configuration.store_with_environment(store or Store()))
+        place = ObjectPlace(uri, configuration.store_with_environment(store or Store()))
         refuse_nested(place)
         if place.local is not None:
             private.make_folder(place.local)
@@ -89,7 +89,7 @@ def _reach(warehouse: str, store: Store) -> None:
     """Say now what is wrong with a bucket or with the credentials, and not when the first flush fails."""
     from pyarrow.fs import FileType
 
-    place = Place(warehouse, store)
+    place = ObjectPlace(warehouse, store)
     with reaching(place):
         system = bucket_system(bucket_of(warehouse), store)
         kind = system.get_file_info(bucket_of(warehouse)).type

@@ -52,7 +52,7 @@ import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from strandline.outages import Kind, Outage, judge
+from strandline.outages import Outage, OutageKind, judge
 from strandline.redaction import redacted, redacted_fields
 
 
@@ -351,23 +351,23 @@ def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any)
     where = where or outage.where
     prefix, after = f"{where}: " if where else "", f"; {note}" if note else ""
     match outage.kind:
-        case Kind.FULL:
+        case OutageKind.FULL:
             return NoSpace(f"{prefix}no room: {outage.words}{after}", **detail)
-        case Kind.REFUSED:
+        case OutageKind.REFUSED:
             return Environment(
                 f"{prefix}the store does not let us in: {outage.words}{after}",
                 hint="Check the keys of the process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a "
                 "role), and what they may do: list, read, write and delete. Keys that come later are taken at once.",
                 **{"reason": REFUSED, **detail},
             )
-        case Kind.EXPIRED:
+        case OutageKind.EXPIRED:
             return _busy(
                 KeysExpired,
                 f"{prefix}the keys for the store have expired: {outage.words}{after}",
                 hint="Work goes on when there are newer ones; whoever renews them may be late.",
                 **detail,
             )
-        case Kind.CATALOG:
+        case OutageKind.CATALOG:
             return _busy(
                 Unreachable,
                 f"the database of the Iceberg catalog can't be reached: {outage.words}{after}",
@@ -375,7 +375,7 @@ def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any)
                 "goes on when it answers again.",
                 **detail,
             )
-        case Kind.AWAY:
+        case OutageKind.AWAY:
             return _busy(
                 Unreachable,
                 f"{prefix}the store can't be reached: {outage.words}{after}",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class OutageKind(Enum):
     """Why something could not be done now."""
 
     FULL = "full"
@@ -31,7 +31,7 @@ class Kind(Enum):
 class Outage:
     """One of these kinds, what it is about as far as the error says so, and the words that tell."""
 
-    kind: Kind
+    kind: OutageKind
     where: str
     words: str
 
@@ -42,22 +42,22 @@ _AWAY_ERRNO = {
     errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ESTALE, errno.ENOTCONN,
 }  # fmt: skip
 
-_WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+_WORDS: tuple[tuple[OutageKind, re.Pattern[str]], ...] = (
     (
-        Kind.FULL,
+        OutageKind.FULL,
         re.compile(
             r"No space left on device|Disk quota exceeded|SQLITE_FULL|database or disk is full|InsufficientStorage"
             r"|XMinioStorageFull|[Ss]tatus(?: [Cc]ode)?:? 507|HTTP status 507"
         ),
     ),
     (
-        Kind.EXPIRED,
+        OutageKind.EXPIRED,
         re.compile(
             r"ExpiredToken|EXPIRED_TOKEN|TokenRefreshRequired|RequestExpired|RequestTimeTooSkewed|REQUEST_EXPIRED"
         ),
     ),
     (
-        Kind.REFUSED,
+        OutageKind.REFUSED,
         re.compile(
             r"AWS Error (?:ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
             r"|UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION_TOKEN|INVALID_SIGNATURE)"
@@ -68,7 +68,7 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         ),
     ),
     (  # before the store's: a driver of a database says which of the network's errors it had
-        Kind.CATALOG,
+        OutageKind.CATALOG,
         re.compile(
             r"java\.sql\.SQL(?:NonTransient|Transient)ConnectionException|SQLITE_BUSY|database is locked"
             r"|PSQLException: (?:Connection to |The connection attempt failed|An I/O error occurred"
@@ -77,7 +77,7 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         ),
     ),
     (
-        Kind.AWAY,
+        OutageKind.AWAY,
         re.compile(
             r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE"
             r"|REQUEST_TIMEOUT|THROTTLING)"
@@ -109,9 +109,9 @@ def judge(error: BaseException) -> Outage | None:
     texts: list[str] = []
     for each in _causes(error):
         if isinstance(each, OSError) and each.errno in _FULL_ERRNO:
-            return Outage(Kind.FULL, str(each.filename or ""), str(each))
+            return Outage(OutageKind.FULL, str(each.filename or ""), str(each))
         if isinstance(each, OSError) and (each.errno in _AWAY_ERRNO or isinstance(each, TimeoutError)):
-            return Outage(Kind.AWAY, str(each.filename or ""), str(each) or type(each).__name__)
+            return Outage(OutageKind.AWAY, str(each.filename or ""), str(each) or type(each).__name__)
         texts.append(_text(each))
     return judge_text("\n".join(texts))
 

@@ -17,7 +17,7 @@ from strandline import config as configuration
 from strandline.config import LakeConfig
 from strandline.engines.moving import Move, at
 from strandline.engines.storage import know
-from strandline.engines.warehouse import Place, canonical, is_same_place, read_marker
+from strandline.engines.warehouse import ObjectPlace, canonical, is_same_place, read_marker
 from strandline.errors import BadRequest, Conflict, StrandError
 from strandline.failpoints import fail
 from strandline.ledger.ledger import Ledger, Txn
@@ -40,7 +40,7 @@ def relocate(root: Path, *, report: Report = silent) -> list[str]:
         if judge(config, home) is None:
             return []
         know(config.warehouse, config.store)
-        place = Place(canonical(config.warehouse), config.store)
+        place = ObjectPlace(canonical(config.warehouse), config.store)
         _refuse_copy(config, home, place)
         marker = read_marker(place)
         if not agrees(home, marker):
@@ -50,12 +50,12 @@ def relocate(root: Path, *, report: Report = silent) -> list[str]:
         ledger.close()
 
 
-def _refuse_copy(config: LakeConfig, home: Home, place: Place) -> None:
+def _refuse_copy(config: LakeConfig, home: Home, place: ObjectPlace) -> None:
     """Conflict when the first lake is still in its place."""
     was = _ledger_at(home) if home.place != real_path(config) else None
     if was is None and not is_same_place(home.warehouse, place.uri):
         try:
-            marker = read_marker(Place(home.warehouse, config.store))
+            marker = read_marker(ObjectPlace(home.warehouse, config.store))
         except StrandError:
             return  # nothing that can be asked is there
         was = home.warehouse if marker is not None and marker.lake == home.lake_id else None

@@ -38,11 +38,11 @@ from strandline.config import FILE_NAME, PASSWORD_FILE, LakeConfig
 from strandline.config_keys import DEFAULT_LEDGER, DEFAULT_WAREHOUSE
 from strandline.engines.disk import sync
 from strandline.engines.metadata import UNREADABLE, read_metadata, refs, size_of
-from strandline.engines.moving import Move, Source, at, is_inside, write_from
+from strandline.engines.moving import Move, OldFiles, at, is_inside, write_from
 from strandline.engines.storage import know
 from strandline.engines.warehouse import (
     Marker,
-    Place,
+    ObjectPlace,
     canonical,
     is_same_place,
     owner_of,
@@ -343,9 +343,9 @@ def _placed(uri: str, root: Path) -> str:
     return uri.replace(str(root / STAGING), str(root))
 
 
-def _warehouse_of(root: Path, config: LakeConfig) -> Place:
+def _warehouse_of(root: Path, config: LakeConfig) -> ObjectPlace:
     """The warehouse of the lake that is being made."""
-    return Place(canonical(_placed(config.warehouse, root)), config.store)
+    return ObjectPlace(canonical(_placed(config.warehouse, root)), config.store)
 
 
 def _clone_op(root: Path) -> str:
@@ -353,7 +353,7 @@ def _clone_op(root: Path) -> str:
     return f"clone:{root}"
 
 
-def _refuse_shared(root: Path, config: LakeConfig, manifest: Manifest, place: Place) -> None:
+def _refuse_shared(root: Path, config: LakeConfig, manifest: Manifest, place: ObjectPlace) -> None:
     """A clone has a ledger and a warehouse of its own."""
     marker = read_marker(place)
     if marker is not None and marker.op != _clone_op(root):
@@ -419,7 +419,7 @@ def _change(staging: Path, work: Callable[[Txn], T]) -> T:
         ledger.close()
 
 
-def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place: Place, report: Report) -> None:
+def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place: ObjectPlace, report: Report) -> None:
     """Copy the files to another warehouse, and let the copied ledger and catalog name them there."""
     stored = {file.location: folder / file.name for file in manifest.files if file.location is not None}
     old_place = at(lambda address: address)
@@ -433,14 +433,14 @@ def _copy_elsewhere(folder: Path, manifest: Manifest, config: LakeConfig, place:
         return old_place.open(address)
 
     move = Move(manifest.warehouse, place.uri)
-    moved = copy_tables(f"{SQLITE}{config.root / CATALOG}", move, Source(opened), report)
+    moved = copy_tables(f"{SQLITE}{config.root / CATALOG}", move, OldFiles(opened), report)
     _change(config.root, moved.write)
 
 
 def _is_of(manifest: Manifest, config: LakeConfig) -> bool:
     """Whether the old warehouse is there, and the backup's: what was not copied is still in it, by a hold."""
     try:
-        return owner_of(Place(manifest.warehouse, config.store)) == manifest.lake_id
+        return owner_of(ObjectPlace(manifest.warehouse, config.store)) == manifest.lake_id
     except StrandError:
         return False
 

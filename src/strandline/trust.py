@@ -22,7 +22,7 @@ from strandline.engines.disk import digest
 from strandline.engines.enclosure import strays
 from strandline.engines.metadata import UNREADABLE
 from strandline.engines.moving import is_inside
-from strandline.engines.warehouse import Place, owner_of
+from strandline.engines.warehouse import ObjectPlace, owner_of
 from strandline.errors import BadRequest, Damaged, NotFound, StrandError
 from strandline.ledger.database.dialect import Database
 from strandline.ledger.place.iceberg_catalog import metadata_locations
@@ -115,7 +115,7 @@ def _files_outside(ledger: Path, warehouse: str) -> list[str]:
         database.close()
 
 
-def refuse_unnamed(root: Path, manifest: Manifest, ledger: str, place: Place, named: Collection[str]) -> None:
+def refuse_unnamed(root: Path, manifest: Manifest, ledger: str, place: ObjectPlace, named: Collection[str]) -> None:
     """BadRequest when the backup's own config puts the ledger or the warehouse outside of the lake's folder.
 
     `named` has "ledger" and "warehouse" where a person said so.

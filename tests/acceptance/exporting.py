@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.duck.ranges import Range, Select, read_range
+from strandline.engines.duck.ranges import Select, SeqRange, read_range
 from strandline.engines.duck.sandbox import quote_name
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.engines.spark import export
 from strandline.model.schema.schema import parse_mapping
 from strandline.model.values.arrow import column_from_arrow
@@ -41,10 +41,10 @@ def main() -> None:
     print(json.dumps({"rows": rows, "peak_mib": size / (1 << 20 if sys.platform == "darwin" else 1 << 10)}))
 
 
-def whole(file: Path) -> Range:
+def whole(file: Path) -> SeqRange:
     """The range that a delivery of everything in a file reads."""
     schema = pq.read_schema(file)
-    return Range(
+    return SeqRange(
         runs=((str(file),),),
         stored=tuple(column_from_arrow(field) for field in schema),
         since=0,
@@ -54,18 +54,18 @@ def whole(file: Path) -> Range:
     )
 
 
-def exported(unit: Range, form: str, folder: Path) -> int:
+def exported(unit: SeqRange, form: str, folder: Path) -> int:
     """What Spark's worker does for a blob sink."""
-    place = Place(folder.as_uri(), Store())
+    place = ObjectPlace(folder.as_uri(), Store())
     done = export.write_object(
-        export.Export(unit, parse_mapping(COLUMNS), form, "zstd", place, "messages/all/x", ".tmp-x")
+        export.ObjectToWrite(unit, parse_mapping(COLUMNS), form, "zstd", place, "messages/all/x", ".tmp-x")
     )
     assert done.error is None, done.error
     (folder / ".tmp-x").unlink()
     return done.rows
 
 
-def forwarded(unit: Range) -> int:
+def forwarded(unit: SeqRange) -> int:
     """What a forward sink does before it sends."""
     sent = 0
     for chunk in cut(

@@ -23,7 +23,7 @@ from strandline.ledger.tables import holds
 from strandline.ledger.workers import jobs
 from strandline.operations.core.deletion_time import store_us
 from strandline.reports import machine_checks, repairs
-from strandline.reports.findings import Look
+from strandline.reports.findings import Examination
 from strandline.worker.due_inputs import read_needs
 from tests.kit import in_ledger, make_table, message, messages, part_ids
 from tests.s3 import S3
@@ -137,12 +137,12 @@ def test_f79_doctor_says_by_how_much_and_a_person_decides(lake: Lake, clock: Set
     """`doctor` tells what waits; `--fix` lets deletions go by the clock, and `_at` goes on from where it was."""
     make_table(lake)
     written_ahead(lake, clock)
-    (found,) = machine_checks.clock(Look.at(lake, deep=False))
+    (found,) = machine_checks.clock(Examination.at(lake, deep=False))
     assert found.severity == "error" and "30.0 days" in found.what and "doctor --fix" in found.fix
-    (said,) = repairs._clock(Look.at(lake, deep=False), "ann")
-    assert "30.0 days" in said and list(repairs._clock(Look.at(lake, deep=False), "ann")) == []
+    (said,) = repairs._clock(Examination.at(lake, deep=False), "ann")
+    assert "30.0 days" in said and list(repairs._clock(Examination.at(lake, deep=False), "ann")) == []
     assert not behind(lake) and lake.expire() is not None
-    (left,) = machine_checks.clock(Look.at(lake, deep=False))
+    (left,) = machine_checks.clock(Examination.at(lake, deep=False))
     assert left.severity == "warning", "that _at runs ahead is still told"
     lake.append("messages", messages(1, 5))
     times = [row[0] for row in lake.view().sql("SELECT _at FROM messages ORDER BY _seq").rows()]

@@ -23,10 +23,10 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish import leases
 from strandline.ledger.publish.publishing import Effect, Effects
 from strandline.ledger.tables.tables import read_head, read_states
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.operations.core import settle as settling
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Coverage, Running, run
+from strandline.operations.core.steps import Coverage, RunningOperation, run
 from strandline.operations.core.watch import Watch
 from strandline.operations.maintain.flush import flush_effects, scope_of
 from strandline.operations.maintain.stage_tail import prepare_branch, stage_tail
@@ -143,14 +143,14 @@ class FlushSeveral:
     tables: list[str]
     actor: str = "tester"
     kind: str = "flush"
-    states: list[TableState] = field(default_factory=list)
+    states: list[BranchTable] = field(default_factory=list)
 
     def cover(self, conn: Connection) -> Coverage | None:
         """All of the tables."""
         self.states = read_states(conn, "main", self.tables)
         return Coverage(self.states[0].head.branch_id, tuple(scope_of(state) for state in self.states))
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Every tail, one after another."""
         effects: list[Effect] = []
         for state in self.states:
@@ -434,7 +434,7 @@ def test_a_lost_lease_is_noticed_in_the_publish_itself(two_flushed: Lake) -> Non
 
     @dataclass
     class Robbed(FlushSeveral):
-        def stage(self, ctx: Context, running: Running) -> Effects:
+        def stage(self, ctx: Context, running: RunningOperation) -> Effects:
             effects = super().stage(ctx, running)
             with ctx.ledger.write() as txn:
                 txn.conn.execute(update(schema.leases).values(fence=schema.leases.c.fence + 1))

@@ -20,7 +20,7 @@ from strandline.errors import BadRequest, Busy, Conflict, Displaced, InvalidRows
 from strandline.lake import Lake
 from strandline.ledger.database import postgres as postgres_ledger
 from strandline.ledger.database import schema
-from strandline.ledger.database.prepared import Step
+from strandline.ledger.database.prepared import Bound
 from strandline.ledger.ledger import _MOVE, Ledger, Txn
 from strandline.ledger.publish.leases import note_waiting
 from strandline.ledger.rows.batches import sweep
@@ -120,7 +120,7 @@ def test_a_writer_that_is_stopped_in_a_transaction_keeps_nobody_waiting(
         if not asleep.is_set():
             asleep.set()
             wake.wait(60)
-        txn.write_last([Step(_MOVE, {"seq": seq})])  # with the commit, as an append's statements are
+        txn.write_last([Bound(_MOVE, {"seq": seq})])  # with the commit, as an append's statements are
         return seq
 
     with Lake(on_postgres.root) as sleeper:
@@ -140,7 +140,7 @@ here = os.uname()
 os.uname = lambda: os.uname_result((here.sysname, "another-host", *here[2:]))
 os.getpid = lambda: 1 << 22  # which no process has here
 import strandline as sl
-from strandline.ledger import owner
+from strandline.ledger.publish import owner
 from strandline.operations.core.beats import holding
 owner._boot = lambda: "another-boot"
 lake = sl.open(sys.argv[1])

@@ -18,14 +18,14 @@ FILES = 150
 
 READER = """
 import sys
-from strandline.engines.files import RowShape, Chunk, Skipped, count_rows, find_inputs, read_chunk, shape_of
+from strandline.engines.files import RowShape, FilePart, Skipped, count_rows, find_inputs, read_chunk, shape_of
 from strandline.errors import StrandError
 from strandline.model.schema.schema import parse_columns
 
 shape = RowShape(parse_columns("s:string?,n:long?,l:list<long>?"))
 
 def read(file):
-    for _ in read_chunk(Chunk(file), shape, table="t", skipped=Skipped()):
+    for _ in read_chunk(FilePart(file), shape, table="t", skipped=Skipped()):
         pass
 
 for file in find_inputs([sys.argv[1]]):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.create import create
-from strandline.engines.files import Chunk, Input, RowShape, Skipped, read_chunk
+from strandline.engines.files import FilePart, Input, RowShape, Skipped, read_chunk
 from strandline.ledger.rows.encode import encode_rows
 from strandline.ledger.rows.intake import Intake
 from strandline.model.delivery import chunk_rows
@@ -50,7 +50,7 @@ class Ways:
     def _loaded(self, body: Any) -> list[dict[str, Any]]:
         """As a load of a file reads them."""
         self._file.write_bytes(body)
-        chunk = Chunk(Input(str(self._file), "arrow", len(body), ""))
+        chunk = FilePart(Input(str(self._file), "arrow", len(body), ""))
         request = RowShape(self._state.schema, extra=True)
         batches = []
         for _size, batch in read_chunk(chunk, request, table=TABLE, skipped=Skipped()):

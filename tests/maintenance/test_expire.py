@@ -24,7 +24,7 @@ from strandline.operations.core.beats import holding
 from strandline.operations.maintain import expire as expiring
 from strandline.sinks import tick as ticking
 from strandline.sinks.marks import draft
-from strandline.sinks.reading import Plan
+from strandline.sinks.reading import UnitPlan
 from strandline.views import pins
 from tests import files
 from tests.acceptance.test_failpoints import FLUSH_POINTS, MAINTENANCE_POINTS
@@ -167,7 +167,7 @@ def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Pat
 
     def deliver(snapshot: int) -> None:
         (sink,), (state,) = lake.sinks(), streams(lake, "archive")
-        plan = Plan(until=1, version=1, snapshot=snapshot, schema_version=1)
+        plan = UnitPlan(until=1, version=1, snapshot=snapshot, schema_version=1)
         name = lease_of_stream(sink.sink_id, state.stream.text())
         with holding(lake.context, name) as hold, lake.ledger.write() as txn:
             open_delivery(txn, hold, draft(sink, state.stream, "messages", Mark(1, 0), plan, {}))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline import create, failpoints
-from strandline.engines.warehouse import Place, read_marker, swap_marker
+from strandline.engines.warehouse import ObjectPlace, read_marker, swap_marker
 from strandline.errors import Conflict, Displaced
 from strandline.lake import Lake
 from strandline.ledger.place.places import read_home
@@ -26,8 +26,8 @@ POINTS = ["fence.before_marker", "fence.after_marker", "fence.before_commit", "f
 CLAIM_POINTS = ["claim.before_marker", "claim.after_marker"]
 
 
-def warehouse(lake: Lake) -> Place:
-    return Place(lake.config.warehouse, lake.config.store)
+def warehouse(lake: Lake) -> ObjectPlace:
+    return ObjectPlace(lake.config.warehouse, lake.config.store)
 
 
 def fences(lake: Lake) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def test_f69_a_raise_by_another_process_between_two_looks_is_no_refusal(
             for _ in range(times):
                 other.context.fence.raise_()
 
-        def look(place: Place) -> Any:
+        def look(place: ObjectPlace) -> Any:
             meanwhile(1)
             return looked(place)
 

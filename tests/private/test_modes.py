@@ -82,7 +82,7 @@ def test_f89_what_spark_writes_is_its_owners_alone(tmp_path: Path) -> None:
 def test_an_archive_has_the_mode_that_a_person_gave_its_folder(tmp_path: Path, mode: int | None, made: int) -> None:
     """A folder that the sink makes is closed; in one that was opened, others can read what is delivered."""
     from strandline.config import Store
-    from strandline.engines.objects import Place, put_bytes
+    from strandline.engines.objects import ObjectPlace, put_bytes
 
     archive = tmp_path / "archive"
     if mode is not None:
@@ -90,7 +90,7 @@ def test_an_archive_has_the_mode_that_a_person_gave_its_folder(tmp_path: Path, m
         archive.chmod(mode)
     before = os.umask(0o022)
     try:
-        put_bytes(Place(f"file://{archive}", Store()), "a/b/unit", b"rows")
+        put_bytes(ObjectPlace(f"file://{archive}", Store()), "a/b/unit", b"rows")
     finally:
         os.umask(before)
     assert stat.S_IMODE((archive / "a/b/unit").stat().st_mode) == made

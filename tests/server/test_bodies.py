@@ -23,7 +23,7 @@ from strandline.model.delivery.chunk_rows import from_lines
 from strandline.model.schema.schema import parse_columns
 from strandline.model.values import json_pieces
 from strandline.model.values import rows as rules
-from strandline.model.values.json_pieces import ArrayPieces, Lines, check_values
+from strandline.model.values.json_pieces import ArrayPieces, BodyLines, check_values
 from strandline.model.values.rows import read_array
 from strandline.server.admission import WEIGHT, Gate
 from strandline.server.bodies import decompressed
@@ -115,7 +115,7 @@ def test_f86_values_are_counted_before_they_are_objects() -> None:
 
 def test_f86_a_request_has_so_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_pieces, "MAX_ROWS", 10)
-    for body in (Lines(b"\n".join([b"{}"] * 11)), ArrayPieces(b"[" + b",".join([b"{}"] * 11) + b"]")):
+    for body in (BodyLines(b"\n".join([b"{}"] * 11)), ArrayPieces(b"[" + b",".join([b"{}"] * 11) + b"]")):
         with pytest.raises(TooLarge, match="more than 10 rows"):
             list(body)
 

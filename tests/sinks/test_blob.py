@@ -325,7 +325,7 @@ def test_a_writer_whose_temporary_file_was_swept_knows_that_it_lost_its_lease(
     late, other = blob_for(filled, settings), blob_for(filled, settings)
     run = export.export
 
-    def interrupted(session: Any, wanted: export.Export) -> export.Exported:
+    def interrupted(session: Any, wanted: export.ObjectToWrite) -> export.WrittenObject:
         done = run(session, wanted)
         monkeypatch.setattr(export, "export", run)
         other.ship(unit)
@@ -364,7 +364,7 @@ print(export.write_object(wanted))
 """
 
 
-def _start_endless(wanted: export.Export, tmp_path: Path, **env: str) -> Any:
+def _start_endless(wanted: export.ObjectToWrite, tmp_path: Path, **env: str) -> Any:
     import pickle
 
     (tmp_path / "wanted.pickle").write_bytes(pickle.dumps(wanted))
@@ -378,7 +378,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_under_the_final_name(
     settings = settings_for(out)
     unit = whole(filled, settings)
     temporary = "messages/all/.tmp-dead"
-    wanted = export.Export(
+    wanted = export.ObjectToWrite(
         unit.rows, unit.schema, "parquet", "zstd", blob_for(filled, settings)._place, NAME, temporary
     )
     process = _start_endless(wanted, tmp_path)
@@ -407,7 +407,7 @@ def test_a_spark_worker_killed_in_the_middle_is_an_error_that_passes(
     assert blob.ship(unit).rows == 30
 
 
-def _die(wanted: export.Export) -> export.Exported:
+def _die(wanted: export.ObjectToWrite) -> export.WrittenObject:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 

@@ -19,9 +19,9 @@ import pytest
 from strandline import failpoints
 from strandline.config import Store
 from strandline.engines import objects
-from strandline.engines.duck.ranges import Range, Select
+from strandline.engines.duck.ranges import Select, SeqRange
 from strandline.engines.duck.sandbox import quote_name
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import Conflict, Damaged, NewerFormat
 from strandline.model.delivery.sinks import Delivery, Mark, SentChunk, Stream
 from strandline.model.schema.schema import parse_mapping
@@ -58,7 +58,7 @@ class Here:
 class Archive:
     """A prefix, and the log that its units are read from."""
 
-    place: Place
+    place: ObjectPlace
     log: Path
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Archive:
     def unit(self, since: int, until: int, *, epoch: int = 1, where: str | None = None, lacking_upto: int = 0) -> Unit:
         """One unit of the log."""
         schema = pq.read_schema(self.log)
-        rows = Range(
+        rows = SeqRange(
             runs=((str(self.log),),),
             stored=tuple(column_from_arrow(column) for column in schema),
             since=since,
@@ -139,10 +139,10 @@ def name_of(since: int, until: int, extension: str = "parquet") -> str:
 def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Archive:
     """A prefix without anything in it, and a log of 30 rows."""
     if request.param == "disk":
-        place = Place(f"file://{tmp_path}/archive", Store())
+        place = ObjectPlace(f"file://{tmp_path}/archive", Store())
     else:
         s3: S3 = request.getfixturevalue("s3")
-        place = Place(f"s3://{s3.bucket}/archive", s3.store)
+        place = ObjectPlace(f"s3://{s3.bucket}/archive", s3.store)
     made = Archive(place, tmp_path / "log.parquet")
     made.write_log({seq: f"row {seq}" for seq in range(1, 31)})
     return made
@@ -359,7 +359,7 @@ def test_f72_rows_without_seqs_and_objects_that_readers_take_away_cannot_be_told
 
 def test_the_way_back_from_a_lost_disk_ends_in_an_epoch_of_its_own(tmp_path: Path) -> None:
     """Both places belong to the sink: whichever is mounted says how far it is."""
-    archive = Archive(Place(f"file://{tmp_path}/archive", Store()), tmp_path / "log.parquet")
+    archive = Archive(ObjectPlace(f"file://{tmp_path}/archive", Store()), tmp_path / "log.parquet")
     archive.write_log({seq: f"row {seq}" for seq in range(1, 31)})
     archive.ship((0, 10))
     shutil.move(tmp_path / "archive", tmp_path / "shelf")

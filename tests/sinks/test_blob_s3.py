@@ -16,7 +16,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from strandline import create
 from strandline.engines import conditional, objects
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import Busy, Conflict, Environment, NotFound
 from strandline.lake import Lake
 from strandline.model.delivery.sinks import Mark
@@ -126,7 +126,7 @@ def test_two_sinks_added_at_the_same_moment_do_not_share_a_prefix(
     unit = unit_of(filled, settings, until=21)
     create_bytes = conditional.create_bytes
 
-    def overtaken(place: Place, name: str, content: bytes) -> bool:
+    def overtaken(place: ObjectPlace, name: str, content: bytes) -> bool:
         monkeypatch.setattr(blobs, "create_bytes", create_bytes)
         other.ship(unit)
         return create_bytes(place, name, content)
@@ -145,13 +145,13 @@ def test_what_is_wrong_with_a_store_is_said(filled: Lake, s3: S3, monkeypatch: p
         blob_for(filled, settings_for(s3, endpoint="http://127.0.0.1:9")).probe()
     assert "endpoint" in unreachable.value.hint
     with pytest.raises(NotFound):
-        conditional.create_bytes(Place("s3://no-such-bucket-here/x", s3.store), "y", b"")
+        conditional.create_bytes(ObjectPlace("s3://no-such-bucket-here/x", s3.store), "y", b"")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(Environment) as refused:
         blob_for(filled, settings_for(s3)).probe()
     assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
     with pytest.raises(Environment) as refused:
-        conditional.create_bytes(Place(f"s3://{s3.bucket}/x", s3.store), "y", b"")
+        conditional.create_bytes(ObjectPlace(f"s3://{s3.bucket}/x", s3.store), "y", b"")
     assert "AWS_SECRET_ACCESS_KEY" in refused.value.hint
 
 
@@ -166,7 +166,7 @@ class _Breaking(io.BytesIO):
 
 def test_an_upload_that_fails_in_the_middle_leaves_no_object(s3: S3) -> None:
     """PyArrow completes an upload whose stream is closed or collected; this one must be neither."""
-    place = Place(f"s3://{s3.bucket}/some/prefix", s3.store)
+    place = ObjectPlace(f"s3://{s3.bucket}/some/prefix", s3.store)
     with pytest.raises(OSError, match="the disk failed"):
         objects.upload(place, NAME, _Breaking(bytes(40 << 20)))
     gc.collect()
@@ -177,7 +177,7 @@ def test_an_upload_that_fails_in_the_middle_leaves_no_object(s3: S3) -> None:
 UPLOAD = """
 import io, sys, time
 from strandline.engines import conditional, objects
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.config import Store
 
 class Content(io.BytesIO):
@@ -189,7 +189,7 @@ class Content(io.BytesIO):
             time.sleep(600)
         return super().read(size)
 
-objects.upload(Place(sys.argv[1], Store(sys.argv[2])), sys.argv[3], Content(bytes(40 << 20)))
+objects.upload(ObjectPlace(sys.argv[1], Store(sys.argv[2])), sys.argv[3], Content(bytes(40 << 20)))
 """
 
 

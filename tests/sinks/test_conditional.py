@@ -14,7 +14,7 @@ import pytest
 
 from strandline.config import Store
 from strandline.engines import conditional, objects
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.engines.warehouse import Marker, read_marker
 from strandline.errors import Busy
 from strandline.model.delivery import object_names as names
@@ -27,15 +27,15 @@ from tests.s3 import S3
 ADD = """
 import sys
 from strandline.config import Store
-from strandline.engines.objects import Place
-from strandline.sinks.blob import Line, add_to_manifest
-add_to_manifest(Place(sys.argv[1], Store()), "m.jsonl", Line("1.parquet", 1, 2, 1, 1, "0"))
+from strandline.engines.objects import ObjectPlace
+from strandline.sinks.blob import ManifestLine, add_to_manifest
+add_to_manifest(ObjectPlace(sys.argv[1], Store()), "m.jsonl", ManifestLine("1.parquet", 1, 2, 1, 1, "0"))
 """
 
 
-def line_of(number: int) -> blobs.Line:
+def line_of(number: int) -> blobs.ManifestLine:
     """A line as a unit adds it."""
-    return blobs.Line(f"{number}.parquet", number, number + 1, 1, 1, "0")
+    return blobs.ManifestLine(f"{number}.parquet", number, number + 1, 1, 1, "0")
 
 
 def numbers_in(manifest: bytes) -> list[int]:
@@ -44,7 +44,7 @@ def numbers_in(manifest: bytes) -> list[int]:
 
 def test_a_late_writer_takes_no_line_out_of_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has read the manifest and is held up; another wants to add its line meanwhile: both are there, in order."""
-    place = Place(f"file://{tmp_path}", Store())
+    place = ObjectPlace(f"file://{tmp_path}", Store())
     blobs.add_to_manifest(place, "m.jsonl", line_of(1))
     other = threading.Thread(target=blobs.add_to_manifest, args=(place, "m.jsonl", line_of(3)))
 
@@ -64,7 +64,7 @@ def test_a_writer_that_is_paused_with_the_manifest_keeps_nobody_for_good(
 ) -> None:
     """Others are told, and try again later; when it is killed, they go on."""
     monkeypatch.setattr(conditional, "LOCK_WAIT_S", 0.2)
-    place = Place(f"file://{tmp_path}", Store())
+    place = ObjectPlace(f"file://{tmp_path}", Store())
     paused = python_process(ADD, place.uri, env=environment(STRAND_FAILPOINTS="blob.before_manifest=hang"))
     try:
         wait_until(lambda: _is_locked(tmp_path / ".m.jsonl.lock"))
@@ -90,10 +90,10 @@ def _is_locked(path: Path) -> bool:
 def test_of_many_that_claim_an_empty_prefix_at_once_one_gets_it(s3: S3) -> None:
     """They all see that it is nobody's; the store lets one of them through."""
     for n in range(3):
-        place = Place(f"s3://{s3.bucket}/claim{n}", s3.store)
+        place = ObjectPlace(f"s3://{s3.bucket}/claim{n}", s3.store)
         together = threading.Barrier(6)
 
-        def claim(who: int, place: Place = place, together: threading.Barrier = together) -> bool:
+        def claim(who: int, place: ObjectPlace = place, together: threading.Barrier = together) -> bool:
             together.wait()
             return conditional.create_bytes(place, "_strandline.json", b"%d" % who)
 
@@ -105,7 +105,7 @@ def test_of_many_that_claim_an_empty_prefix_at_once_one_gets_it(s3: S3) -> None:
 
 def test_a_late_writer_takes_no_line_out_of_a_manifest_in_a_bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the manifest and is held up while another adds a line; the store refuses what it read from."""
-    place = Place(f"s3://{s3.bucket}/some/prefix", s3.store)
+    place = ObjectPlace(f"s3://{s3.bucket}/some/prefix", s3.store)
 
     def overtake(name: str) -> None:
         if name == "blob.before_manifest":
@@ -148,10 +148,10 @@ OWNERS = [json.dumps({"lake": "l", "sink": "s", "epoch": 1, "name": "n" * letter
     ids=["a warehouse's marker", "a stream's mark", "a prefix's owner"],
 )
 def test_what_grows_while_it_is_read_is_read_whole(
-    s3: S3, name: str, contents: list[bytes], read: Callable[[Place], object]
+    s3: S3, name: str, contents: list[bytes], read: Callable[[ObjectPlace], object]
 ) -> None:
     """A few bytes become many, again and again: a reader sees one version or the other, and never a part."""
-    place, stop = Place(f"s3://{s3.bucket}/x", s3.store), threading.Event()
+    place, stop = ObjectPlace(f"s3://{s3.bucket}/x", s3.store), threading.Event()
     objects.put_bytes(place, name, contents[0])
 
     def grow() -> None:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.config import Store
-from strandline.engines.objects import Place
-from strandline.engines.spark.copy import Change, Staged
+from strandline.engines.objects import ObjectPlace
+from strandline.engines.spark.copy import PropertyChange, StagedSnapshot
 from strandline.errors import Conflict
 from strandline.model.delivery.sinks import Mark
 from strandline.sinks import iceberg
@@ -64,12 +64,12 @@ class Catalog:
 
     def append(
         self, _table: str, path: str, _schema: pa.Schema, branch: str, base: int | None, _id: str, without: list[int]
-    ) -> Staged:
+    ) -> StagedSnapshot:
         read = pq.read_table(path.removeprefix("file://")).to_pylist()
         self.staged = [row for row in read if row["_seq"] not in without]
-        return Staged(branch, base, 1, len(self.staged), 1)
+        return StagedSnapshot(branch, base, 1, len(self.staged), 1)
 
-    def commit(self, _table: str, staged: Staged | None, change: Change) -> bool:
+    def commit(self, _table: str, staged: StagedSnapshot | None, change: PropertyChange) -> bool:
         assert self.table is not None
         change.guard(self.table)
         kept = {key: text for key, text in self.table.items() if key not in change.remove}
@@ -106,7 +106,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copied:
 
 
 def open_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Copied:
-    log = Archive(Place(f"file://{tmp_path}/unused", Store()), tmp_path / "log.parquet")
+    log = Archive(ObjectPlace(f"file://{tmp_path}/unused", Store()), tmp_path / "log.parquet")
     log.write_log({seq: f"row {seq}" for seq in range(1, 31)})
     catalog = Catalog()
     monkeypatch.setattr(IcebergCopy, "_target", lambda self: catalog)

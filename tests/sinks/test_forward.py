@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.config import Store
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import Environment
 from strandline.model.delivery.sinks import DeadLetter
 from strandline.model.values.wire import encode
@@ -63,7 +63,7 @@ def test_f68_f72_chunks_say_up_to_where_rows_are_gone_or_may_be_there(
     tmp_path: Path, sent: list[httpx.Request]
 ) -> None:
     """Those above say nothing of it: the receiver need not compare, and a gap there is a gap."""
-    log = Archive(Place(f"file://{tmp_path}/unused", Store()), tmp_path / "log.parquet")
+    log = Archive(ObjectPlace(f"file://{tmp_path}/unused", Store()), tmp_path / "log.parquet")
     log.write_log({seq: f"row {seq}" for seq in range(1, 31)})
     unit = log.unit(0, 9, epoch=2, lacking_upto=7)
     delivery = replace(unit.delivery, settings={**SETTINGS, "chunk_rows": 3})

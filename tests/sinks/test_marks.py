@@ -15,7 +15,7 @@ from strandline.errors import Conflict
 from strandline.lake import Lake
 from strandline.ledger.database import schema as db
 from strandline.ledger.publish.leases import Hold
-from strandline.ledger.sinks.dead_letters import OPEN, REPLAYED, Refused, bury, list_letters, settle_letter
+from strandline.ledger.sinks.dead_letters import OPEN, REPLAYED, RefusedRow, bury, list_letters, settle_letter
 from strandline.ledger.sinks.deliveries import close_delivery, forget_replayed, has_delivered, open_epoch, read_noted
 from strandline.ledger.sinks.sinks import find_sink
 from strandline.model.delivery.sinks import Delivery, Mark, Replayed, Shipped, Sink, Standing, Stream
@@ -24,7 +24,7 @@ from strandline.operations.core.beats import holding
 from strandline.sinks.continuing import accept_receiver, continue_streams
 from strandline.sinks.destination import Unit
 from strandline.sinks.marks import Whereabouts, begin, draft, first_mark, look_at, settle
-from strandline.sinks.reading import Plan
+from strandline.sinks.reading import UnitPlan
 from strandline.sinks.repair import begin_anew
 from strandline.sinks.resuming import AHEAD, HOLE, RECEIVER, Begin, GoOn, Stuck
 from tests.kit import audits, make_table, messages
@@ -94,12 +94,12 @@ class Scene:
     def deliver(self, hold: Hold, until: int, dead: int | None = None) -> None:
         """A unit has arrived, but for one of its rows."""
         mark = self.mark()
-        plan = Plan(until, version=1, snapshot=0, schema_version=1)
+        plan = UnitPlan(until, version=1, snapshot=0, schema_version=1)
         delivery = draft(self.sink(), self.stream, "messages", mark, plan, {})
         with self.lake.ledger.write() as txn:
             txn.conn.execute(insert(db.deliveries).values(**_columns(delivery)))
             if dead is not None:
-                bury(txn, hold, delivery, [Refused(dead, b"a row", {"status": 422})])
+                bury(txn, hold, delivery, [RefusedRow(dead, b"a row", {"status": 422})])
             close_delivery(txn, hold, delivery, Shipped(until - mark.seq))
         self.says(mark.epoch, until)
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.engines.duck import ranges
-from strandline.engines.duck.ranges import Range, Select, read_range
+from strandline.engines.duck.ranges import Select, SeqRange, read_range
 from strandline.errors import Damaged, HistoryGone
 from strandline.model.schema.types import Column, Primitive
 
@@ -22,11 +22,11 @@ def file_of(folder: Path, name: str, seqs: list[int]) -> str:
     return f"file:{folder / name}"
 
 
-def range_of(*runs: tuple[str, ...], since: int = 0, until: int = 10**9, where: str | None = None) -> Range:
-    return Range(runs, COLUMNS, since, until, Select((("n", "n"),), where), SCHEMA)
+def range_of(*runs: tuple[str, ...], since: int = 0, until: int = 10**9, where: str | None = None) -> SeqRange:
+    return SeqRange(runs, COLUMNS, since, until, Select((("n", "n"),), where), SCHEMA)
 
 
-def numbers(wanted: Range) -> list[int]:
+def numbers(wanted: SeqRange) -> list[int]:
     return [n // 10 for piece in read_range(wanted) for n in piece.rows.column("n").to_pylist()]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.engines.duck.ranges import Range, Select, read_range
+from strandline.engines.duck.ranges import Select, SeqRange, read_range
 from strandline.engines.duck.sandbox import quote_name
 from strandline.lake import Lake
 from strandline.model.delivery.sinks import Delivery, Stream
@@ -41,7 +41,7 @@ def unit_of(
     end = until if until is not None else max([file.last_seq for file in files], default=since + 1)
     stored = log_schema(state)
     schema = pa.schema([field for field in stored if field.name not in set(without)])
-    rows = Range(
+    rows = SeqRange(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
         stored=tuple(state.columns),
         shapes=state.shapes(files),

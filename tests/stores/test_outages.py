@@ -16,7 +16,7 @@ import pytest
 from strandline.config import Store
 from strandline.engines import conditional, objects, storage
 from strandline.engines.duck.buckets import Buckets
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import Busy, Environment, StrandError, may_pass
 from strandline.views.result import typed
 from tests import outage, s3
@@ -26,7 +26,7 @@ from tests.outage import StoreProxy, store_before
 REFUSALS = (outage.EXPIRED, outage.DENIED, outage.UNKNOWN_KEY)
 
 
-def ways_to(place: Place) -> dict[str, Callable[[], object]]:
+def ways_to(place: ObjectPlace) -> dict[str, Callable[[], object]]:
     """What this process does with a store, by what it does it with."""
 
     def by_duckdb() -> object:
@@ -59,16 +59,16 @@ def test_f103_every_outage_is_one_kind_by_every_way_to_a_store(s3_endpoint: str,
         assert [text for wrong in pool.map(met, outage.EVERY) for text in wrong] == []
 
 
-def new_place(endpoint: str, proxy: StoreProxy) -> Place:
+def new_place(endpoint: str, proxy: StoreProxy) -> ObjectPlace:
     """A bucket of the server that is reached through the proxy, with a file in it."""
     bucket = s3.new_bucket(endpoint)
-    place = Place(f"s3://{bucket.bucket}/x", Store(proxy.endpoint))
+    place = ObjectPlace(f"s3://{bucket.bucket}/x", Store(proxy.endpoint))
     storage.know(place.uri, place.store)
     pq.write_table(pa.table({"a": [1]}), f"{bucket.bucket}/x/a.parquet", filesystem=bucket.system)
     return place
 
 
-def _wrong(illness: outage.Illness, proxy: StoreProxy, place: Place) -> list[str]:
+def _wrong(illness: outage.Illness, proxy: StoreProxy, place: ObjectPlace) -> list[str]:
     ways = ways_to(place)
     proxy.fall_ill(illness)
     with ThreadPoolExecutor(len(ways)) as pool:
@@ -87,7 +87,7 @@ def _error_of(call: Callable[[], object]) -> Exception | None:
     return None
 
 
-def _fits(illness: outage.Illness, error: Exception | None, place: Place) -> bool:
+def _fits(illness: outage.Illness, error: Exception | None, place: ObjectPlace) -> bool:
     """Whether it is one of ours, tried again, and names the store."""
     if not isinstance(error, StrandError) or not may_pass(error) or place.uri not in error.message:
         return False
@@ -111,7 +111,7 @@ def test_f105_keys_that_roll_over_are_taken_by_clients_that_there_are(
 
     write_keys("first")
     with s3.serving(folder, port=port, keys=("rolling", "first")) as endpoint:
-        place = Place("s3://rolled/x", Store(endpoint))
+        place = ObjectPlace("s3://rolled/x", Store(endpoint))
         s3.S3(endpoint, "rolled").system.create_dir("rolled")
         objects.put_bytes(place, "a", b"1")
         conditional.change_bytes(place, "b", lambda _: b"1")
@@ -143,7 +143,7 @@ def versioned() -> Iterator[s3.S3]:
 
 def test_a_bucket_that_keeps_versions_is_the_same_to_a_lake(versioned: s3.S3) -> None:
     """A deleted object is gone: it is neither listed nor read. Conditional writes compare with the newest version."""
-    place = Place(f"s3://{versioned.bucket}/x", versioned.store)
+    place = ObjectPlace(f"s3://{versioned.bucket}/x", versioned.store)
     assert conditional.create_bytes(place, "marker", b"1")
     assert not conditional.create_bytes(place, "marker", b"2")
     conditional.change_bytes(place, "marker", lambda content: (content or b"") + b"!")

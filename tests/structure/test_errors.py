@@ -13,7 +13,7 @@ import pytest
 
 from strandline import errors
 from strandline.errors import CallerError, PersonError, StrandError, TransientError
-from strandline.outages import Kind, Outage
+from strandline.outages import Outage, OutageKind
 from tests.structure.source import Module, package, parse
 
 CODES: dict[str, tuple[int, int]] = {
@@ -228,10 +228,10 @@ def test_a_special_case_is_raised_as_its_class() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [Kind.EXPIRED, Kind.AWAY, Kind.CATALOG])
-def test_an_outage_that_the_lake_s_own_files_are_blamed_for_is_no_more_than_busy(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [OutageKind.EXPIRED, OutageKind.AWAY, OutageKind.CATALOG])
+def test_an_outage_that_the_lake_s_own_files_are_blamed_for_is_no_more_than_busy(kind: OutageKind) -> None:
     """Its reason is another one then, and a tick waits for it: it is not taken for a store that is away."""
     outage = Outage(kind, "s3://bucket", "no answer")
     blamed = errors.of_outage(outage, reason=errors.WAREHOUSE)
     assert type(blamed) is errors.Busy and blamed.detail == {"reason": errors.WAREHOUSE}
-    assert type(errors.of_outage(outage)) is (errors.KeysExpired if kind is Kind.EXPIRED else errors.Unreachable)
+    assert type(errors.of_outage(outage)) is (errors.KeysExpired if kind is OutageKind.EXPIRED else errors.Unreachable)

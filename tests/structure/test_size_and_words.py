@@ -20,6 +20,11 @@ MUST_STAY = {
 }
 """Names that can't be others, by file, each with its reason."""
 
+MAY_BE_TWICE = {
+    "Mark": "how far a stream has come: of others' destinations, and of what a receiver's OpenAPI document says"
+}
+"""Classes of one name, each with its reason."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -104,6 +109,16 @@ def empty_names(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+def classes_of_one_name(modules: Iterable[Module]) -> list[str]:
+    """Classes that are called as another is. A name that is part of what a program reads may be there twice."""
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module.at(node, node.name))
+    return [" and ".join(at) for name, at in places.items() if len(at) > 1 and name not in MAY_BE_TWICE]
+
+
 def test_nothing_is_too_long() -> None:
     """A file is read in one sitting and a function on one screen, or they are not read."""
     assert too_long(everything()) == []
@@ -116,6 +131,13 @@ def test_everything_says_why_it_is_there() -> None:
 def test_names_say_what_things_are() -> None:
     """A reader who meets `found` or `one` must look for what was found, or one of which."""
     assert empty_names(package()) == []
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """A reader who meets `Plan` need not look at the imports to know which."""
+    assert classes_of_one_name(package()) == []
+    planted = [parse(f"strandline.{module}", "class Plan: ...") for module in ("x", "y")]
+    assert len(classes_of_one_name(planted)) == 1 and classes_of_one_name(planted[:1]) == []
 
 
 def test_what_must_stay_is_there() -> None:

@@ -24,7 +24,7 @@ def body(code: str, **detail: Any) -> dict[str, Any]:
         (408, None, answers.Unknown),
         (409, body("conflict", kind="gap", mark=4, epoch=1), answers.Gap),
         (409, body("conflict", kind="epoch_old"), answers.Refusal),
-        (413, body("too_large"), answers.TooLarge),
+        (413, body("too_large"), answers.LessAtOnce),
         (422, body("invalid_rows", rows=[{"index": 3}]), answers.BadRows),
         (422, None, answers.BadRows),
         (400, None, answers.Refusal),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.engines.duck.ranges import Piece
-from strandline.sinks.chunks import Chunk, Considered, cut
+from strandline.sinks.chunks import Considered, UnitRows, cut
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("body", pa.string())])
 
@@ -18,7 +18,7 @@ def batch(seqs: list[int], width: int = 3) -> pa.RecordBatch:
 
 def chunks(
     pieces: list[list[int]], *, until: int, rows: int = 4, size_bytes: int = 1 << 20, dead: frozenset[int] = frozenset()
-) -> list[Chunk]:
+) -> list[UnitRows]:
     read = [Piece(batch(seqs), 0) for seqs in pieces]
     return list(
         cut(
@@ -62,11 +62,11 @@ def test_a_unit_without_rows_is_one_empty_chunk() -> None:
 
 
 def test_halves_share_the_range() -> None:
-    first, second = Chunk(0, 9, batch([2, 4, 6])).halves()
+    first, second = UnitRows(0, 9, batch([2, 4, 6])).halves()
     assert (first.since, first.until, first.seqs()) == (0, 2, [2])
     assert (second.since, second.until, second.seqs()) == (2, 9, [4, 6])
 
 
 def test_without_keeps_the_range() -> None:
-    left = Chunk(0, 9, batch([2, 4, 6])).without([1])
+    left = UnitRows(0, 9, batch([2, 4, 6])).without([1])
     assert (left.since, left.until, left.seqs()) == (0, 9, [2, 6])

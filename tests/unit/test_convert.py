@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.engines import files
-from strandline.engines.files import Chunk, Placed, RowShape, cut, find_inputs, unchanged
+from strandline.engines.files import FilePart, Placed, RowShape, cut, find_inputs, unchanged
 from strandline.engines.spark import convert as converting
 from strandline.engines.spark.convert import CHUNK, LINE, Conversion, Converted, NumberedChunk, convert_chunks
 from strandline.errors import BadRequest, Damaged, InvalidRows
@@ -31,7 +31,7 @@ def chunks(tmp_path: Path, *files: Sequence[str], first: int = 0) -> list[Number
     for number, lines in enumerate(files):
         (tmp_path / f"{number}.jsonl").write_text("".join(line + "\n" for line in lines))
     inputs = find_inputs([str(tmp_path / f"{number}.jsonl") for number in range(len(files))])
-    return [NumberedChunk(first + at, Chunk(source)) for at, source in enumerate(inputs)]
+    return [NumberedChunk(first + at, FilePart(source)) for at, source in enumerate(inputs)]
 
 
 def converted(tmp_path: Path, work: Sequence[NumberedChunk], conversion: Conversion) -> Converted:
@@ -98,7 +98,7 @@ def test_a_mistake_of_ours_is_not_taken_for_an_unknown_table(tmp_path: Path, mon
 def test_an_error_about_the_file_ends_the_task(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"no Parquet")
     (source,) = find_inputs([str(tmp_path / "rows.parquet")])
-    done = converted(tmp_path, [NumberedChunk(0, Chunk(source))], OF_LOG)
+    done = converted(tmp_path, [NumberedChunk(0, FilePart(source))], OF_LOG)
     assert isinstance(done.error, BadRequest) and done.parts == ()
 
 
@@ -112,9 +112,9 @@ def test_a_large_parquet_file_of_the_right_shape_is_its_own_part(
     pq.write_table(pa.table({"id": ["a", "b"], "age": [1, 2]}), tmp_path / "same.parquet")
     pq.write_table(pa.table({"id": ["a", "b"]}), tmp_path / "other.parquet")
     same, other = find_inputs([str(tmp_path / "same.parquet"), str(tmp_path / "other.parquet")])
-    (kept,) = converted(tmp_path, [NumberedChunk(5, Chunk(same))], conversion).parts
+    (kept,) = converted(tmp_path, [NumberedChunk(5, FilePart(same))], conversion).parts
     assert (kept.path, kept.rows, kept.size_bytes, kept.chunk) == (same.uri, 2, same.size_bytes, 5)
-    (anew,) = converted(tmp_path, [NumberedChunk(6, Chunk(other))], conversion).parts
+    (anew,) = converted(tmp_path, [NumberedChunk(6, FilePart(other))], conversion).parts
     places = [{CHUNK: 6, LINE: 0}, {CHUNK: 6, LINE: 1}] if keeps_places else [{}, {}]
     assert anew.chunk is None and rows(anew.path) == [
         {"id": "a", "age": None, **places[0]},

@@ -7,10 +7,10 @@ import datetime as dt
 from strandline.worker.due import (
     Facts,
     Job,
-    Need,
     Past,
     Rules,
     Schedule,
+    TableNeed,
     Tail,
     due,
     judge,
@@ -84,7 +84,11 @@ def test_recovery_goes_first_and_is_not_repeated_at_once() -> None:
 
 
 def test_maintenance_comes_last_the_neediest_first_and_not_too_often() -> None:
-    needs = [Need("compact", "a", "3 files", 3), Need("compact", "b", "9 files", 9), Need("retain", "c", "old rows", 1)]
+    needs = [
+        TableNeed("compact", "a", "3 files", 3),
+        TableNeed("compact", "b", "9 files", 9),
+        TableNeed("retain", "c", "old rows", 1),
+    ]
     facts = Facts(NOW, RULES, [Tail("a", 2000, 0)], needs=needs, past={"retain:c": ago(599)})
     assert [job.key for job in due(facts)] == ["flush:a", "compact:b", "compact:a"]
     off = Facts(NOW, Rules(1000, 60), needs=needs)

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.errors import BadRequest, Conflict, Forbidden, InvalidRows, StrandError, TooLarge, Unsupported
 from strandline.model.delivery import chunk_rows, inbound
-from strandline.model.delivery.inbound import Chunk, InboundMark, Source, Verdict, decide
+from strandline.model.delivery.inbound import Chunk, ChunkVerdict, InboundMark, Source, decide
 from strandline.model.delivery.sinks import Stream
 from strandline.model.schema.schema import parse_columns
 from strandline.model.values.arrow_stream import read_stream
@@ -67,9 +67,9 @@ DECISIONS: list[tuple[str, Chunk, InboundMark | None, Any]] = [
 def test_what_is_done_with_a_chunk(what: str, given: Chunk, known: InboundMark | None, expected: Any) -> None:
     """Below the mark it is acked, above it is stored, beyond it is a gap; an epoch begins anew, and never ends late."""
     if expected == "acked":
-        assert decide(given, known, "edge", "local") == Verdict(None)
+        assert decide(given, known, "edge", "local") == ChunkVerdict(None)
     elif isinstance(expected, int):
-        assert decide(given, known, "edge", "local") == Verdict(expected)
+        assert decide(given, known, "edge", "local") == ChunkVerdict(expected)
     elif isinstance(expected, tuple):
         with pytest.raises(Conflict) as caught:
             decide(given, known, "edge", "local")

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.engines.files import Chunk, RowShape, Skipped, find_inputs, read_chunk
+from strandline.engines.files import FilePart, RowShape, Skipped, find_inputs, read_chunk
 from strandline.errors import BadRequest, InvalidRows
 from strandline.model.delivery import chunk_rows
 from strandline.model.schema.schema import parse_columns
 from strandline.model.values import rows
 from strandline.model.values.json_text import DoubledKey, parsed
 from strandline.model.values.sound import sound
-from strandline.model.values.values import Refused, take_json_text
+from strandline.model.values.values import RefusedValue, take_json_text
 
 SCHEMA = parse_columns("a:string,n:long?,doc:json?")
 
@@ -75,7 +75,7 @@ def test_a_text_without_doubled_keys_is_what_it_was(text: bytes) -> None:
 
 def test_text_that_no_json_can_have_is_refused() -> None:
     """Half of a surrogate pair: what is wrong with it is told, and not by an error of its own."""
-    with pytest.raises(Refused, match="is not JSON text"):
+    with pytest.raises(RefusedValue, match="is not JSON text"):
         take_json_text("\ud800")
 
 
@@ -128,7 +128,9 @@ def test_a_doubled_key_in_a_file_is_refused(name: str, content: bytes, tmp_path:
     path = tmp_path / name
     path.write_bytes(content)
     file = find_inputs([str(path)])[0]
-    judged = [batch for _, batch in read_chunk(Chunk(file), RowShape(SCHEMA, False, ()), table="t", skipped=Skipped())]
+    judged = [
+        batch for _, batch in read_chunk(FilePart(file), RowShape(SCHEMA, False, ()), table="t", skipped=Skipped())
+    ]
     assert isinstance(judged[0], InvalidRows) and "more than once" in judged[0].message
     assert [row["index"] for row in judged[0].detail["rows"]] == [1]
 
@@ -138,6 +140,6 @@ def test_a_long_number_keeps_its_digits_beside_the_name_of_a_table(tmp_path: Pat
     path = tmp_path / "named.jsonl"
     path.write_bytes(b'{"_table":"t","d":123456789012345678901234}\n')
     shape = RowShape(parse_columns("d:decimal(38,0)"), False, ())
-    [(_, batch)] = read_chunk(Chunk(find_inputs([str(path)])[0]), shape, table="t", skipped=Skipped())
+    [(_, batch)] = read_chunk(FilePart(find_inputs([str(path)])[0]), shape, table="t", skipped=Skipped())
     assert not isinstance(batch, InvalidRows)
     assert batch.column("d").to_pylist() == [Decimal("123456789012345678901234")]

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from strandline.config import Store
-from strandline.engines.objects import Place, store_error
+from strandline.engines.objects import ObjectPlace, store_error
 from strandline.errors import WAREHOUSE, Busy, Damaged, Environment, NoSpace, in_our_words, may_pass, of_outage
 from strandline.operations.core.deletion_time import ask_store
 from strandline.operations.core.staging import Staging
-from strandline.outages import Kind, Outage, judge, judge_text
+from strandline.outages import Outage, judge, judge_text
+from strandline.outages import OutageKind as Kind
 
 PYARROW = "When getting information for key 'x/a.parquet' in bucket 'b': AWS Error {} during HeadObject operation: {}"
 OBSTORE = "Generic S3 error: Error performing PUT http://127.0.0.1:41267/b/x/put in 444ms, after 3 retries  - {}"
@@ -145,9 +146,9 @@ def test_f103_only_what_passes_is_tried_for_ever() -> None:
 )
 def test_f103_a_sink_s_working_place_in_the_lake_s_own_warehouse_parks_nothing(uri: str, error: OSError) -> None:
     """A copy is staged there: whatever is the matter with it, the destination has no part in it."""
-    own = store_error(error, Place(uri, Store(), is_own=True), "x")
+    own = store_error(error, ObjectPlace(uri, Store(), is_own=True), "x")
     assert own.detail.get("reason") == WAREHOUSE and may_pass(own)
-    assert store_error(error, Place(uri, Store()), "x").detail.get("reason") != WAREHOUSE
+    assert store_error(error, ObjectPlace(uri, Store()), "x").detail.get("reason") != WAREHOUSE
 
 
 def test_f103_a_warehouse_that_is_not_there_is_no_bug_of_ours(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from strandline.engines.duck import predicates, sandbox
 from strandline.engines.duck.functions import OF_A_ROW
 from strandline.engines.duck.predicates import check_predicate, without_matches
-from strandline.engines.duck.ranges import Range, Select, read_range
+from strandline.engines.duck.ranges import Select, SeqRange, read_range
 from strandline.errors import BadRequest
 from strandline.model.schema.schema import parse_columns
 from strandline.model.schema.types import SEQ, Column, Primitive
@@ -121,7 +121,7 @@ def test_f88_a_condition_is_planned_and_judged_where_nothing_else_can_be_reached
     stored = (*parse_columns("source:string").columns, Column(SEQ, Primitive("long"), nullable=False))
     columns = tuple((name, name) for name in table.column_names)
     for where, expected in (("source = 'x'", 1), (reaching, None)):
-        rows = Range(((str(tmp_path / "rows.parquet"),),), stored, 0, 9, Select(columns, where), table.schema)
+        rows = SeqRange(((str(tmp_path / "rows.parquet"),),), stored, 0, 9, Select(columns, where), table.schema)
         if expected is None:
             with pytest.raises(duckdb.PermissionException):
                 list(read_range(rows))

@@ -27,7 +27,7 @@ from strandline.model.values import values
 from strandline.model.values.arrow import stored_schema
 from strandline.model.values.columns import SHORT
 from strandline.model.values.sound import sound
-from strandline.model.values.values import Refused, rule_for
+from strandline.model.values.values import RefusedValue, rule_for
 
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf
@@ -337,7 +337,7 @@ def agrees_with_the_rule(type_: ty.Type, nullable: bool, values: list[Any]) -> N
     for i, value in enumerate(values):
         try:
             taken.append(rule(value))
-        except Refused:
+        except RefusedValue:
             bad.append(i)
     try:
         batch = rw.from_dicts([{"c": value} for value in values], schema)

@@ -35,16 +35,16 @@ from hypothesis import strategies as st
 from strandline.engines.duck import sandbox
 from strandline.errors import BadRequest, StrandError
 from strandline.model.schema.constraints import Cardinality, Constraint, Reference, Unique, parse_constraint
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import key_hash
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import Column, parse_type, type_text
-from strandline.model.tables import Books, Head, Table, TableState
+from strandline.model.tables import Books, BranchTable, Head, Table
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, Row, ValueHolder, Version
 from strandline.operations.change.planning import apply_statements
-from strandline.operations.change.statements import Change, Request
-from strandline.rules.changes import Changes, Claims, RowChange, Values, key_row, key_values, values_of
+from strandline.operations.change.statements import KeyChange, MutationRequest
+from strandline.rules.changes import Changes, Claims, JudgedRow, Values, key_row, key_values, values_of
 from strandline.rules.kind import Breach, Target
 from strandline.rules.kinds import check_constraints
 from strandline.rules.rows import examine
@@ -90,9 +90,9 @@ NAMES = ("team", "member", "edge")
 class Case:
     """Tables with rows by their keys, and statements that change some of them."""
 
-    states: Sequence[TableState]
+    states: Sequence[BranchTable]
     rows: Mapping[str, Mapping[bytes, Row]]
-    statements: Sequence[Change]
+    statements: Sequence[KeyChange]
 
     def __repr__(self) -> str:
         """As a person reads it when a test fails."""
@@ -113,8 +113,8 @@ class Case:
         printer.text(f"\n{self!r}\n")
 
     @property
-    def declared(self) -> Declared:
-        return Declared.of("main", 1, self.states)
+    def declared(self) -> Declarations:
+        return Declarations.of("main", 1, self.states)
 
     def under(self, rules: Mapping[str, Sequence[Constraint]]) -> Case:
         """The same with other rules, by table."""
@@ -124,7 +124,7 @@ class Case:
 
     def changed(self) -> Changes:
         """What the statements change, with the rows that deletes take with them."""
-        request = Request("main", "somebody", "", "mutate", list(self.statements))
+        request = MutationRequest("main", "somebody", "", "mutate", list(self.statements))
         return apply_statements(request, Rows(self.rows), self.declared, Claims())  # type: ignore[arg-type]
 
     def after(self, changes: Changes) -> Case:
@@ -138,7 +138,7 @@ class Case:
         return replace(self, rows=rows)
 
 
-def with_rules(state: TableState, rules: Sequence[Constraint]) -> TableState:
+def with_rules(state: BranchTable, rules: Sequence[Constraint]) -> BranchTable:
     schema = Schema(state.schema.columns, tuple(rules))
     return replace(state, schema=schema, schemas={0: schema})
 
@@ -164,7 +164,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def tables(draw: st.DrawFn, name: str, keys: Mapping[str, Sequence[str]]) -> TableState:
+def tables(draw: st.DrawFn, name: str, keys: Mapping[str, Sequence[str]]) -> BranchTable:
     """A table with columns and texts of rules: not all of them need fit."""
     types = {f"{name}_k{at}": type_ for at, type_ in enumerate(keys[name])}
     key, rules = tuple(types), []
@@ -188,7 +188,7 @@ def tables(draw: st.DrawFn, name: str, keys: Mapping[str, Sequence[str]]) -> Tab
     columns = tuple(Column(column, parse_type(type_), column not in key) for column, type_ in types.items())
     schema = Schema(columns, tuple(dict.fromkeys(rule for rule in map(parsed, rules) if rule is not None)))
     table = Table(name, name, "keyed", f"log.{name}", (), (), "table", False, 0, key)
-    return TableState(
+    return BranchTable(
         table, Head("main", name, 0, None, 0, 0, None, Books(0, 0, 0, 0, 0)), schema, (), None, {0: schema}
     )
 
@@ -210,7 +210,7 @@ def parsed(text: str) -> Constraint | None:
         return None
 
 
-def fits(rule: Constraint, state: TableState, states: Sequence[TableState]) -> bool:
+def fits(rule: Constraint, state: BranchTable, states: Sequence[BranchTable]) -> bool:
     by_name = {other.table.name: other for other in states}
 
     def target(name: str) -> Target:
@@ -228,14 +228,14 @@ def fits(rule: Constraint, state: TableState, states: Sequence[TableState]) -> b
     return True
 
 
-def types_of(states: Sequence[TableState]) -> list[str]:
+def types_of(states: Sequence[BranchTable]) -> list[str]:
     return sorted({type_text(column.type) for state in states for column in state.schema.columns})
 
 
 Pools = Mapping[str, Sequence[Any]]
 
 
-def rows_for(state: TableState, pools: Pools) -> st.SearchStrategy[Row]:
+def rows_for(state: BranchTable, pools: Pools) -> st.SearchStrategy[Row]:
     """Rows whose values are few enough to meet again."""
     shape = batch_arrow(state.schema, state.table)
     values: dict[str, st.SearchStrategy[Any]] = {
@@ -247,19 +247,21 @@ def rows_for(state: TableState, pools: Pools) -> st.SearchStrategy[Row]:
     )
 
 
-def hash_of(row: Row, state: TableState) -> bytes:
+def hash_of(row: Row, state: BranchTable) -> bytes:
     (key,) = values_of([row], state, state.table.key)
     assert key is not None
     return key_hash(key)
 
 
-def row_sets(state: TableState, pools: Pools) -> st.SearchStrategy[dict[bytes, Row]]:
+def row_sets(state: BranchTable, pools: Pools) -> st.SearchStrategy[dict[bytes, Row]]:
     rows = st.lists(rows_for(state, pools), max_size=4)
     return rows.map(lambda some: {hash_of(row, state): row for row in some})
 
 
 @st.composite
-def statement_of(draw: st.DrawFn, state: TableState, pools: Pools, rows: Mapping[str, Mapping[bytes, Row]]) -> Change:
+def statement_of(
+    draw: st.DrawFn, state: BranchTable, pools: Pools, rows: Mapping[str, Mapping[bytes, Row]]
+) -> KeyChange:
     held = list(rows[state.table.table_id].values())
     kind = draw(st.sampled_from(["put", "put", "patch", "delete"] if held else ["put"]))
     row = draw(rows_for(state, pools))
@@ -272,7 +274,7 @@ def statement_of(draw: st.DrawFn, state: TableState, pools: Pools, rows: Mapping
     others = [name for name in state.schema.names if name not in key]
     patched = draw(st.lists(st.sampled_from(others), unique=True)) if others else []
     fields = row if kind == "put" else {name: row[name] for name in patched} if kind == "patch" else None
-    return Change(0, state, hash_of(row, state), key, fields, kind)
+    return KeyChange(0, state, hash_of(row, state), key, fields, kind)
 
 
 # -- both evaluators ---------------------------------------------------------------------------------------------------
@@ -284,14 +286,14 @@ class Rows:
     def __init__(self, rows: Mapping[str, Mapping[bytes, Row]]) -> None:
         self._rows = rows
 
-    def ask(self, state: TableState, keys: Keys) -> None:
+    def ask(self, state: BranchTable, keys: Keys) -> None:
         """All are at hand."""
 
     def get(self, table_id: str, key: bytes) -> Version | None:
         row = self._rows[table_id].get(key)
         return None if row is None else Version(1, row)
 
-    def having(self, state: TableState, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
+    def having(self, state: BranchTable, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
         held = self._rows[state.table.table_id]
         found = zip(held, values_of(list(held.values()), state, columns), strict=True)
         return [
@@ -324,7 +326,7 @@ class Tables:
     def ask(self, query: str) -> Result:
         return Result(self._connection, query, None)
 
-    def state(self, name: str) -> TableState:
+    def state(self, name: str) -> BranchTable:
         return self._states[name.lower()]
 
 
@@ -397,7 +399,7 @@ def test_rows_that_all_come_at_once_break_what_their_tables_break(case: Case) ->
     for state in case.states:
         for hash_, row in case.rows[state.table.table_id].items():
             key = key_row(values_of([row], state, state.table.key)[0] or (), state)
-            changes[state.table.table_id, hash_] = RowChange(state, hash_, key, None, row)
+            changes[state.table.table_id, hash_] = JudgedRow(state, hash_, key, None, row)
     empty = replace(case, rows={state.table.table_id: {} for state in case.states})
     reported, after = reported_of(empty, changes), found_in(case)
     assert subjects(reported) == subjects(after)

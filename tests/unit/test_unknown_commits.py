@@ -6,7 +6,7 @@ import pytest
 from tests.kit import make_table
 
 from strandline.lake import Lake
-from strandline.reports.findings import Look
+from strandline.reports.findings import Examination
 from strandline.reports.iceberg_checks import UnderWay, _refs
 
 AT = 4711
@@ -18,7 +18,7 @@ AT = 4711
 def test_a_lost_flush_of_the_lake_is_told_from_a_foreign_commit(lake: Lake, summary: dict[str, str], kind: str) -> None:
     """The summary of the lake's own snapshots names their operation; one of a ledger that was put back is its own."""
     make_table(lake)
-    look = Look.at(lake, deep=False)
+    look = Examination.at(lake, deep=False)
     snapshot = {"snapshot-id": AT, "timestamp-ms": 1_700_000_000_000, "summary": summary}
     metadata = {"refs": {"main": {"snapshot-id": AT, "type": "branch"}}, "snapshots": [snapshot]}
     (finding,) = _refs(look, lake.view().state("messages"), metadata, UnderWay(frozenset(), frozenset()))

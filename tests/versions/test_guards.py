@@ -26,7 +26,7 @@ from strandline.operations.maintain.erase import holds
 from strandline.operations.maintain.referring import find_referring
 from strandline.operations.maintain.removal import Removal
 from strandline.operations.maintain.retain import Retain
-from strandline.operations.maintain.retain_plan import Change
+from strandline.operations.maintain.retain_plan import RetentionBite
 from strandline.operations.merge import merge as merging
 from strandline.operations.merge.large import MergeTables
 from tests.kit import in_ledger
@@ -41,7 +41,7 @@ __all__ = ["judge"]
     [
         Compact("person", "main", "ann", 0, []),
         Trim("person", "main", "ann", 0, Removal()),
-        Retain("person", "main", "ann", 0, Change(Removal(), {}, kept_from=1), past_sinks=False),
+        Retain("person", "main", "ann", 0, RetentionBite(Removal(), {}, kept_from=1), past_sinks=False),
     ],
     ids=lambda one: one.kind,
 )

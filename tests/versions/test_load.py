@@ -16,7 +16,7 @@ from strandline import failpoints
 from strandline.errors import BadRequest, Conflict, InvalidRows, NotFound, StrandError, Unsupported
 from strandline.lake import Lake
 from strandline.ledger.changes import mutations
-from strandline.operations.change import mutate
+from strandline.operations.change import planning
 from tests.kit import crash, python_process, reopened, strand_json
 from tests.versions.kit import make_people, people, versions
 from tests.versions.racing import racing
@@ -219,13 +219,13 @@ def test_what_is_more_than_the_ledger_takes_is_an_operation(
     file = written(tmp_path, rows)
     pq.write_table(pa.table({"id": [str(n) for n in range(20)]}), tmp_path / "rows.parquet")
     assert lake.load("person", [file], mode="merge").operations == ()
-    bytes_, rows_ = "load_request.SMALL_BYTES", "load_keyed.MOST_ROWS"
+    bytes_, rows_ = "load_request.SMALL_BYTES", "keyed.MOST_ROWS"
     for path, limit, value in ((file, bytes_, 100), (file, rows_, 10), ("rows.parquet", rows_, 10)):
         with monkeypatch.context() as patch:
-            patch.setattr("strandline.operations." + limit, value)
+            patch.setattr("strandline.operations.load." + limit, value)
             done = lake.load("person", [str(tmp_path / path)], mode="merge")
             assert len(done.operations) == 1 and done.rows == 20
-    monkeypatch.setattr(mutate, "MOST_ROWS", 10)
+    monkeypatch.setattr(planning, "MOST_ROWS", 10)
     done = lake.load("person", [written(tmp_path, [person("0")], "one.jsonl")], mode="overwrite")
     assert (len(done.operations), done.rows, done.deleted) == (1, 1, 19)
     assert people(lake, "id") == [("0",)]

@@ -13,10 +13,11 @@ import strandline as sl
 from strandline.errors import Busy, Conflict, NotFound
 from strandline.lake import Lake
 from strandline.ledger.database.outcomes import is_unknown
-from strandline.ledger.database.prepared import Step
+from strandline.ledger.database.prepared import Bound
 from strandline.ledger.ledger import Txn
 from strandline.model.history.commits import Commit
 from strandline.operations.change import mutate
+from strandline.operations.change.statements import prepare
 from tests.kit import wait_until
 from tests.versions.kit import make_people, people
 
@@ -135,7 +136,7 @@ def test_a_ledger_that_can_t_be_read_is_waited_for_once(people_lake: Lake, monke
 
 def test_an_interrupt_is_for_the_thread_that_gets_it(people_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in a thread that plans for others too: these are told that nobody knows, and nothing is half done."""
-    plan = mutate._plan
+    plan = mutate.plan
     interrupted: list[int] = []
 
     def plan_once(*given: Any) -> Any:
@@ -146,7 +147,7 @@ def test_an_interrupt_is_for_the_thread_that_gets_it(people_lake: Lake, monkeypa
 
     with one_group(people_lake) as begin:
         asked = [begin(sl.patch("person", one, {"age": 2})) for one in "abc"]
-        monkeypatch.setattr(mutate, "_plan", plan_once)
+        monkeypatch.setattr(mutate, "plan", plan_once)
     errors = [one.exception() for one in asked]
     assert sorted(type(error).__name__ for error in errors) == ["Busy", "Busy", "KeyboardInterrupt"]
     assert {is_unknown(error) for error in errors if isinstance(error, Busy)} == {True}
@@ -211,7 +212,7 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
 
     def company(*statements: Any, expect: Any = None) -> Any:
         state_of = people_lake.view().state
-        request = mutate.prepare(statements, expect, state_of, branch="main", actor="a", message="")
+        request = prepare(statements, expect, state_of, branch="main", actor="a", message="")
         return mutator._company(request)
 
     put = sl.put("person", {"id": "a"})
@@ -221,7 +222,7 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
     assert company(put, sl.put("named", {"id": "a", "name": "x"})) is None
     assert company(*(sl.put("person", {"id": str(n)}) for n in range(mutate.FEW_ROWS + 1))) is None
     assert company(put, expect=[sl.row("person", str(n), 1) for n in range(mutate.FEW_ROWS)]) is None
-    whole = mutate.prepare([put], None, people_lake.view().state, branch="main", actor="a", message="")
+    whole = prepare([put], None, people_lake.view().state, branch="main", actor="a", message="")
     whole.whole = [people_lake.view().state("person")]
     assert mutator._company(whole) is None
 
@@ -235,7 +236,7 @@ def test_under_the_counter_a_commit_of_many_rows_runs_as_many_statements_as_one_
     statements: list[int] = []
     write_last = Txn.write_last
 
-    def counting(txn: Txn, steps: Sequence[Step]) -> None:
+    def counting(txn: Txn, steps: Sequence[Bound]) -> None:
         statements.append(len(steps))
         write_last(txn, steps)
 

@@ -15,7 +15,7 @@ from strandline.lake import Lake
 from strandline.ledger.publish import leases
 from strandline.ledger.workers import requests
 from strandline.ledger.workers.jobs import JobRecord, read_jobs
-from strandline.ledger.workers.requests import Request, open_requests
+from strandline.ledger.workers.requests import WorkRequest, open_requests
 from strandline.model.ids import lease_of_worker
 from strandline.worker import delegation
 from strandline.worker.delegation import Left, carry_out
@@ -27,7 +27,7 @@ from tests.worker.test_loop import working
 FLUSH = {"tables": ["messages"], "branch": "main", "actor": "tester"}
 
 
-def asked(lake: Lake) -> list[Request]:
+def asked(lake: Lake) -> list[WorkRequest]:
     with lake.ledger.read() as conn:
         return open_requests(conn)
 

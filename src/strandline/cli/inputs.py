@@ -47,7 +47,7 @@ _EXTENSIONS: dict[str, Kind] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class OpenInput:
     """An open input: what it is called in messages, what it holds, and where to read it."""
 
     name: str
@@ -78,7 +78,7 @@ def read_rows(
             raise _told_by_line(error, source) from None
 
 
-def _told_by_line(error: InvalidRows, source: Source) -> InvalidRows:
+def _told_by_line(error: InvalidRows, source: OpenInput) -> InvalidRows:
     """An error about rows by their places, told by what they were read from."""
     rows = [{"file": source.name, **row} for row in error.detail["rows"]]
     if source.kind == "lines":
@@ -89,7 +89,7 @@ def _told_by_line(error: InvalidRows, source: Source) -> InvalidRows:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[Source]:
+def _opened(file: str) -> Iterator[OpenInput]:
     if file == "-":
         yield _uncompressed(_recognised("stdin", _with_head(sys.stdin.buffer)))
         return
@@ -192,25 +192,25 @@ def _with_head(stream: IO[bytes]) -> tuple[bytes, IO[bytes]]:
     return head, io.BufferedReader(_Joined(head, stream, is_all=len(head) < _LONGEST_MAGIC), 1 << 16)
 
 
-def _recognised(name: str, opened: tuple[bytes, IO[bytes]], suffix: str = "") -> Source:
+def _recognised(name: str, opened: tuple[bytes, IO[bytes]], suffix: str = "") -> OpenInput:
     head, stream = opened
     kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None)
     if kind is None and head and suffix in _EXTENSIONS:
         raise BadRequest(f"{name} is not a {suffix[1:]} file", hint="It may be truncated, or have the wrong extension.")
-    return Source(name, kind or "lines", stream)
+    return OpenInput(name, kind or "lines", stream)
 
 
-def _uncompressed(source: Source) -> Source:
+def _uncompressed(source: OpenInput) -> OpenInput:
     if source.kind == "gzip":
         import gzip
 
-        return Source(source.name, "lines", gzip.GzipFile(fileobj=source.stream))  # type: ignore[arg-type]
+        return OpenInput(source.name, "lines", gzip.GzipFile(fileobj=source.stream))  # type: ignore[arg-type]
     if source.kind == "zstd":
-        return Source(source.name, "lines", io.BufferedReader(_Zstd(source.stream), 1 << 16))
+        return OpenInput(source.name, "lines", io.BufferedReader(_Zstd(source.stream), 1 << 16))
     return source
 
 
-def json_lines(source: Source) -> Iterator[bytes]:
+def json_lines(source: OpenInput) -> Iterator[bytes]:
     """The lines of a stream, none of them longer than memory should hold."""
     number = 0
     while line := source.stream.readline(MAX_LINE_BYTES + 1):
@@ -224,7 +224,7 @@ def json_lines(source: Source) -> Iterator[bytes]:
         yield line.removeprefix(_BOM) if number == 1 else line
 
 
-def _arrow(source: Source) -> pa.RecordBatchReader:
+def _arrow(source: OpenInput) -> pa.RecordBatchReader:
     """A reader of record batches."""
     import pyarrow as pa
     from pyarrow import ipc
@@ -242,7 +242,7 @@ def _arrow(source: Source) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(parquet_file.schema_arrow, parquet_file.iter_batches(ROWS_AT_ONCE))
 
 
-def _all(source: Source) -> bytes:
+def _all(source: OpenInput) -> bytes:
     data = source.stream.read(MAX_STDIN_BYTES + 1)
     if len(data) > MAX_STDIN_BYTES:
         raise TooLarge(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.config import Store
 from strandline.engines import objects, storage
-from strandline.engines.objects import Place, reaching
+from strandline.engines.objects import ObjectPlace, reaching
 from strandline.errors import Busy, NoSpace
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LOCK_POLL_S = 0.02
 BALLAST_BYTES = 16384
 
 
-def create_bytes(place: Place, name: str, content: bytes) -> bool:
+def create_bytes(place: ObjectPlace, name: str, content: bytes) -> bool:
     """Write a small object unless there is one; whether it is ours now. Of any number that try, one is."""
     if place.local is None:
         return _put(place, name, content, "create")
@@ -49,7 +49,7 @@ def create_bytes(place: Place, name: str, content: bytes) -> bool:
     return True
 
 
-def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes]) -> None:
+def change_bytes(place: ObjectPlace, name: str, change: Callable[[bytes | None], bytes]) -> None:
     """Write what `change` makes of a small object (None: there is none), though others may be changing it too.
 
     `change` may be called several times, and must only look at what it is given.
@@ -67,7 +67,7 @@ def change_bytes(place: Place, name: str, change: Callable[[bytes | None], bytes
     raise Busy(f"{place.shown(name)} was changed {ATTEMPTS} times while it was being written", reason="contention")
 
 
-def read_version(place: Place, name: str) -> bytes | None:
+def read_version(place: ObjectPlace, name: str) -> bytes | None:
     """A small object that others may be changing, as one of them left it; None when there is none.
 
     In one request: a reader that asks for the size first would cut short what has grown since.
@@ -84,7 +84,7 @@ def read_version(place: Place, name: str) -> bytes | None:
             return None
 
 
-def _replace(place: Place, name: str, change: Callable[[bytes | None], bytes], lock: int) -> None:
+def _replace(place: ObjectPlace, name: str, change: Callable[[bytes | None], bytes], lock: int) -> None:
     content = objects.read_bytes(place, name)
     changed = change(content)
     if changed == content:
@@ -108,7 +108,7 @@ def _keep_ballast(lock: int) -> None:
 
 
 @contextmanager
-def _locked(place: Place, name: str) -> Iterator[int]:
+def _locked(place: ObjectPlace, name: str) -> Iterator[int]:
     """Nobody else changes a local object meanwhile. The lock ends with its process, however that ends."""
     assert place.local is not None
     target = place.local / name
@@ -141,7 +141,7 @@ def _wait_for(handle: int, shown: str) -> None:
 # -- buckets -----------------------------------------------------------------------------------------------------------
 
 
-def _get(place: Place, name: str) -> tuple[bytes, Any] | None:
+def _get(place: ObjectPlace, name: str) -> tuple[bytes, Any] | None:
     """An object's content and what identifies exactly this version of it."""
     import obstore
 
@@ -156,7 +156,7 @@ def _get(place: Place, name: str) -> tuple[bytes, Any] | None:
             return None
 
 
-def _put(place: Place, name: str, content: bytes, mode: Any) -> bool:
+def _put(place: ObjectPlace, name: str, content: bytes, mode: Any) -> bool:
     """Whether the store took it: `mode` is `create`, or the version that must still be there."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -170,13 +170,13 @@ def _put(place: Place, name: str, content: bytes, mode: Any) -> bool:
     return True
 
 
-def _split(place: Place, name: str) -> tuple[str, str]:
+def _split(place: ObjectPlace, name: str) -> tuple[str, str]:
     bucket, _, key = place.path(name).partition("/")
     return bucket, key
 
 
 @contextmanager
-def _telling(place: Place, name: str) -> Iterator[None]:
+def _telling(place: ObjectPlace, name: str) -> Iterator[None]:
     from obstore.exceptions import BaseError
 
     try:

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.objects import Place, reaching
+from strandline.engines.objects import ObjectPlace, reaching
 from strandline.engines.storage import S3, open_uri
 from strandline.errors import BadRequest, InvalidRows, NotFound, TooLarge, Unsupported, of_outage
 from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import Primitive
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.values.json_text import DoubledKey, parsed, written
 from strandline.model.values.sound import SoundRows, check_schema, readable, sound
@@ -66,7 +66,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class FilePart:
     """A part of an input that one worker reads; only JSON lines are ever cut (`start` to `end` in bytes)."""
 
     input: Input
@@ -86,7 +86,7 @@ def find_inputs(sources: Sequence[str]) -> list[Input]:
 def _expand(source: str) -> list[Input]:
     from pyarrow.fs import FileSelector, FileType
 
-    with reaching(Place(source, Store())) if source.startswith(S3) else nullcontext():
+    with reaching(ObjectPlace(source, Store())) if source.startswith(S3) else nullcontext():
         system, path = _open_source(source)
         info = system.get_file_info(path)
     if info.type == FileType.NotFound and any(sign in path for sign in "*?["):
@@ -164,9 +164,9 @@ def format_of(path: str) -> str:
     raise Unsupported(f"can't tell what {path} holds", hint=f"Its name should end in one of {', '.join(FORMATS)}.")
 
 
-def cut(inputs: Sequence[Input]) -> list[list[Chunk]]:
+def cut(inputs: Sequence[Input]) -> list[list[FilePart]]:
     """The work of a load, as lists of chunks of about the same size; each list becomes one Parquet file."""
-    work: list[list[Chunk]] = []
+    work: list[list[FilePart]] = []
     room = 0
     for source in inputs:
         for chunk in _chunks(source):
@@ -179,9 +179,9 @@ def cut(inputs: Sequence[Input]) -> list[list[Chunk]]:
     return work
 
 
-def _chunks(source: Input) -> Iterator[Chunk]:
+def _chunks(source: Input) -> Iterator[FilePart]:
     if source.format != "jsonl" or source.uri.endswith(_COMPRESSIONS) or source.size_bytes <= CHUNK_BYTES:
-        yield Chunk(source)
+        yield FilePart(source)
         return
     system, path = open_uri(source.uri)
     with system.open_input_file(path) as file:
@@ -190,7 +190,7 @@ def _chunks(source: Input) -> Iterator[Chunk]:
             end = min(start + CHUNK_BYTES, source.size_bytes)
             if end < source.size_bytes:
                 end = _line_end(file, end, source.size_bytes)
-            yield Chunk(source, start, end)
+            yield FilePart(source, start, end)
             start = end
 
 
@@ -222,13 +222,13 @@ class RowShape:
     partition_by: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: TableState) -> RowShape:
+    def of(cls, state: BranchTable) -> RowShape:
         """What a table asks for as it is now."""
         return cls(state.schema, state.table.extra, state.table.partition_by)
 
 
 def read_chunk(
-    chunk: Chunk, shape: RowShape, *, table: str, skipped: Skipped
+    chunk: FilePart, shape: RowShape, *, table: str, skipped: Skipped
 ) -> Iterator[tuple[int, pa.RecordBatch | InvalidRows]]:
     """A chunk as validated batches, each with the number of lines or rows read for it.
 
@@ -253,7 +253,7 @@ def read_objects(source: Input) -> tuple[list[int], list[dict[str, Any]]]:
     numbers: list[int] = []
     lines: list[bytes] = []
     start = 0
-    for size, piece in _pieces(Chunk(source), None, None, Skipped()):
+    for size, piece in _pieces(FilePart(source), None, None, Skipped()):
         filled = [(start + place, line) for place, line in enumerate(piece) if line.strip()]
         numbers += [number for number, _ in filled]
         lines += [line for _, line in filled]
@@ -277,7 +277,7 @@ class UnknownTable(KeyError):
     """A line names a table that there is not: this one."""
 
 
-def read_own(chunk: Chunk, shape: RowShape, *, table: str, skipped: Skipped) -> Iterator[Placed]:
+def read_own(chunk: FilePart, shape: RowShape, *, table: str, skipped: Skipped) -> Iterator[Placed]:
     """A chunk as rows of one table; its lines are counted, and those for other tables left out."""
     start = 0
     for size, batch in read_chunk(chunk, shape, table=table, skipped=skipped):
@@ -286,7 +286,9 @@ def read_own(chunk: Chunk, shape: RowShape, *, table: str, skipped: Skipped) -> 
     skipped.lines += start
 
 
-def read_placed(chunk: Chunk, tables: Mapping[str, RowShape], table: str | None, skipped: Skipped) -> Iterator[Placed]:
+def read_placed(
+    chunk: FilePart, tables: Mapping[str, RowShape], table: str | None, skipped: Skipped
+) -> Iterator[Placed]:
     """A chunk as rows by table. Without a `table` each line names its own: UnknownTable where there is none."""
     if chunk.input.format != "jsonl":
         table = _required(chunk.input, table)
@@ -365,7 +367,7 @@ def _names_tables(error: InvalidRows) -> bool:
     return error.hint == _NAME_THEM
 
 
-def _pieces(chunk: Chunk, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
+def _pieces(chunk: FilePart, schema: Schema | None, table: str | None, skipped: Skipped) -> Iterator[tuple[int, Any]]:
     source = chunk.input
     system, path = open_uri(source.uri)
     with _readable(source):
@@ -395,7 +397,7 @@ def _readable(source: Input) -> Iterator[None]:
 
 
 def _json_lines(
-    system: FileSystem, path: str, chunk: Chunk, table: str | None, skipped: Skipped
+    system: FileSystem, path: str, chunk: FilePart, table: str | None, skipped: Skipped
 ) -> Iterator[tuple[int, list[bytes]]]:
     lines: list[bytes] = []
     size = 0

@@ -27,7 +27,7 @@ _DELETED = 2
 
 
 @dataclass(frozen=True)
-class Manifest:
+class IcebergManifest:
     """A manifest as a snapshot's list names it."""
 
     path: str
@@ -51,13 +51,13 @@ def refs(metadata: Mapping[str, Any]) -> dict[str, int]:
     return {str(ref): int(value["snapshot-id"]) for ref, value in metadata.get("refs", {}).items()}
 
 
-def manifests(snapshot: Mapping[str, Any]) -> list[Manifest]:
+def manifests(snapshot: Mapping[str, Any]) -> list[IcebergManifest]:
     """The manifests of a snapshot."""
     listed = read_records(read_file(str(snapshot["manifest-list"])))
-    return [Manifest(str(entry["manifest_path"]), int(entry["manifest_length"])) for entry in listed]
+    return [IcebergManifest(str(entry["manifest_path"]), int(entry["manifest_length"])) for entry in listed]
 
 
-def data_files(manifest: Manifest) -> list[str]:
+def data_files(manifest: IcebergManifest) -> list[str]:
     """The files that a manifest names and that are still part of the table."""
     entries = read_records(read_file(manifest.path))
     return [str(entry["data_file"]["file_path"]) for entry in entries if entry["status"] != _DELETED]

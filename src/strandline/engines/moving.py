@@ -103,7 +103,7 @@ def _inside(address: str, warehouse: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Source:
+class OldFiles:
     """Where the bytes of a file of the old warehouse are, by its old address."""
 
     open: Callable[[str], IO[bytes]]
@@ -114,7 +114,7 @@ class Source:
             return stream.read()
 
 
-def at(place: Callable[[str], str]) -> Source:
+def at(place: Callable[[str], str]) -> OldFiles:
     """Files that are in a warehouse, at an address that is made of the old one."""
 
     def opened(address: str) -> IO[bytes]:
@@ -122,10 +122,10 @@ def at(place: Callable[[str], str]) -> Source:
         stream: IO[bytes] = system.open_input_stream(path)
         return stream
 
-    return Source(opened)
+    return OldFiles(opened)
 
 
-def move_table(location: str, move: Move, source: Source, *, name: str = "") -> tuple[str, list[str]]:
+def move_table(location: str, move: Move, source: OldFiles, *, name: str = "") -> tuple[str, list[str]]:
     """Write a table's metadata for its new place: where it is, and the old addresses of the data files that it names.
 
     With a `name` the new files have it in theirs, so that none takes the place of another.
@@ -147,7 +147,7 @@ def move_table(location: str, move: Move, source: Source, *, name: str = "") -> 
 
 
 def _move_list(
-    location: str, move: Move, source: Source, name: str, manifests: dict[str, tuple[str, int]], data: dict[str, None]
+    location: str, move: Move, source: OldFiles, name: str, manifests: dict[str, tuple[str, int]], data: dict[str, None]
 ) -> str:
     header, records = read_container(source.read(location))
     changed = []
@@ -167,7 +167,7 @@ def _move_list(
     return target
 
 
-def _move_manifest(location: str, move: Move, source: Source, name: str, data: dict[str, None]) -> tuple[str, int]:
+def _move_manifest(location: str, move: Move, source: OldFiles, name: str, data: dict[str, None]) -> tuple[str, int]:
     header, records = read_container(source.read(location))
     changed = []
     for record in records:
@@ -197,7 +197,7 @@ def _named(address: str, name: str) -> str:
     return f"{folder}/{stem}-{name}.{ending}"
 
 
-def copy_files(addresses: list[str], move: Move, source: Source) -> Iterator[int]:
+def copy_files(addresses: list[str], move: Move, source: OldFiles) -> Iterator[int]:
     """Copy data files to their new place, and say after each how many there are by now; one that is there is kept."""
     for number, address in enumerate(addresses):
         with source.open(address) as content:

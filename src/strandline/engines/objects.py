@@ -26,7 +26,7 @@ from strandline.engines import storage
 from strandline.engines.storage import bucket_of, bucket_system
 from strandline.errors import WAREHOUSE, Busy, Environment, NotFound, StrandError, of_outage
 from strandline.model.delivery.object_names import TEMPORARY
-from strandline.outages import Kind, Outage, judge
+from strandline.outages import Outage, OutageKind, judge
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -35,7 +35,7 @@ UPLOAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class ObjectPlace:
     """A prefix that objects are written below. It can be pickled: workers open it themselves, with their own
     credentials from the environment.
     """
@@ -70,14 +70,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FolderEntry:
     """Something in a folder."""
 
     name: str
     is_folder: bool
 
 
-def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry]:
+def listing(place: ObjectPlace, folder: str, *, recursive: bool = False) -> list[FolderEntry]:
     """What is in a folder, by name relative to it; nothing when there is no such folder."""
     from pyarrow.fs import FileSelector, FileType
 
@@ -85,12 +85,12 @@ def listing(place: Place, folder: str, *, recursive: bool = False) -> list[Entry
     with reaching(place, folder):
         infos = place.system.get_file_info(FileSelector(base, allow_not_found=True, recursive=recursive))
     return sorted(
-        (Entry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in infos),
+        (FolderEntry(info.path[len(base) :].strip("/"), info.type == FileType.Directory) for info in infos),
         key=lambda entry: entry.name,
     )
 
 
-def read_bytes(place: Place, name: str) -> bytes | None:
+def read_bytes(place: ObjectPlace, name: str) -> bytes | None:
     """A small object's content; None when there is none."""
     from pyarrow.fs import FileType
 
@@ -105,7 +105,7 @@ def read_bytes(place: Place, name: str) -> bytes | None:
             return None
 
 
-def exists(place: Place, name: str) -> bool:
+def exists(place: ObjectPlace, name: str) -> bool:
     """Whether there is such an object."""
     from pyarrow.fs import FileType
 
@@ -113,7 +113,7 @@ def exists(place: Place, name: str) -> bool:
         return bool(place.system.get_file_info(place.path(name)).type == FileType.File)
 
 
-def put_bytes(place: Place, name: str, content: bytes) -> None:
+def put_bytes(place: ObjectPlace, name: str, content: bytes) -> None:
     """Write a small object, in place of the one that may be there."""
     with reaching(place, name):
         if place.local is None:
@@ -124,19 +124,19 @@ def put_bytes(place: Place, name: str, content: bytes) -> None:
         commit_file(temporary, target)
 
 
-def remove(place: Place, name: str) -> None:
+def remove(place: ObjectPlace, name: str) -> None:
     """Remove an object; it may be gone already."""
     with reaching(place, name), suppress(FileNotFoundError):
         place.system.delete_file(place.path(name))
 
 
-def remove_folder(place: Place, folder: str) -> None:
+def remove_folder(place: ObjectPlace, folder: str) -> None:
     """Remove a folder and all that is in it; it may be gone already."""
     with reaching(place, folder):
         storage.remove_folder(place.system, place.path(folder))
 
 
-def upload(place: Place, name: str, content: IO[bytes]) -> None:
+def upload(place: ObjectPlace, name: str, content: IO[bytes]) -> None:
     """Put a local file's content into a bucket: in parts, and visible when the last one has arrived."""
     content.seek(0)
     stream = place.system.open_output_stream(place.path(name), compression=None)  # by its name, it would pack again
@@ -151,13 +151,13 @@ def upload(place: Place, name: str, content: IO[bytes]) -> None:
     stream.close()
 
 
-def _upload_bytes(place: Place, name: str, content: bytes) -> None:
+def _upload_bytes(place: ObjectPlace, name: str, content: bytes) -> None:
     with place.system.open_output_stream(place.path(name), compression=None) as stream:
         stream.write(content)
 
 
 @contextmanager
-def without_new_folders(place: Place) -> Iterator[None]:
+def without_new_folders(place: ObjectPlace) -> Iterator[None]:
     """Remove the folders of a local place that a block has made, if the block fails."""
     missing = (
         [] if place.local is None else [folder for folder in (place.local, *place.local.parents) if not folder.exists()]
@@ -171,7 +171,7 @@ def without_new_folders(place: Place) -> Iterator[None]:
         raise
 
 
-def make_folder(place: Place, folder: Path) -> None:
+def make_folder(place: ObjectPlace, folder: Path) -> None:
     """Make a folder and those above it, so that they are there after a power cut too.
 
     The place's own folder is for its owner alone. What is made inside a place has the permissions of the folder that it
@@ -216,7 +216,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_beside(place: Place, target: Path, content: bytes) -> Path:
+def write_beside(place: ObjectPlace, target: Path, content: bytes) -> Path:
     """A finished and synced file in the target's folder, under a temporary name."""
     make_folder(place, target.parent)
     temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
@@ -228,7 +228,7 @@ def write_beside(place: Place, target: Path, content: bytes) -> Path:
 
 
 @contextmanager
-def reaching(place: Place, name: str = "") -> Iterator[None]:
+def reaching(place: ObjectPlace, name: str = "") -> Iterator[None]:
     """What a disk or a store says, in our words."""
     try:
         yield
@@ -240,13 +240,13 @@ _NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket", "bucket does not exist", "Bucket
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-def store_error(error: Exception, place: Place, name: str) -> StrandError:
+def store_error(error: Exception, place: ObjectPlace, name: str) -> StrandError:
     """One failure of a disk or a store as the error that says what to do."""
     # The name of a temporary object says nothing to people.
     where, reason = place.shown("" if name.startswith(TEMPORARY) else name), re.sub(r"\s+", " ", str(error))[:400]
     outage = judge(error)
     blame = {"reason": WAREHOUSE} if place.is_own else {}
-    if outage is not None and outage.kind is Kind.FULL and place.local is None and isinstance(error, OSError):
+    if outage is not None and outage.kind is OutageKind.FULL and place.local is None and isinstance(error, OSError):
         is_local = error.errno is not None  # a store has no such numbers: what is full is where uploads wait
         return of_outage(outage, f"the working folder {tempfile.gettempdir()}" if is_local else where, **blame)
     if outage is not None:
@@ -258,7 +258,7 @@ def store_error(error: Exception, place: Place, name: str) -> StrandError:
             hint = "It is the lake's own warehouse; delivery goes on when that is there again."
             return Busy(f"{where}: there is no such bucket: {reason}", hint=hint, **blame)
         return NotFound(f"{where}: there is no such bucket: {reason}", hint="Create it, or correct the address.")
-    return of_outage(Outage(Kind.AWAY, where, reason), **blame)
+    return of_outage(Outage(OutageKind.AWAY, where, reason), **blame)
 
 
 def _disk_error(error: Exception, where: str, reason: str, blame: Mapping[str, str]) -> StrandError:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from strandline.engines.objects import Place, reaching
+from strandline.engines.objects import ObjectPlace, reaching
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import AT, SEQ
 from strandline.model.values.row_digest import ROW_DIGEST_BYTES, row_digests
@@ -60,7 +60,7 @@ class Present:
         return pa.array([not is_present for is_present in present], pa.bool_())
 
 
-def read_present(place: Place, names: Iterable[str], since: int, until: int, columns: Iterable[str]) -> Present:
+def read_present(place: ObjectPlace, names: Iterable[str], since: int, until: int, columns: Iterable[str]) -> Present:
     """The rows with a seq in `(since, until]` that these objects hold, for rows of these columns."""
     present, sought = Present(), frozenset(columns)
     for name in names:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.engines.conditional import change_bytes, read_version
-from strandline.engines.objects import Place, listing
+from strandline.engines.objects import ObjectPlace, listing
 from strandline.engines.storage import S3
 from strandline.errors import Conflict, Damaged
 
@@ -22,7 +22,7 @@ __all__ = [
     "LEFT_BY_INIT",
     "MARKER",
     "Marker",
-    "Place",
+    "ObjectPlace",
     "canonical",
     "is_same_place",
     "owner_of",
@@ -66,13 +66,13 @@ class Marker:
         return json.dumps(self.__dict__).encode()
 
 
-def read_marker(warehouse: Place) -> Marker | None:
+def read_marker(warehouse: ObjectPlace) -> Marker | None:
     """The marker of a warehouse; None when there is none."""
     content = read_version(warehouse, MARKER)
     return None if content is None else _parsed(warehouse, content)
 
 
-def swap_marker(warehouse: Place, change: Callable[[Marker | None], Marker]) -> None:
+def swap_marker(warehouse: ObjectPlace, change: Callable[[Marker | None], Marker]) -> None:
     """Write what `change` makes of the marker that is there; of any number that try at once, each sees the last one's.
 
     `change` may be called several times; what it raises leaves the marker as it is.
@@ -86,7 +86,7 @@ def swap_marker(warehouse: Place, change: Callable[[Marker | None], Marker]) -> 
     change_bytes(warehouse, MARKER, changed)
 
 
-def _parsed(warehouse: Place, content: bytes) -> Marker:
+def _parsed(warehouse: ObjectPlace, content: bytes) -> Marker:
     try:
         return Marker.parse(content)
     except (ValueError, KeyError, TypeError) as error:
@@ -97,13 +97,13 @@ def _parsed(warehouse: Place, content: bytes) -> Marker:
         ) from error
 
 
-def owner_of(warehouse: Place) -> str | None:
+def owner_of(warehouse: ObjectPlace) -> str | None:
     """The id of the lake that a warehouse belongs to; None when it is nobody's yet."""
     marker = read_marker(warehouse)
     return None if marker is None else marker.lake
 
 
-def refuse_other(warehouse: Place, owner: str | None, lake_id: str | None) -> None:
+def refuse_other(warehouse: ObjectPlace, owner: str | None, lake_id: str | None) -> None:
     """Conflict when a warehouse belongs to another lake; None is a lake that is being made."""
     if owner is not None and owner != lake_id:
         raise Conflict(
@@ -141,10 +141,10 @@ def is_same_place(left: str, other: str) -> bool:
         return False
 
 
-def refuse_nested(warehouse: Place) -> None:
+def refuse_nested(warehouse: ObjectPlace) -> None:
     """Conflict when a prefix lies inside, or above, a warehouse: a sweep of one would remove the other's files."""
     for address in (*_above(warehouse.uri), *_below(warehouse)):
-        owner = owner_of(Place(address, warehouse.store))
+        owner = owner_of(ObjectPlace(address, warehouse.store))
         if owner is not None:
             where = "inside" if warehouse.uri.startswith(f"{address.rstrip('/')}/") else "above"
             raise Conflict(
@@ -165,7 +165,7 @@ def _above(uri: str) -> Iterator[str]:
         yield from (f"file://{folder}" for folder in Path(uri.removeprefix("file://")).parents)
 
 
-def _below(warehouse: Place) -> Iterator[str]:
+def _below(warehouse: ObjectPlace) -> Iterator[str]:
     """The addresses of folders below a warehouse, the nearest first, as far as the limits go."""
     level, seen = [""], 0
     for _ in range(DEPTH_BELOW):

@@ -251,13 +251,13 @@ class Branches:
     ) -> Merged:
         """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same."""
         from strandline.model.history.merge import Resolution, read_resolution
-        from strandline.operations.merge.merge import Merger, Request
+        from strandline.operations.merge.merge import Merger, MergeRequest
 
         lake = self._lake
         decided = Resolution(side=resolve) if isinstance(resolve, str) else Resolution()
         decided = read_resolution(resolve) if isinstance(resolve, Mapping) else decided
         merger = Merger(lake.ledger, lake.memory.appender, lake.view, lambda: lake.context)
-        return merger.merge(Request(source, into, checked_actor(actor, None), message, decided, dry_run))
+        return merger.merge(MergeRequest(source, into, checked_actor(actor, None), message, decided, dry_run))
 
     def diff(self, before: str, after: str, *, table: str | None = None, branch: str = MAIN) -> Iterator[RowDiff]:
         """The rows of keyed tables that differ between two points: branches, tags, commits or times of a branch."""

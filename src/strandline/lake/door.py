@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         Sweeping,
     )
     from strandline.model.operations import Flushed, Loaded, Recovered
-    from strandline.model.schema.migration import Applied, Plan
+    from strandline.model.schema.migration import Applied, MigrationPlan
     from strandline.operations.core.context import Context, Report
     from strandline.operations.load.load_request import Mode
     from strandline.sinks.instances import Surroundings
@@ -199,7 +199,7 @@ class Lake:
         """The schemas of a branch's tables, as a document that can be changed and applied."""
         return self.schemas.show(branch, at=at)
 
-    def schema_plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> Plan:
+    def schema_plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed.
 
         Where no step is refused the rows are looked at, and a conflict lists those that forbid it.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strandline.model.history.commits import Commit
     from strandline.model.history.mutations import Expectation, Statement
     from strandline.model.operations import Flushed, Loaded
-    from strandline.model.tables import Ack, Dedupe, TableState
+    from strandline.model.tables import Ack, BranchTable, Dedupe
     from strandline.operations.load.load_request import Mode
 
 
@@ -79,7 +79,7 @@ class LakeRows:
         kept, how = kept_lines(lines), (self._lake.ledger, actor, idempotency_key, keep_old)
         return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)
 
-    def _append(self, table: str, call_for: Callable[[TableState], Call], branch: str, rows: object = ()) -> Ack:
+    def _append(self, table: str, call_for: Callable[[BranchTable], Call], branch: str, rows: object = ()) -> Ack:
         """Validate by the schema as we know it, and again by the newer one if it has changed meanwhile."""
         memory = self._lake.memory
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from strandline.errors import BadRequest, Conflict, InvalidRows, SchemaMoved, StrandError, TakesNoVersions
 from strandline.ledger.rows.group_commit import Appender
-from strandline.ledger.rows.rereading import Kept
+from strandline.ledger.rows.rereading import RereadableInput
 from strandline.ledger.tables.tables import has_schema, read_shown
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
-    from strandline.model.tables import Head, TableState
+    from strandline.model.tables import BranchTable, Head
     from strandline.operations.change.mutate import Mutator
     from strandline.operations.core.context import Context
 
 SCHEMA_RETRIES = 5
 
 T = TypeVar("T")
-StateOf: TypeAlias = "Callable[[str], TableState]"
+StateOf: TypeAlias = "Callable[[str], BranchTable]"
 
 
 class SchemaMemory:
@@ -36,7 +36,7 @@ class SchemaMemory:
         self.appender = Appender(ledger)
         self._ledger = ledger
         self._context = context
-        self._states: dict[tuple[str, str], TableState] = {}
+        self._states: dict[tuple[str, str], BranchTable] = {}
 
     @cached_property
     def mutator(self) -> Mutator:
@@ -51,11 +51,11 @@ class SchemaMemory:
         `rows` that can be read once are read by a schema that was looked up for them, and again as far as they are
         kept: rows that can't be read again must not be refused for a schema that was remembered.
         """
-        kept = rows if isinstance(rows, Kept) else None
+        kept = rows if isinstance(rows, RereadableInput) else None
         for _ in range(SCHEMA_RETRIES):
             heads: list[Head] = []
 
-            def state_of(table: str, heads: list[Head] = heads) -> TableState:
+            def state_of(table: str, heads: list[Head] = heads) -> BranchTable:
                 state = self.state(table, branch) if kept is None else self._current_state(table, branch)
                 heads.append(state.head)
                 return state
@@ -72,7 +72,7 @@ class SchemaMemory:
                     ) from error
         raise SchemaMoved("the schemas keep changing")
 
-    def state(self, table: str, branch: str) -> TableState:
+    def state(self, table: str, branch: str) -> BranchTable:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
         key = (branch, table.lower())
         remembered = self._states.get(key)
@@ -81,7 +81,7 @@ class SchemaMemory:
                 remembered = self._states[key] = read_shown(conn, branch, [table])[0]
         return remembered
 
-    def _current_state(self, table: str, branch: str) -> TableState:
+    def _current_state(self, table: str, branch: str) -> BranchTable:
         """The same as `state`, after one look whether it is still so."""
         state = self.state(table, branch)
         with self._ledger.read() as conn:

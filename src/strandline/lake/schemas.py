@@ -12,7 +12,7 @@ from strandline.model.schema.steps import Step
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.model.history.mutations import HeadIs
-    from strandline.model.schema.migration import Applied, Plan
+    from strandline.model.schema.migration import Applied, MigrationPlan
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Schemas:
 
         return describe(self._lake.view(branch, at=at))
 
-    def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> Plan:
+    def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed."""
         from strandline.operations.change.schema_apply import look_at, make_plan
 

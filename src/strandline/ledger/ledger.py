@@ -37,7 +37,7 @@ from strandline.ledger.database.migrations import MIGRATIONS
 from strandline.ledger.database.outcomes import is_unknown, was_undone
 from strandline.ledger.database.pipeline import Row
 from strandline.ledger.database.postgres import keep_as_it_is
-from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.prepared import Bound, Prepared, together
 from strandline.ledger.database.sessions import PATIENCE_S
 from strandline.model.ids import new_id
 
@@ -108,8 +108,8 @@ class Txn:
     _conn: Connection
     at_us: int
     last_seq: int
-    _last: list[Step] | None = None
-    _answered: tuple[Sequence[Step], list[list[Row]]] = ((), [])
+    _last: list[Bound] | None = None
+    _answered: tuple[Sequence[Bound], list[list[Row]]] = ((), [])
 
     @property
     def conn(self) -> Connection:
@@ -119,14 +119,14 @@ class Txn:
             self._last.clear()
         return self._conn
 
-    def write_last(self, steps: Sequence[Step]) -> None:
+    def write_last(self, steps: Sequence[Bound]) -> None:
         """Have these run with the commit at the latest, and before this transaction reads."""
         if self._last is None:
             together(self._conn, steps)
         else:
             self._last.extend(steps)
 
-    def ask(self, steps: Sequence[Step]) -> list[list[Row]]:
+    def ask(self, steps: Sequence[Bound]) -> list[list[Row]]:
         """The rows of these; without a way to the server where they were asked for with the lock."""
         earlier, rows = self._answered
         return rows if earlier == steps else together(self.conn, steps)
@@ -142,7 +142,7 @@ class Txn:
         if count == 0:
             return first
         self.last_seq += count
-        self.write_last([Step(_MOVE, {"seq": self.last_seq})])
+        self.write_last([Bound(_MOVE, {"seq": self.last_seq})])
         return first
 
     def raise_to(self, seq: int) -> None:
@@ -151,7 +151,7 @@ class Txn:
             raise TooLarge(f"the lake's sequence is used up: {seq} of {MAX_SEQ}", hint="Start a new lake.")
         if seq > self.last_seq:
             self.last_seq = seq
-            self.write_last([Step(_MOVE, {"seq": seq})])
+            self.write_last([Bound(_MOVE, {"seq": seq})])
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -264,7 +264,7 @@ class Ledger:
             yield conn
 
     @contextmanager
-    def write(self, ask: Sequence[Step] = ()) -> Iterator[Txn]:
+    def write(self, ask: Sequence[Bound] = ()) -> Iterator[Txn]:
         """A write transaction that holds the counter from its first statement to its commit.
 
         What it will `ask` is asked together with the lock.
@@ -273,7 +273,7 @@ class Ledger:
 
         def lock(conn: Connection) -> tuple[Locked, list[list[Row]]]:
             statement = _LOCK if self.database.is_sqlite else _LOCK_AND_NOTE
-            locking = Step(statement, {"now_us": time.time_ns() // 1000, "txn_id": txn_id})
+            locking = Bound(statement, {"now_us": time.time_ns() // 1000, "txn_id": txn_id})
             (row,), *rows = together(conn, [locking, *ask])
             return Locked(*row), rows
 
@@ -291,16 +291,16 @@ class Ledger:
                 _forget_outcomes(conn, locked.number)
             yield Txn(conn, locked.last_at_us, locked.last_seq, last, (ask, rows))
 
-    def write_at_once(self, steps: Sequence[Step], count: int) -> int | None:
+    def write_at_once(self, steps: Sequence[Bound], count: int) -> int | None:
         """A whole write transaction in one way there and back, which takes `count` seqs; returns the last one before.
 
         On Postgres alone. None when one of the steps required something that is not so: then nothing was written. When
         the answer is lost, nobody knows whether it arrived, and the error says so.
         """
-        locking = Step(_LOCK_AND_NOTE, {"now_us": time.time_ns() // 1000, "txn_id": new_id()})
-        room = Step(_REQUIRE_ROOM, {"count": count})
+        locking = Bound(_LOCK_AND_NOTE, {"now_us": time.time_ns() // 1000, "txn_id": new_id()})
+        room = Bound(_REQUIRE_ROOM, {"count": count})
         with self._at_work():
-            answers = self.database.write_at_once([locking, room, *steps, Step(_ADVANCE, {"by": count})])
+            answers = self.database.write_at_once([locking, room, *steps, Bound(_ADVANCE, {"by": count})])
         if answers is None:
             return None
         locked = Locked(*answers[0][0])
@@ -319,7 +319,7 @@ class Ledger:
         finally:
             del self._writing[ticket]
 
-    def run(self, work: Callable[[Txn], T], ask: Sequence[Step] = ()) -> T:
+    def run(self, work: Callable[[Txn], T], ask: Sequence[Bound] = ()) -> T:
         """`work` as a write transaction, again when the database undid it: a line was cut, a server restarted.
 
         It must have no effect but the transaction's.

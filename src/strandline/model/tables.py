@@ -180,7 +180,7 @@ def disjoint_runs(files: list[DataFile]) -> Iterator[list[DataFile]]:
 
 
 @dataclass(frozen=True)
-class TableState:
+class BranchTable:
     """A table as one database snapshot shows it: its head, its schema, its tail and what is reserved.
 
     `schemas` are all versions of its schema: rows that were written under an older one are read under this one.
@@ -193,7 +193,7 @@ class TableState:
     tail: tuple[BatchRef, ...]
     reserved_from: int | None
     schemas: Mapping[int, Schema]
-    folded: TableState | None = None
+    folded: BranchTable | None = None
 
     @property
     def folded_seq(self) -> int:
@@ -205,7 +205,7 @@ class TableState:
         """Whether it is not there any more for readers and writers of the branch; others, and the past, have it."""
         return self.schema.dropped
 
-    def under(self, schema: Schema) -> TableState:
+    def under(self, schema: Schema) -> BranchTable:
         """The same rows under another schema."""
         folded = self.folded.under(schema) if self.folded is not None else None
         return replace(self, schema=schema, folded=folded)
@@ -239,7 +239,7 @@ class TableState:
         return by_path
 
     @cached_property
-    def stored(self) -> TableState:
+    def stored(self) -> BranchTable:
         """The table as its data files hold it: all columns that it ever had, by their names there.
 
         A default that came with its column is written out in rows that were there before; no other is.

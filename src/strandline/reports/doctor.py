@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.reports import file_checks, iceberg_checks, ledger_checks, machine_checks, secret_checks, sink_checks
-from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.reports.findings import RESTORE, Examination, Finding
 
 if TYPE_CHECKING:
     from strandline.reports.open_lake import OpenLake
 
-Check = Callable[[Look], Iterator[Finding]]
+Check = Callable[[Examination], Iterator[Finding]]
 
 CHECKS: dict[str, Check] = {
     "ledger integrity": ledger_checks.integrity,
@@ -74,12 +74,12 @@ def diagnose(lake: OpenLake, *, deep: bool = False, fixed: Sequence[str] = ()) -
 
 def examine(lake: OpenLake, *, deep: bool = False) -> list[Finding]:
     """Run every check on the lake as it is now; errors come before warnings."""
-    look = Look.at(lake, deep=deep)
+    look = Examination.at(lake, deep=deep)
     is_there = NOT_THERE.isdisjoint(finding.kind for finding in _checked("warehouse", CHECKS["warehouse"], look))
     checks = {name: check for name, check in CHECKS.items() if is_there or name not in NEED_FILES}
     first_findings = {name: _checked(name, check, look) for name, check in checks.items()}
     suspect = [name for name, findings in first_findings.items() if findings]
-    again = Look.at(lake, deep=deep) if suspect else look
+    again = Examination.at(lake, deep=deep) if suspect else look
     confirmed: list[Finding] = []
     for name in suspect:
         first = {(finding.kind, finding.about) for finding in first_findings[name]}
@@ -88,7 +88,7 @@ def examine(lake: OpenLake, *, deep: bool = False) -> list[Finding]:
     return sorted(confirmed, key=lambda finding: finding.severity != "error")
 
 
-def _checked(name: str, check: Check, look: Look) -> list[Finding]:
+def _checked(name: str, check: Check, look: Examination) -> list[Finding]:
     try:
         return list(check(look))
     except Exception as error:

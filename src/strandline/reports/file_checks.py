@@ -18,18 +18,18 @@ from strandline.ledger.checks import known_paths
 from strandline.ledger.publish.intents import read_intents
 from strandline.ledger.publish.loads import list_loads
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import DataFile, TableState, disjoint_runs
+from strandline.model.tables import BranchTable, DataFile, disjoint_runs
 from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.operations.core.staging import FOLDER
-from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.reports.findings import RESTORE, Examination, Finding
 
 TOLD_FILES = 5
 YOUNG_S = 24 * 3600
 """What is younger may be of a writer that is not done."""
 
 
-def warehouse(look: Look) -> Iterator[Finding]:
+def warehouse(look: Examination) -> Iterator[Finding]:
     """The lake is where it was made, and the warehouse is its own: no other lake's, and no other copy's."""
     displaced = look.lake.displaced
     if displaced is not None:
@@ -48,11 +48,11 @@ def warehouse(look: Look) -> Iterator[Finding]:
 REFUSES = "Whatever writes to the warehouse refuses to begin. What was appended is safe in the ledger."
 
 
-def _about(look: Look) -> str:
+def _about(look: Examination) -> str:
     return look.lake.config.warehouse
 
 
-def data_files(look: Look) -> Iterator[Finding]:
+def data_files(look: Examination) -> Iterator[Finding]:
     """Every pinned data file is there, has its size, and in a deep look its rows."""
     for state in look.states():
         name = state.table.name
@@ -87,11 +87,11 @@ def _since(paths: Sequence[str]) -> str | None:
     return text_of(min(times)) if times else None
 
 
-def _data_folder(look: Look, state: TableState) -> str:
+def _data_folder(look: Examination, state: BranchTable) -> str:
     return f"{look.lake.config.warehouse}/{state.table.iceberg_name.replace('.', '/')}/data"
 
 
-def _listed_sizes(look: Look, state: TableState) -> Mapping[str, int]:
+def _listed_sizes(look: Examination, state: BranchTable) -> Mapping[str, int]:
     """The sizes of a table's files in a bucket, where to ask for each would take long. A disk is quick to answer."""
     folder = _data_folder(look, state)
     return {path: info.size for path, info in entries(folder).items() if info.is_file} if folder.startswith(S3) else {}
@@ -120,7 +120,7 @@ def _wrong_inside(file: DataFile) -> str | None:
     return None if rows == file.rows else f"{local_path(file.path)}: {rows:,} rows instead of {file.rows:,}"
 
 
-def _seqs(state: TableState, files: list[DataFile]) -> Iterator[Finding]:
+def _seqs(state: BranchTable, files: list[DataFile]) -> Iterator[Finding]:
     """Every seq is in its file's range, and none is there twice. Files whose ranges overlap are looked at together."""
     name = state.table.name
     for run in disjoint_runs(files):
@@ -155,7 +155,7 @@ def _wrong_seqs(name: str, what: str) -> Finding:
 # -- what no snapshot names --------------------------------------------------------------------------------------------
 
 
-def orphans(look: Look) -> Iterator[Finding]:
+def orphans(look: Examination) -> Iterator[Finding]:
     """Data files that no snapshot names and working folders of no operation, older than a day."""
     oldest_s = look.now_us / 1e6 - YOUNG_S
     for state in look.states():
@@ -170,7 +170,7 @@ def orphans(look: Look) -> Iterator[Finding]:
     yield from _left_folders(look, oldest_s)
 
 
-def _left_folders(look: Look, oldest_s: float) -> Iterator[Finding]:
+def _left_folders(look: Examination, oldest_s: float) -> Iterator[Finding]:
     """A folder is as old as the youngest in it; in a bucket it has no time of its own, and is nothing without files."""
     base = f"{look.lake.config.warehouse}/{FOLDER}"
     newest_s: dict[str, float] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline.ledger.ledger import MAIN
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.reports.open_lake import OpenLake
 from strandline.views.view import View
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Look:
+class Examination:
     """What all checks look at: one view of one lake, and whether to take the time to read everything."""
 
     lake: OpenLake
@@ -41,11 +41,11 @@ class Look:
     now_us: int
 
     @classmethod
-    def at(cls, lake: OpenLake, *, deep: bool) -> Look:
+    def at(cls, lake: OpenLake, *, deep: bool) -> Examination:
         """Take a view and look at it."""
         return cls(lake, lake.view(MAIN).whole(), deep, time.time_ns() // 1000)
 
-    def states(self) -> list[TableState]:
+    def states(self) -> list[BranchTable]:
         """Every table as the view has it, and the states of the keyed ones."""
         states = [self.view.state(name) for name in self.view.tables]
         return [*states, *(state.folded for state in states if state.folded is not None)]

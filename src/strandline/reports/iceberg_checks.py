@@ -20,10 +20,10 @@ from strandline.ledger.publish.intents import read_intents
 from strandline.ledger.publish.publishing import Intent
 from strandline.ledger.tables.files import knows_snapshot
 from strandline.model.ids import private_branch
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.times import text_of
 from strandline.model.wording import counted
-from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.reports.findings import RESTORE, Examination, Finding
 
 CATALOG = "strand"
 MAIN_REF = "main"
@@ -37,7 +37,7 @@ class UnderWay:
     unsettled: frozenset[str]
 
     @classmethod
-    def of(cls, look: Look) -> UnderWay:
+    def of(cls, look: Examination) -> UnderWay:
         """As the ledger has it."""
         with look.lake.ledger.read() as conn:
             intents = read_intents(conn)
@@ -48,7 +48,7 @@ class UnderWay:
         )
 
 
-def catalog(look: Look) -> Iterator[Finding]:
+def catalog(look: Examination) -> Iterator[Finding]:
     """The pins are in Iceberg, its ref is at them, and no other writer has been there."""
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
@@ -86,7 +86,7 @@ def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
 # -- pins --------------------------------------------------------------------------------------------------------------
 
 
-def _pins(look: Look, state: TableState, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _pins(look: Examination, state: BranchTable, metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Every snapshot that a reader may be at is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
         pins = pinned_snapshots(conn, state.table.table_id)
@@ -123,7 +123,7 @@ def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
     return files if deep else None
 
 
-def _other_files(look: Look, state: TableState, iceberg: set[str]) -> Iterator[Finding]:
+def _other_files(look: Examination, state: BranchTable, iceberg: set[str]) -> Iterator[Finding]:
     ledger = {file.path for file in look.view.files(state.table.name)}
     if ledger != iceberg:
         yield Finding(
@@ -136,7 +136,7 @@ def _other_files(look: Look, state: TableState, iceberg: set[str]) -> Iterator[F
         )
 
 
-def _unreadable(look: Look, state: TableState, location: Location, error: Exception) -> Finding:
+def _unreadable(look: Examination, state: BranchTable, location: Location, error: Exception) -> Finding:
     """The current metadata file is damaged. The one before it may do: the last commit of an operation moves a ref."""
     if can_step_back(look, state, location):
         fix = "`strand doctor --fix`   (goes back to the metadata before it, which has every snapshot that is read)"
@@ -152,7 +152,7 @@ def _unreadable(look: Look, state: TableState, location: Location, error: Except
     )
 
 
-def can_step_back(look: Look, state: TableState, location: Location) -> bool:
+def can_step_back(look: Examination, state: BranchTable, location: Location) -> bool:
     """Whether the metadata before the last commit has every snapshot that is read, and no operation writes now."""
     if location.previous is None or state.table.table_id in UnderWay.of(look).unsettled:
         return False
@@ -167,7 +167,7 @@ def can_step_back(look: Look, state: TableState, location: Location) -> bool:
 # -- refs --------------------------------------------------------------------------------------------------------------
 
 
-def _refs(look: Look, state: TableState, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
+def _refs(look: Examination, state: BranchTable, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
     name, pin = state.table.name, state.head.log_snapshot
     ref_ids = refs(metadata)
     at = ref_ids.get(MAIN_REF)
@@ -209,7 +209,7 @@ def orphan_branches(ref_ids: Mapping[str, int], under_way: UnderWay) -> Sequence
     return sorted(ref for ref in ref_ids.keys() - under_way.branches if ref.startswith("op_"))
 
 
-def _unknown_commit(state: TableState, metadata: Mapping[str, Any], at: int) -> Finding:
+def _unknown_commit(state: BranchTable, metadata: Mapping[str, Any], at: int) -> Finding:
     """A commit that the ledger does not know: from outside, or by its summary an operation of a ledger that is gone."""
     name, since = state.table.name, _committed_at(metadata, at)
     take_back = f"`strand doctor --fix --take-back {name}`"
@@ -239,7 +239,7 @@ def _unknown_commit(state: TableState, metadata: Mapping[str, Any], at: int) -> 
     )
 
 
-def _is_ours(look: Look, state: TableState, snapshot_id: int) -> bool:
+def _is_ours(look: Examination, state: BranchTable, snapshot_id: int) -> bool:
     with look.lake.ledger.read() as conn:
         return knows_snapshot(conn, state.table.table_id, snapshot_id)
 
@@ -259,7 +259,7 @@ def _moved_at(metadata: Mapping[str, Any]) -> str | None:
 # -- the catalog -------------------------------------------------------------------------------------------------------
 
 
-def _strangers(look: Look, locations: Mapping[str, Location]) -> Iterator[Finding]:
+def _strangers(look: Examination, locations: Mapping[str, Location]) -> Iterator[Finding]:
     own = {state.table.iceberg_name for state in look.states()}
     namespaces = {name.rpartition(".")[0] for name in own}
     strangers = sorted(name for name in locations if name.rpartition(".")[0] in namespaces and name not in own)
@@ -275,7 +275,7 @@ def _strangers(look: Look, locations: Mapping[str, Location]) -> Iterator[Findin
         )
 
 
-def _gone(state: TableState, kind: str, reason: str) -> Finding:
+def _gone(state: BranchTable, kind: str, reason: str) -> Finding:
     return Finding(
         kind=kind,
         about=state.table.name,

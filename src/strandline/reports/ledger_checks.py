@@ -12,10 +12,10 @@ from strandline.ledger.publish.publishing import Intent
 from strandline.ledger.rows.batches import list_quarantined, read_payloads
 from strandline.ledger.rows.encode import checksum
 from strandline.ledger.workers.jobs import read_jobs
-from strandline.model.tables import BatchRef, TableState
+from strandline.model.tables import BatchRef, BranchTable
 from strandline.model.times import text_of
 from strandline.model.wording import counted
-from strandline.reports.findings import RESTORE, Finding, Look
+from strandline.reports.findings import RESTORE, Examination, Finding
 from strandline.reports.open_lake import OpenLake
 from strandline.views.tail import read_batches
 
@@ -23,7 +23,7 @@ SAMPLE_BATCHES = 200
 TOLD_LINES = 5
 
 
-def integrity(look: Look) -> Iterator[Finding]:
+def integrity(look: Examination) -> Iterator[Finding]:
     """The database file itself."""
     faults = look.lake.ledger.database.integrity(deep=look.deep)
     if faults:
@@ -36,7 +36,7 @@ def integrity(look: Look) -> Iterator[Finding]:
         )
 
 
-def references(look: Look) -> Iterator[Finding]:
+def references(look: Examination) -> Iterator[Finding]:
     """Every row finds the rows it refers to, and every head its snapshot and its schema."""
     with look.lake.ledger.read() as conn:
         broken = checks.broken_references(conn)
@@ -59,7 +59,7 @@ def references(look: Look) -> Iterator[Finding]:
         )
 
 
-def leases(look: Look) -> Iterator[Finding]:
+def leases(look: Examination) -> Iterator[Finding]:
     """Leases that a process left which is gone. The next one to need them takes them over."""
     with look.lake.ledger.read() as conn:
         held = checks.held_leases(conn)
@@ -77,7 +77,7 @@ def leases(look: Look) -> Iterator[Finding]:
         )
 
 
-def parked_jobs(look: Look) -> Iterator[Finding]:
+def parked_jobs(look: Examination) -> Iterator[Finding]:
     """Jobs that the workers have given up, until a person lets them go on."""
     with look.lake.ledger.read() as conn:
         parked = [job for job in read_jobs(conn).values() if job.parked_at_us is not None]
@@ -92,7 +92,7 @@ def parked_jobs(look: Look) -> Iterator[Finding]:
         )
 
 
-def books(look: Look) -> Iterator[Finding]:
+def books(look: Examination) -> Iterator[Finding]:
     """Every acked row is somewhere: acked = log + tail + dropped + pruned + quarantined."""
     for state in look.states():
         count = state.head.books
@@ -118,7 +118,7 @@ def books(look: Look) -> Iterator[Finding]:
             )
 
 
-def seq_order(look: Look) -> Iterator[Finding]:
+def seq_order(look: Examination) -> Iterator[Finding]:
     """Seqs never run backwards, and none is above the counter."""
     with look.lake.ledger.read() as conn:
         counter = checks.counter_seq(conn)
@@ -139,7 +139,7 @@ def seq_order(look: Look) -> Iterator[Finding]:
         yield from _tail_order(state)
 
 
-def _tail_order(state: TableState) -> Iterator[Finding]:
+def _tail_order(state: BranchTable) -> Iterator[Finding]:
     name, reached = state.table.name, 0
     for ref in state.tail:
         if ref.first_seq <= reached or ref.last_seq - ref.first_seq + 1 != ref.rows:
@@ -161,7 +161,7 @@ def _out_of_order(about: str, what: str) -> Finding:
     )
 
 
-def payloads(look: Look) -> Iterator[Finding]:
+def payloads(look: Examination) -> Iterator[Finding]:
     """The bytes of the tail; all of them if it is a deep look, else a sample."""
     for state in look.states():
         for ref, reason in unreadable(look, state):
@@ -176,7 +176,7 @@ def payloads(look: Look) -> Iterator[Finding]:
             )
 
 
-def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
+def unreadable(look: Examination, state: BranchTable) -> list[tuple[BatchRef, str]]:
     """The batches of a tail that can't be read, and why."""
     bad: list[tuple[BatchRef, str]] = []
     refs = state.tail if look.deep else _sample(state.tail)
@@ -185,7 +185,7 @@ def unreadable(look: Look, state: TableState) -> list[tuple[BatchRef, str]]:
     return bad
 
 
-def damaged(lake: OpenLake, state: TableState) -> list[BatchRef]:
+def damaged(lake: OpenLake, state: BranchTable) -> list[BatchRef]:
     """Those batches of a tail whose bytes have changed; of a long one as many are read as by a quick look."""
     payloads = read_payloads(lake.ledger, _sample(state.tail))
     return [payload.ref for payload in payloads if checksum(payload.payload) != payload.checksum]
@@ -196,7 +196,7 @@ def _sample(refs: Sequence[BatchRef]) -> Sequence[BatchRef]:
     return refs[::step]
 
 
-def under_way(look: Look) -> Iterator[Finding]:
+def under_way(look: Examination) -> Iterator[Finding]:
     """Records of operations: those that can't be read, those whose process is dead, loads that were not finished."""
     with look.lake.ledger.read() as conn:
         intents = read_intents(conn)
@@ -258,7 +258,7 @@ def is_dead(intent: Intent | UnreadableIntent, *, one_host: bool) -> bool:
     return intent.owner == "" or certainly_dead(intent.owner, one_host=one_host)
 
 
-def set_aside(look: Look) -> Iterator[Finding]:
+def set_aside(look: Examination) -> Iterator[Finding]:
     """Tables that refuse writes, and batches in quarantine."""
     for state in look.states():
         if state.head.refuses is not None:

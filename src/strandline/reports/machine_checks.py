@@ -13,7 +13,7 @@ from strandline.errors import StrandError
 from strandline.ledger import checks
 from strandline.ledger.clock import Clock, read_clock, server_at_us
 from strandline.model.times import span_of, text_of
-from strandline.reports.findings import Finding, Look
+from strandline.reports.findings import Examination, Finding
 
 SKEW_S = 300
 """Clocks of one house differ by less."""
@@ -22,7 +22,7 @@ LOW_BYTES = 1 << 30
 FULL_BYTES = 64 << 20
 
 
-def java(_: Look) -> Iterator[Finding]:
+def java(_: Examination) -> Iterator[Finding]:
     """Spark needs a Java; appends and queries don't."""
     from strandline.engines.spark.java import find
 
@@ -39,7 +39,7 @@ def java(_: Look) -> Iterator[Finding]:
         )
 
 
-def jars(_: Look) -> Iterator[Finding]:
+def jars(_: Examination) -> Iterator[Finding]:
     """The jars that the first flush would have to fetch."""
     from strandline.engines.spark.jars import cache_dir, pinned
 
@@ -56,7 +56,7 @@ def jars(_: Look) -> Iterator[Finding]:
         )
 
 
-def room(look: Look) -> Iterator[Finding]:
+def room(look: Examination) -> Iterator[Finding]:
     """Room on the disks of the lake and its warehouse; told once where they are the same."""
     folders = [look.lake.root]
     if look.lake.config.warehouse.startswith("file:"):
@@ -79,7 +79,7 @@ def _room(folder: Path) -> Iterator[Finding]:
         )
 
 
-def permissions(look: Look) -> Iterator[Finding]:
+def permissions(look: Examination) -> Iterator[Finding]:
     """Whether this user may write the lake."""
     if not os.access(look.lake.root, os.W_OK):
         yield Finding(
@@ -92,7 +92,7 @@ def permissions(look: Look) -> Iterator[Finding]:
         )
 
 
-def clock(look: Look) -> Iterator[Finding]:
+def clock(look: Examination) -> Iterator[Finding]:
     """The ledger's time, and that of its database's host, are not far from this machine's."""
     with look.lake.ledger.read() as conn:
         last_us, server_us = checks.counter_at_us(conn), server_at_us(conn)
@@ -141,7 +141,7 @@ FITTING = {"pyspark": ((4, 1, 4), (4, 2)), "pandas": ((0,), (3,)), "duckdb": ((2
 """From and up to which version each is known to work with the others."""
 
 
-def versions(_: Look) -> Iterator[Finding]:
+def versions(_: Examination) -> Iterator[Finding]:
     """Libraries whose version does not work with the others."""
     for name, (lowest, above) in FITTING.items():
         try:

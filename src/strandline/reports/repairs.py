@@ -28,13 +28,13 @@ from strandline.ledger.sinks.sinks import sink_by_id
 from strandline.ledger.tables.files import knows_snapshot
 from strandline.model.ids import lease_of_stream
 from strandline.model.operations import Recovered
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.times import span_of, text_of
 from strandline.model.wording import counted
 from strandline.operations.core.beats import holding
 from strandline.reports import ledger_checks
 from strandline.reports.doctor import Diagnosis, diagnose
-from strandline.reports.findings import Look
+from strandline.reports.findings import Examination
 from strandline.reports.iceberg_checks import (
     CATALOG,
     MAIN_REF,
@@ -65,12 +65,12 @@ def fix(lake: OpenLake, *, take_back: Collection[str] = (), actor: str = "") -> 
     """Do what is safe, and say it. `take_back` names tables whose `main` may leave another writer's commit."""
     actor = checked_actor(actor, None)
     done = [_recovery(recovered) for recovered in lake.recovered]
-    done += _payloads(Look.at(lake, deep=True), actor)
-    done += _recovered(Look.at(lake, deep=True))
+    done += _payloads(Examination.at(lake, deep=True), actor)
+    done += _recovered(Examination.at(lake, deep=True))
     for repair in (_leases, _watermarks, _metadata, _clock):
-        done += repair(Look.at(lake, deep=True), actor)
-    done += _swept(Look.at(lake, deep=True))
-    for text in _refs(Look.at(lake, deep=True), take_back):
+        done += repair(Examination.at(lake, deep=True), actor)
+    done += _swept(Examination.at(lake, deep=True))
+    for text in _refs(Examination.at(lake, deep=True), take_back):
         _note(lake, text, actor)
         done.append(text)
     return done
@@ -92,11 +92,11 @@ def _note(lake: OpenLake, text: str, actor: str) -> str:
 def follow(lake: OpenLake) -> list[str]:
     """Let Iceberg follow a ledger that was restored: its refs may be at commits that this ledger does not know."""
     done = [_recovery(recovered) for recovered in lake.recovered]
-    done += _recovered(Look.at(lake, deep=False))
-    return done + list(_refs(Look.at(lake, deep=False), lake.view().whole().tables))
+    done += _recovered(Examination.at(lake, deep=False))
+    return done + list(_refs(Examination.at(lake, deep=False), lake.view().whole().tables))
 
 
-def _payloads(look: Look, actor: str) -> Iterator[str]:
+def _payloads(look: Examination, actor: str) -> Iterator[str]:
     for state in look.states():
         for ref, reason in ledger_checks.unreadable(look, state):
             text = f"batch {ref.batch_id} of {state.table.name} set aside ({counted(ref.rows, 'row')})"
@@ -110,7 +110,7 @@ def _recovery(recovered: Recovered) -> str:
     return f"operation {recovered.op_id} ({recovered.kind}): {recovered.outcome}"
 
 
-def _recovered(look: Look) -> Iterator[str]:
+def _recovered(look: Examination) -> Iterator[str]:
     """The Iceberg half needs Java; where there is none, that is a finding of the examination that follows."""
     try:
         for recovered in look.lake.recover():
@@ -120,7 +120,7 @@ def _recovered(look: Look) -> Iterator[str]:
         return
 
 
-def _leases(look: Look, actor: str) -> Iterator[str]:
+def _leases(look: Examination, actor: str) -> Iterator[str]:
     with look.lake.ledger.read() as conn:
         held = checks.held_leases(conn)
     for lease in held:
@@ -131,7 +131,7 @@ def _leases(look: Look, actor: str) -> Iterator[str]:
             yield text
 
 
-def _watermarks(look: Look, actor: str) -> Iterator[str]:
+def _watermarks(look: Examination, actor: str) -> Iterator[str]:
     ctx = look.lake.context
     with ctx.ledger.read() as conn:
         ahead = checks.marks_ahead(conn)
@@ -147,7 +147,7 @@ def _watermarks(look: Look, actor: str) -> Iterator[str]:
                 yield _fixed(txn, mark.sink_id, text, actor)
 
 
-def _metadata(look: Look, actor: str) -> Iterator[str]:
+def _metadata(look: Examination, actor: str) -> Iterator[str]:
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     for state in look.states():
         location = locations.get(state.table.iceberg_name)
@@ -168,7 +168,7 @@ def _readable(location: str) -> bool:
     return True
 
 
-def _clock(look: Look, actor: str) -> Iterator[str]:
+def _clock(look: Examination, actor: str) -> Iterator[str]:
     """A person who asks for repairs says with it that this machine's clock is right."""
     lake_id = look.lake.ledger.lake_id()
     with look.lake.ledger.write() as txn:
@@ -183,7 +183,7 @@ def _clock(look: Look, actor: str) -> Iterator[str]:
     yield text
 
 
-def _swept(look: Look) -> Iterator[str]:
+def _swept(look: Examination) -> Iterator[str]:
     swept = sum(iter(lambda: batches.sweep(look.lake.ledger, grace_s=look.lake.config.maintenance.grace_s), 0))
     if swept:
         yield f"{counted(swept, 'batch', 'batches')} deleted that were flushed long ago"
@@ -192,7 +192,7 @@ def _swept(look: Look) -> Iterator[str]:
 # -- refs --------------------------------------------------------------------------------------------------------------
 
 
-def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
+def _refs(look: Examination, take_back: Collection[str]) -> Iterator[str]:
     """Let Iceberg's refs follow the ledger; Spark is started when there is one to move."""
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
@@ -213,7 +213,7 @@ def _refs(look: Look, take_back: Collection[str]) -> Iterator[str]:
             continue  # no Java here: it stays a finding
 
 
-def _settle(lake: OpenLake, state: TableState, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
+def _settle(lake: OpenLake, state: BranchTable, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
     name, iceberg = state.table.iceberg_name, lake.iceberg()
     for branch in orphans or ("",):
         report = iceberg.settle(name, MAIN_REF, branch, _pin(lake, state), _ours(lake, state))
@@ -226,11 +226,11 @@ def _settle(lake: OpenLake, state: TableState, orphans: Collection[str], *, take
             yield f"table {state.table.name}: private branch {branch} dropped"
 
 
-def _pin(lake: OpenLake, state: TableState) -> Callable[[], int | None]:
+def _pin(lake: OpenLake, state: BranchTable) -> Callable[[], int | None]:
     return lambda: lake.view().whole().state(state.table.name).head.log_snapshot
 
 
-def _ours(lake: OpenLake, state: TableState) -> Callable[[int], bool]:
+def _ours(lake: OpenLake, state: BranchTable) -> Callable[[int], bool]:
     def ours(snapshot_id: int) -> bool:
         with lake.ledger.read() as conn:
             return knows_snapshot(conn, state.table.table_id, snapshot_id)

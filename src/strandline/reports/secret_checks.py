@@ -11,12 +11,12 @@ from strandline.config import FILE_NAME
 from strandline.engines.duck.relations import local_path
 from strandline.ledger.sinks.sinks import list_sinks
 from strandline.redaction import secret_of
-from strandline.reports.findings import Finding, Look
+from strandline.reports.findings import Examination, Finding
 from strandline.sinks.instances import SECRETS
 from strandline.sinks.settings import in_clear
 
 
-def readable(look: Look) -> Iterator[Finding]:
+def readable(look: Examination) -> Iterator[Finding]:
     """What every user of this machine can read or write of the lake: its databases, config, secrets and warehouse."""
     config = look.lake.config
     places = [config.ledger_path, config.catalog_path, config.root / FILE_NAME, config.root / SECRETS]
@@ -38,7 +38,7 @@ def readable(look: Look) -> Iterator[Finding]:
             )
 
 
-def in_the_clear(look: Look) -> Iterator[Finding]:
+def in_the_clear(look: Examination) -> Iterator[Finding]:
     """Secrets that an older version stored in the ledger, or that an address in the config has in it."""
     with look.lake.ledger.read() as conn:
         sinks = list_sinks(conn)

@@ -17,14 +17,14 @@ from strandline.ledger.sinks.sinks import list_sinks
 from strandline.model.delivery.sinks import Sink, StreamState
 from strandline.model.times import text_of
 from strandline.model.wording import counted
-from strandline.reports.findings import Finding, Look
+from strandline.reports.findings import Examination, Finding
 from strandline.sinks.destination import let_go
 from strandline.sinks.following import GONE, refused_sections
 from strandline.sinks.instances import destination
 from strandline.sinks.registry import known_type
 
 
-def watermarks(look: Look) -> Iterator[Finding]:
+def watermarks(look: Examination) -> Iterator[Finding]:
     """No watermark is above its stream's last row."""
     with look.lake.ledger.read() as conn:
         ahead = marks_ahead(conn)
@@ -40,7 +40,7 @@ def watermarks(look: Look) -> Iterator[Finding]:
         )
 
 
-def branches(look: Look) -> Iterator[Finding]:
+def branches(look: Examination) -> Iterator[Finding]:
     """Every sink's branch is there."""
     with look.lake.ledger.read() as conn:
         gone = [sink.name for sink in list_sinks(conn) if living_branch(conn, sink.branch_id) is None]
@@ -55,7 +55,7 @@ def branches(look: Look) -> Iterator[Finding]:
         )
 
 
-def paused(look: Look) -> Iterator[Finding]:
+def paused(look: Examination) -> Iterator[Finding]:
     """Sinks that send nothing until a person lets them, and sections of the config that make no sink."""
     with look.lake.ledger.read() as conn:
         resting = [sink for sink in list_sinks(conn) if sink.paused is not None]
@@ -81,7 +81,7 @@ def paused(look: Look) -> Iterator[Finding]:
         )
 
 
-def unasked(look: Look) -> Iterator[Finding]:
+def unasked(look: Examination) -> Iterator[Finding]:
     """Sinks that a restore brought back and whose destination has not been asked yet."""
     with look.lake.ledger.read() as conn:
         streams = not_asked(conn)
@@ -100,7 +100,7 @@ def unasked(look: Look) -> Iterator[Finding]:
         )
 
 
-def waiting(look: Look) -> Iterator[Finding]:
+def waiting(look: Examination) -> Iterator[Finding]:
     """Deliveries that are parked, and rows that were refused."""
     with look.lake.ledger.read() as conn:
         letters = dead_letters.count_open(conn)
@@ -133,7 +133,7 @@ def _parked(sink: Sink, state: StreamState, reason: str) -> Finding:
     )
 
 
-def destinations(look: Look) -> Iterator[Finding]:
+def destinations(look: Examination) -> Iterator[Finding]:
     """Every destination answers, accepts us, and belongs to this lake's sink."""
     with look.lake.ledger.read() as conn:
         sinks = list_sinks(conn)

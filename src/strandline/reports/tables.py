@@ -14,7 +14,7 @@ from strandline.model.times import text_of
 
 if TYPE_CHECKING:
     from strandline.model.schema.types import Column
-    from strandline.model.tables import TableState
+    from strandline.model.tables import BranchTable
     from strandline.reports.open_lake import OpenLake
     from strandline.views.view import View
 
@@ -159,7 +159,7 @@ def _column(column: Column) -> ColumnReport:
     return ColumnReport(column.name, type_text(column.type), column.nullable, column.default)
 
 
-def _fold(view: View, state: TableState) -> FoldReport | None:
+def _fold(view: View, state: BranchTable) -> FoldReport | None:
     """How far a keyed table's log is folded into its state; None for a log table."""
     if state.folded is None:
         return None

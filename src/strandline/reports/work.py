@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strandline.ledger.publish.owner import Owner, certainly_dead
 from strandline.ledger.workers.jobs import JobRecord
-from strandline.ledger.workers.requests import Request, WorkerRecord
+from strandline.ledger.workers.requests import WorkerRecord, WorkRequest
 from strandline.model.times import age_s, text_of
 
 
@@ -114,7 +114,7 @@ def worker_report(worker: WorkerRecord, *, one_host: bool) -> WorkerReport:
     )
 
 
-def request_report(request: Request, now_us: int) -> RequestReport:
+def request_report(request: WorkRequest, now_us: int) -> RequestReport:
     """A request, and how far the work on it is."""
     return RequestReport(
         request=request.request_id,

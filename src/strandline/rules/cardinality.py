@@ -15,15 +15,15 @@ from strandline.model.schema.declarations import Link
 from strandline.model.schema.keys import shown_key
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
-from strandline.rules.changes import RowChange, Values, key_values, values_of
+from strandline.rules.changes import JudgedRow, Values, key_values, values_of
 from strandline.rules.kind import (
     Breach,
     Declaration,
     Judging,
-    Kind,
     Relations,
+    RuleKind,
     is_there,
     joined,
     names,
@@ -56,7 +56,7 @@ def _count(judging: Judging, link: Link) -> None:
     columns, rows = link.reference.columns, judging.changed(link.source)
     after = values_of([change.after for change in rows], link.source, columns)
     before = values_of([change.before for change in rows], link.source, columns)
-    touched: dict[Values, RowChange | None] = {}
+    touched: dict[Values, JudgedRow | None] = {}
     for change, had, has in zip(rows, before, after, strict=True):
         if has != had:
             touched.update({had: None} if had is not None and had not in touched else {})
@@ -79,7 +79,7 @@ def _count(judging: Judging, link: Link) -> None:
 
 
 def _judge_number(
-    judging: Judging, link: Link, rule: Cardinality, value: Values, number: int, by: RowChange | None
+    judging: Judging, link: Link, rule: Cardinality, value: Values, number: int, by: JudgedRow | None
 ) -> None:
     is_high = rule.high is not None and number > rule.high
     # What is not there has no number. Looked up last: a commit that keeps its rules need not depend on such a row.
@@ -92,7 +92,7 @@ def _judge_number(
         judging.tell(link.source, key_values(by.key), rule, value, reason, by.place)
 
 
-def _search(relations: Relations, state: TableState, rule: Cardinality) -> Iterator[Breach]:
+def _search(relations: Relations, state: BranchTable, rule: Cardinality) -> Iterator[Breach]:
     for name in {reference.table.lower(): None for reference in _references(state.schema, rule)}:
         if is_there(relations, name):
             yield from _search_in(relations, state, rule, relations.state(name))
@@ -103,7 +103,7 @@ def _references(schema: Schema, rule: Cardinality) -> list[Reference]:
     return [other for other in schema.constraints if isinstance(other, Reference) and other.columns == rule.columns]
 
 
-def _search_in(relations: Relations, state: TableState, rule: Cardinality, target: TableState) -> Iterator[Breach]:
+def _search_in(relations: Relations, state: BranchTable, rule: Cardinality, target: BranchTable) -> Iterator[Breach]:
     key, number = names(target.table.key, "x."), f"count({names(state.table.key[:1], 't.')})"
     wrong = f"{number} < {rule.low}" + ("" if rule.high is None else f" OR {number} > {rule.high}")
     query = (
@@ -134,7 +134,7 @@ def leasts(name: str, schema: Schema) -> list[tuple[Cardinality, Reference]]:
     ]
 
 
-def _miscounted(target: TableState, rule: Cardinality, key: Values, number: int) -> Breach:
+def _miscounted(target: BranchTable, rule: Cardinality, key: Values, number: int) -> Breach:
     text, fields = shown_key(key), ", ".join(rule.columns)
     violation = Violation(target.table.name, text, fields, rule.text(), text, _referred(number))
     return Breach(violation, rule, target, key, key)
@@ -144,4 +144,4 @@ def _referred(number: int) -> str:
     return f"is referred to by {counted(number, 'row')}"
 
 
-KIND = Kind(fit=_fit, search=_search, judge_commit=_judge_counts, conflict="cardinality_violation")
+KIND = RuleKind(fit=_fit, search=_search, judge_commit=_judge_counts, conflict="cardinality_violation")

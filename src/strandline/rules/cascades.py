@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from strandline.model.schema.constraints import Reference
-from strandline.model.schema.declarations import Declared, Link
+from strandline.model.schema.declarations import Declarations, Link
 from strandline.model.values.row_versions import ValueHolder
-from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values, key_values, values_of
+from strandline.rules.changes import Changes, Claims, JudgedRow, LookUp, Values, key_values, values_of
 
 _Which: TypeAlias = tuple[str, Reference]
 """A reference, by the table that makes it."""
@@ -25,7 +25,7 @@ _Which: TypeAlias = tuple[str, Reference]
 class Cascades:
     """What refers to the rows that a mutation deletes, while its statements are applied to `changes`."""
 
-    def __init__(self, declared: Declared, changes: Changes, look: LookUp, claims: Claims) -> None:
+    def __init__(self, declared: Declarations, changes: Changes, look: LookUp, claims: Claims) -> None:
         self._declared = declared
         self._changes = changes
         self._look = look
@@ -33,7 +33,7 @@ class Cascades:
         self._stored: dict[_Which, dict[Values, list[ValueHolder]]] = {}
         self._given: dict[_Which, dict[Values, dict[bytes, None]]] = {}
 
-    def expect(self, deletes: Iterable[RowChange]) -> None:
+    def expect(self, deletes: Iterable[JudgedRow]) -> None:
         """Look up what refers to rows that statements delete, and what refers to that."""
         waiting: dict[str, list[Values]] = {}
         for change in deletes:
@@ -45,7 +45,7 @@ class Cascades:
                 if rows:
                     waiting.setdefault(link.source.table.table_id, []).extend(key_values(row.key) for row in rows)
 
-    def note(self, change: RowChange) -> None:
+    def note(self, change: JudgedRow) -> None:
         """Remember what a row refers to after a statement: a later one may delete that."""
         for link in self._declared.links_from(change.state.table.table_id):
             if link.reference.on_delete == "cascade":
@@ -53,7 +53,7 @@ class Cascades:
                 if value is not None:
                     self._given.setdefault(_which(link), {}).setdefault(value, {})[change.hash] = None
 
-    def follow(self, deleted: RowChange) -> None:
+    def follow(self, deleted: JudgedRow) -> None:
         """Delete what refers to a row that a statement has just deleted, and what refers to that."""
         waiting = [deleted]
         while waiting:
@@ -81,7 +81,7 @@ class Cascades:
         self._look.ask(link.source, {row.hash: row.key for row in rows})
         return rows
 
-    def _referring(self, link: Link, key: Values) -> Iterator[RowChange]:
+    def _referring(self, link: Link, key: Values) -> Iterator[JudgedRow]:
         """The rows that refer to a key now: stored ones, as statements so far have left them, and those they gave."""
         self._look_up(link, [key])
         table_id, columns = link.source.table.table_id, link.reference.columns
@@ -93,7 +93,7 @@ class Cascades:
                 # Not there: it came after what this commit starts from, and the claim that was read tells.
                 if version is None or version.row is None:
                     continue
-                change = RowChange(link.source, row_hash, stored[row_hash].key, version.row, version.row)
+                change = JudgedRow(link.source, row_hash, stored[row_hash].key, version.row, version.row)
                 self._changes[change.at] = change
             if values_of([change.after], link.source, columns)[0] == key:
                 yield change

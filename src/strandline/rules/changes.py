@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from strandline.model.schema.keys import claim_hash
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, Row, ValueHolder, Version
 
@@ -24,21 +24,21 @@ Values: TypeAlias = tuple[Any, ...]
 class LookUp(Protocol):
     """How rows that a commit does not change are found."""
 
-    def ask(self, state: TableState, keys: Keys) -> None:
+    def ask(self, state: BranchTable, keys: Keys) -> None:
         """Look these keys up."""
 
     def get(self, table_id: str, key: bytes) -> Version | None:
         """What was found under one."""
 
-    def having(self, state: TableState, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
+    def having(self, state: BranchTable, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
         """The current rows with one of these values in these columns."""
 
 
 @dataclass
-class RowChange:
+class JudgedRow:
     """A row before and after a commit; None where it is not there. `place` is the statement's, -1 where it has none."""
 
-    state: TableState
+    state: BranchTable
     hash: bytes
     key: Row
     before: Row | None
@@ -56,7 +56,7 @@ class RowChange:
         return self.before is not None and self.after is None
 
 
-Changes: TypeAlias = dict[tuple[str, bytes], RowChange]
+Changes: TypeAlias = dict[tuple[str, bytes], JudgedRow]
 
 
 @dataclass
@@ -66,12 +66,12 @@ class Claims:
     reads: dict[str, dict[bytes, None]] = field(default_factory=dict)
     writes: dict[str, dict[bytes, None]] = field(default_factory=dict)
 
-    def read(self, state: TableState, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
+    def read(self, state: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
         """Note that these values were looked for."""
         noted = self.reads.setdefault(state.table.table_id, {})
         noted.update((claim_hash(rule, columns, value), None) for value in values)
 
-    def write(self, state: TableState, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
+    def write(self, state: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
         """Note that these values are taken, or given up."""
         noted = self.writes.setdefault(state.table.table_id, {})
         noted.update((claim_hash(rule, columns, value), None) for value in values)
@@ -82,14 +82,14 @@ def key_values(key: Row) -> Values:
     return tuple(value[0].as_py() for value in key.values())
 
 
-def key_row(values: Values, state: TableState) -> Row:
+def key_row(values: Values, state: BranchTable) -> Row:
     """A key of a table from its values."""
     shape = batch_arrow(state.schema, state.table)
     names = state.table.key
     return {name: pa.array([value], shape.field(name).type) for name, value in zip(names, values, strict=True)}
 
 
-def values_of(rows: Sequence[Row | None], state: TableState, columns: Sequence[str]) -> list[Values | None]:
+def values_of(rows: Sequence[Row | None], state: BranchTable, columns: Sequence[str]) -> list[Values | None]:
     """What rows have in some columns; None where there is no row, or a null in one of them."""
     shape = batch_arrow(state.schema, state.table)
     lists = [column_of(rows, shape.field(name)).to_pylist() for name in columns]

@@ -16,15 +16,15 @@ import pyarrow as pa
 from strandline.engines.duck.sandbox import quote_name
 from strandline.errors import BadRequest
 from strandline.model.schema.constraints import Constraint
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import shown_key
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import SEQ, Column
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.row_versions import ValueHolder
 from strandline.model.values.values import shown
-from strandline.rules.changes import Changes, Claims, LookUp, RowChange, Values
+from strandline.rules.changes import Changes, Claims, JudgedRow, LookUp, Values
 
 RuleT = TypeVar("RuleT", bound=Constraint)
 
@@ -38,7 +38,7 @@ class Breach:
 
     violation: Violation
     rule: Constraint
-    state: TableState
+    state: BranchTable
     key: Values
     value: Values
     seq: int | None = None
@@ -82,39 +82,39 @@ class Relations(Protocol):
     def ask(self, query: str) -> Answer:
         """Run a query over them."""
 
-    def state(self, name: str) -> TableState:
+    def state(self, name: str) -> BranchTable:
         """One of them."""
 
 
 class Judging:
     """One commit while it is judged row by row: what it changes, what it relies on, and what it would break."""
 
-    def __init__(self, declared: Declared, changes: Changes, look: LookUp, claims: Claims | None = None) -> None:
+    def __init__(self, declared: Declarations, changes: Changes, look: LookUp, claims: Claims | None = None) -> None:
         self.declared = declared
         self.changes = changes
         self.look = look
         self.claims = claims or Claims()
         self.breaches: list[Breach] = []
-        self.orphaned: list[tuple[TableState, ValueHolder]] = []
+        self.orphaned: list[tuple[BranchTable, ValueHolder]] = []
 
     @property
     def only_rows(self) -> bool:
         """Whether every row that breaks something is wrong by itself."""
         return all(breach.rule.scope == "row" for breach in self.breaches)
 
-    def changed(self, state: TableState) -> list[RowChange]:
+    def changed(self, state: BranchTable) -> list[JudgedRow]:
         """What the commit changes of a table."""
         return [change for change in self.changes.values() if change.state.table.table_id == state.table.table_id]
 
     def tell(
-        self, state: TableState, key: Values, rule: Constraint, value: Values, reason: str, place: int = -1
+        self, state: BranchTable, key: Values, rule: Constraint, value: Values, reason: str, place: int = -1
     ) -> None:
         """Note that a row breaks a rule."""
         self.breaches.append(breach(state, key, rule, value, reason, place=place))
 
 
 @dataclass(frozen=True)
-class Kind(Generic[RuleT]):
+class RuleKind(Generic[RuleT]):
     """A kind of rule, by what it does.
 
     `fit` refuses a rule that makes no sense where it is declared. `search` finds the rows of a relation that break it.
@@ -123,14 +123,14 @@ class Kind(Generic[RuleT]):
     """
 
     fit: Callable[[RuleT, Declaration], None]
-    search: Callable[[Relations, TableState, RuleT], Iterator[Breach]]
-    judge_rows: Callable[[Judging, TableState, RuleT, Sequence[RowChange]], None] | None = None
+    search: Callable[[Relations, BranchTable, RuleT], Iterator[Breach]]
+    judge_rows: Callable[[Judging, BranchTable, RuleT, Sequence[JudgedRow]], None] | None = None
     judge_commit: Callable[[Judging], None] | None = None
     conflict: str = "value_violation"
 
 
 def breach(
-    state: TableState,
+    state: BranchTable,
     key: Values,
     rule: Constraint,
     value: Values,
@@ -162,19 +162,19 @@ def rows_of(relations: Relations, query: str) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def own_rows(relations: Relations, state: TableState, rule: Constraint, query: str, reason: str) -> Iterator[Breach]:
+def own_rows(relations: Relations, state: BranchTable, rule: Constraint, query: str, reason: str) -> Iterator[Breach]:
     """The breaches of a query whose rows are a key, the rule's columns and a seq."""
     keys = len(key_of(state))
     for *values, seq in rows_of(relations, query):
         yield breach(state, tuple(values[:keys]), rule, tuple(values[keys:]), reason, seq=seq)
 
 
-def key_of(state: TableState) -> tuple[str, ...]:
+def key_of(state: BranchTable) -> tuple[str, ...]:
     """What names a row: its key, and in a log table its seq."""
     return state.table.key or (SEQ,)
 
 
-def table(state: TableState) -> str:
+def table(state: BranchTable) -> str:
     """A table, as a query names it."""
     return quote_name(state.table.name)
 
@@ -189,7 +189,7 @@ def all_there(columns: Sequence[str], alias: str = "") -> str:
     return " AND ".join(f"{alias}{quote_name(name)} IS NOT NULL" for name in columns)
 
 
-def joined(columns: Sequence[str], target: TableState) -> str:
+def joined(columns: Sequence[str], target: BranchTable) -> str:
     """The condition that columns of `t` name the key of `x`."""
     pairs = zip(columns, target.table.key, strict=True)
     return " AND ".join(f"t.{quote_name(name)} = x.{quote_name(key)}" for name, key in pairs)

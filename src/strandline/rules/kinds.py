@@ -9,9 +9,9 @@ from strandline.errors import BadRequest
 from strandline.model.schema.constraints import Cardinality, Constraint, Reference, Unique
 from strandline.model.schema.schema import Schema
 from strandline.rules import cardinality, references, row_rules, unique
-from strandline.rules.kind import Declaration, Kind, Target
+from strandline.rules.kind import Declaration, RuleKind, Target
 
-_BY_RULE: Mapping[type[Constraint], Kind[Any]] = {
+_BY_RULE: Mapping[type[Constraint], RuleKind[Any]] = {
     **dict.fromkeys(row_rules.ROW_RULES, row_rules.KIND),
     Unique: unique.KIND,
     Reference: references.KIND,
@@ -19,14 +19,14 @@ _BY_RULE: Mapping[type[Constraint], Kind[Any]] = {
 }
 """In the order in which a table's rules are judged, and told."""
 
-KINDS: tuple[Kind[Constraint], ...] = tuple(dict.fromkeys(_BY_RULE.values()))
+KINDS: tuple[RuleKind[Constraint], ...] = tuple(dict.fromkeys(_BY_RULE.values()))
 _PLACES = {rule: KINDS.index(kind) for rule, kind in _BY_RULE.items()}
 _CONFLICTS = {rule.rule: kind.conflict for rule, kind in _BY_RULE.items()}
 
 
-def kind_of(rule: Constraint) -> Kind[Constraint]:
+def kind_of(rule: Constraint) -> RuleKind[Constraint]:
     """The kind of a rule."""
-    return cast("Kind[Constraint]", _BY_RULE[type(rule)])
+    return cast("RuleKind[Constraint]", _BY_RULE[type(rule)])
 
 
 def in_order(rules: Iterable[Constraint]) -> list[Constraint]:

@@ -15,15 +15,15 @@ from strandline.model.schema.declarations import Link
 from strandline.model.schema.keys import key_hash
 from strandline.model.schema.types import SEQ, type_text
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.row_versions import ValueHolder
-from strandline.rules.changes import RowChange, Values, key_row, key_values, values_of
+from strandline.rules.changes import JudgedRow, Values, key_row, key_values, values_of
 from strandline.rules.kind import (
     Breach,
     Declaration,
     Judging,
-    Kind,
     Relations,
+    RuleKind,
     all_there,
     is_there,
     joined,
@@ -47,11 +47,11 @@ def _fit(rule: Reference, declaration: Declaration) -> None:
         )
 
 
-def _judge_rows(judging: Judging, state: TableState, rule: Reference, rows: Sequence[RowChange]) -> None:
+def _judge_rows(judging: Judging, state: BranchTable, rule: Reference, rows: Sequence[JudgedRow]) -> None:
     """Every reference that is made names a row that is there."""
     links = judging.declared.links_from(state.table.table_id)
     link = next(link for link in links if link.reference == rule)
-    made: list[tuple[RowChange, Values]] = []
+    made: list[tuple[JudgedRow, Values]] = []
     moved: list[Values] = []
     after = values_of([change.after for change in rows], state, rule.columns)
     before = values_of([change.before for change in rows], state, rule.columns)
@@ -68,7 +68,7 @@ def _judge_rows(judging: Judging, state: TableState, rule: Reference, rows: Sequ
             judging.tell(state, key_values(change.key), rule, value, reason, change.place)
 
 
-def targets_present(judging: Judging, target: TableState, keys: Sequence[Values]) -> set[Values]:
+def targets_present(judging: Judging, target: BranchTable, keys: Sequence[Values]) -> set[Values]:
     """Those of these keys under which a row is there after the commit."""
     table_id = target.table.table_id
     hashes = {value: key_hash(value) for value in keys}
@@ -120,7 +120,7 @@ def left_behind(violation: Violation, rule: Reference) -> Violation:
     return replace(violation, reason=_left_behind(rule.table))
 
 
-def _search(relations: Relations, state: TableState, rule: Reference) -> Iterator[Breach]:
+def _search(relations: Relations, state: BranchTable, rule: Reference) -> Iterator[Breach]:
     others = ""
     if is_there(relations, rule.table):
         target = relations.state(rule.table)
@@ -132,4 +132,4 @@ def _search(relations: Relations, state: TableState, rule: Reference) -> Iterato
     return own_rows(relations, state, rule, query, f"names no row of {rule.table!r}")
 
 
-KIND = Kind(fit=_fit, search=_search, judge_rows=_judge_rows, judge_commit=_judge_orphans, conflict="orphan_edge")
+KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows, judge_commit=_judge_orphans, conflict="orphan_edge")

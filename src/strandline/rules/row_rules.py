@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from strandline.errors import BadRequest
 from strandline.model.schema.constraints import Check, Constraint, OneOf, Range
 from strandline.model.schema.types import SEQ, Primitive
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import arrow_type, batch_arrow
-from strandline.rules.changes import RowChange, column_of, key_values
-from strandline.rules.kind import Breach, Declaration, Judging, Kind, Relations, breach, key_of, names, need, table
+from strandline.rules.changes import JudgedRow, column_of, key_values
+from strandline.rules.kind import Breach, Declaration, Judging, Relations, RuleKind, breach, key_of, names, need, table
 
 RowRule: TypeAlias = OneOf | Range | Check
 
@@ -82,7 +82,7 @@ def _fit(rule: RowRule, declaration: Declaration) -> None:
             raise BadRequest(f"no value is in {rule.text()}", hint="The first is the least, the second the most.")
 
 
-def _judge_rows(judging: Judging, state: TableState, rule: RowRule, rows: Sequence[RowChange]) -> None:
+def _judge_rows(judging: Judging, state: BranchTable, rule: RowRule, rows: Sequence[JudgedRow]) -> None:
     written = [change for change in rows if change.after is not None]
     if not written:
         return
@@ -94,7 +94,7 @@ def _judge_rows(judging: Judging, state: TableState, rule: RowRule, rows: Sequen
             judging.tell(state, key_values(change.key), rule, (value.as_py(),), reason, change.place)
 
 
-def _search(relations: Relations, state: TableState, rule: RowRule) -> Iterator[Breach]:
+def _search(relations: Relations, state: BranchTable, rule: RowRule) -> Iterator[Breach]:
     keys = len(key_of(state))
     query = f"SELECT {names([*key_of(state), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {table(state)}"
     for batch in relations.ask(query).reader():
@@ -103,4 +103,4 @@ def _search(relations: Relations, state: TableState, rule: RowRule) -> Iterator[
             yield breach(state, tuple(key), rule, (value,), f"is not allowed by {rule.text()}", seq=seq)
 
 
-KIND = Kind(fit=_fit, search=_search, judge_rows=_judge_rows)
+KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows)

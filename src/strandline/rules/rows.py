@@ -13,14 +13,14 @@ from dataclasses import asdict
 
 from strandline.errors import Conflict, InvalidRows
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.violations import Violation
-from strandline.rules.changes import Changes, Claims, LookUp, RowChange
+from strandline.rules.changes import Changes, Claims, JudgedRow, LookUp
 from strandline.rules.kind import Judging
 from strandline.rules.kinds import KINDS, in_order, kind_of
 
 
-def judge(declared: Declared, changes: Changes, look: LookUp, claims: Claims | None = None) -> Claims:
+def judge(declared: Declarations, changes: Changes, look: LookUp, claims: Claims | None = None) -> Claims:
     """Judge a commit as a whole: what it depends on, or an error that lists what it breaks.
 
     `claims` has what it depends on already.
@@ -31,10 +31,10 @@ def judge(declared: Declared, changes: Changes, look: LookUp, claims: Claims | N
     return judging.claims
 
 
-def examine(declared: Declared, changes: Changes, look: LookUp, claims: Claims | None = None) -> Judging:
+def examine(declared: Declarations, changes: Changes, look: LookUp, claims: Claims | None = None) -> Judging:
     """The same, with all that is broken listed."""
     judging = Judging(declared, changes, look, claims)
-    by_table: dict[str, list[RowChange]] = {}
+    by_table: dict[str, list[JudgedRow]] = {}
     for change in changes.values():
         by_table.setdefault(change.state.table.table_id, []).append(change)
     for table_id, rows in by_table.items():

@@ -17,7 +17,7 @@ from strandline.model.schema.constraints import Constraint
 from strandline.model.schema.keys import shown_key
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.values import shown
 from strandline.rules.cardinality import unreferred
 from strandline.rules.kind import Breach, Relations, key_of, names, rows_of, table
@@ -31,17 +31,17 @@ def _all(_: Violation) -> bool:
     return True
 
 
-def breaches(relations: Relations, state: TableState, rule: Constraint) -> Iterator[Breach]:
+def breaches(relations: Relations, state: BranchTable, rule: Constraint) -> Iterator[Breach]:
     """The rows that break a rule of their table, or a rule about their table, as they are found."""
     return kind_of(rule).search(relations, state, rule)
 
 
-def breaking(relations: Relations, state: TableState, rule: Constraint, counts: Counts = _all) -> list[Violation]:
+def breaking(relations: Relations, state: BranchTable, rule: Constraint, counts: Counts = _all) -> list[Violation]:
     """The first of them that count, as an error lists them."""
     return _first((breach.violation for breach in breaches(relations, state, rule)), counts)
 
 
-def lacking(relations: Relations, state: TableState, column: str, counts: Counts = _all) -> list[Violation]:
+def lacking(relations: Relations, state: BranchTable, column: str, counts: Counts = _all) -> list[Violation]:
     """The first rows without a value in a column. A log table has no key: there a row is named by its seq."""
     query = f"SELECT {names(key_of(state))} FROM {table(state)} WHERE {quote_name(column)} IS NULL"
     keys = rows_of(relations, query)
@@ -50,7 +50,7 @@ def lacking(relations: Relations, state: TableState, column: str, counts: Counts
     return _first(rows, counts)
 
 
-def newly_broken(relations: Relations, state: TableState, before: Schema, counts: Counts = _all) -> list[Violation]:
+def newly_broken(relations: Relations, state: BranchTable, before: Schema, counts: Counts = _all) -> list[Violation]:
     """The first rows that count and break what a table declares and did not declare before."""
     required = {column.stored for column in before.columns if not column.nullable}
     violations: list[Violation] = []

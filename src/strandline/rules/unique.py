@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from strandline.model.schema.constraints import Unique
 from strandline.model.schema.keys import shown_key
 from strandline.model.schema.types import KEY_TYPES, SEQ, is_exact
-from strandline.model.tables import TableState
-from strandline.rules.changes import RowChange, Values, key_values, values_of
+from strandline.model.tables import BranchTable
+from strandline.rules.changes import JudgedRow, Values, key_values, values_of
 from strandline.rules.kind import (
     Breach,
     Declaration,
     Judging,
-    Kind,
     Relations,
+    RuleKind,
     all_there,
     key_of,
     names,
@@ -33,12 +33,12 @@ def _fit(rule: Unique, declaration: Declaration) -> None:
         need(is_exact(column.type), rule, column, f"one of {', '.join(sorted(KEY_TYPES))}, decimal")
 
 
-def _judge_rows(judging: Judging, state: TableState, rule: Unique, rows: Sequence[RowChange]) -> None:
+def _judge_rows(judging: Judging, state: BranchTable, rule: Unique, rows: Sequence[JudgedRow]) -> None:
     """No value is taken twice: among the changed rows, and by others."""
     after = values_of([change.after for change in rows], state, rule.columns)
     before = values_of([change.before for change in rows], state, rule.columns)
-    holders: dict[Values, list[RowChange]] = {}
-    taken: dict[Values, RowChange] = {}
+    holders: dict[Values, list[JudgedRow]] = {}
+    taken: dict[Values, JudgedRow] = {}
     for change, had, has in zip(rows, before, after, strict=True):
         if has is not None:
             holders.setdefault(has, []).append(change)
@@ -59,7 +59,7 @@ def _judge_rows(judging: Judging, state: TableState, rule: Unique, rows: Sequenc
             judging.tell(state, key_values(change.key), rule, holder.value, reason, change.place)
 
 
-def _search(relations: Relations, state: TableState, rule: Unique) -> Iterator[Breach]:
+def _search(relations: Relations, state: BranchTable, rule: Unique) -> Iterator[Breach]:
     by = names(rule.columns)
     query = (
         f"SELECT {names(key_of(state))}, {by}, {SEQ} FROM {named(state)} WHERE {all_there(rule.columns)} "
@@ -68,4 +68,4 @@ def _search(relations: Relations, state: TableState, rule: Unique) -> Iterator[B
     return own_rows(relations, state, rule, query, "is taken by another row too")
 
 
-KIND = Kind(fit=_fit, search=_search, judge_rows=_judge_rows, conflict="unique_violation")
+KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows, conflict="unique_violation")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 
-class Tokens:
+class ValidTokens:
     """The valid tokens of a lake."""
 
     def __init__(self, ledger: Ledger) -> None:

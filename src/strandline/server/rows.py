@@ -13,7 +13,7 @@ from strandline.errors import Unsupported
 from strandline.lake import Lake
 from strandline.model.tables import Ack
 from strandline.model.values.arrow_stream import read_stream
-from strandline.model.values.json_pieces import PIECE_BYTES, ArrayPieces, Lines
+from strandline.model.values.json_pieces import PIECE_BYTES, ArrayPieces, BodyLines
 from strandline.model.values.rows import read_array
 from strandline.server.bodies import content_type
 from strandline.server.documents import ARROW, JSON, NDJSON, answers, body_of, who
@@ -68,7 +68,7 @@ def _way(media: str) -> Callable[[Lake, str, bytearray, str, str | None], Ack]:
 
 
 def _lines(lake: Lake, table: str, body: bytearray, actor: str, key: str | None) -> Ack:
-    return lake.append_json_lines(table, Lines(body), actor=actor, idempotency_key=key)
+    return lake.append_json_lines(table, BodyLines(body), actor=actor, idempotency_key=key)
 
 
 def _array(lake: Lake, table: str, body: bytearray, actor: str, key: str | None) -> Ack:

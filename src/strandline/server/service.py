@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from strandline.lake import Lake
 from strandline.server.admission import Gate
-from strandline.server.auth import Tokens, bearer
+from strandline.server.auth import ValidTokens, bearer
 from strandline.server.bodies import Arriving, declared_bytes, decompressed, encoding_of, read_body
 from strandline.server.doubled import refuse_doubled
 from strandline.server.metrics import Metrics
@@ -39,7 +39,7 @@ class Service:
     """One running server."""
 
     lake: Lake
-    tokens: Tokens
+    tokens: ValidTokens
     gate: Gate
     metrics: Metrics
     workers: ThreadPoolExecutor
@@ -104,7 +104,7 @@ def make_service(lake: Lake) -> Service:
     metrics.in_flight.set_function(lambda: gate.in_flight)
     return Service(
         lake=lake,
-        tokens=Tokens(lake.ledger),
+        tokens=ValidTokens(lake.ledger),
         gate=gate,
         metrics=metrics,
         workers=pool(max_workers=settings.threads),

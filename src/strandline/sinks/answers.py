@@ -55,7 +55,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class TooLarge:
+class LessAtOnce:
     """Less at once."""
 
     reason: str
@@ -77,7 +77,7 @@ class Refusal:
     reason: str
 
 
-Verdict = Acked | Renew | Gap | Wait | Unknown | TooLarge | BadRows | Refusal
+Verdict = Acked | Renew | Gap | Wait | Unknown | LessAtOnce | BadRows | Refusal
 
 
 def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
@@ -96,7 +96,7 @@ def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
     if status == 408 or status >= 500:
         return Unknown(reason)
     if status == 413:
-        return TooLarge(reason)
+        return LessAtOnce(reason)
     if status in (400, 422) and error.get("code", "invalid_rows" if status == 422 else None) == "invalid_rows":
         rows = detail.get("rows")
         listed = rows if isinstance(rows, list) else []

@@ -20,7 +20,7 @@ import orjson
 from strandline.config import Store
 from strandline.engines import objects
 from strandline.engines.conditional import change_bytes, create_bytes, read_version
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.model.delivery import object_names as names
@@ -32,11 +32,11 @@ from strandline.sinks.destination import Owned, Unit, marker_gone, refusal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandline.engines.spark.export import Export, Exported
+    from strandline.engines.spark.export import ObjectToWrite, WrittenObject
 
 
 @dataclass(frozen=True)
-class Owner:
+class PrefixOwner:
     """What the marker says: whose prefix it is, and the first epoch whose objects are this lake's."""
 
     owned: Owned
@@ -177,7 +177,7 @@ class Blob:
 
         A mark that is read off the names has every row up to it because units are written in order, each whole.
         """
-        from strandline.engines.spark.export import EXTENSIONS, Export, export
+        from strandline.engines.spark.export import EXTENSIONS, ObjectToWrite, export
 
         delivery, settings = unit.delivery, unit.delivery.settings
         place = self._place  # as it is now: a delivery that was opened for a place that is gone could never be closed
@@ -195,7 +195,7 @@ class Blob:
             return shipped
         sweep(place, folder)
         fail("blob.before_write")
-        request = Export(
+        request = ObjectToWrite(
             unit.rows, unit.schema, *kind, place=place, name=name, temporary=temporary,
             digest=bool(settings.get("manifest")), present=self._present(place, stream, unit, owner.epoch, name),
             lacking_upto=unit.lacking_upto,
@@ -228,7 +228,9 @@ class Blob:
         key = f"{folder}/{noted.object}" if noted.rows else None
         return Shipped(noted.rows, noted.withheld, noted.size_bytes, key=key, chunk=noted.chunk)
 
-    def _put_in_place(self, place: Place, unit: Unit, request: Export, done: Exported, stream: str) -> None:
+    def _put_in_place(
+        self, place: ObjectPlace, unit: Unit, request: ObjectToWrite, done: WrittenObject, stream: str
+    ) -> None:
         delivery = unit.delivery
         if place.local is not None:
             fail("blob.before_rename")
@@ -238,10 +240,10 @@ class Blob:
             objects.put_bytes(place, f"{stream}/{names.PARTITION}", delivery.stream.partition.encode() + b"\n")
         if done.sha256 is not None:
             below = request.name[len(stream) + 1 :]
-            line = Line(below, delivery.since, delivery.until, done.rows, done.size_bytes, done.sha256)
+            line = ManifestLine(below, delivery.since, delivery.until, done.rows, done.size_bytes, done.sha256)
             add_to_manifest(place, f"{stream}/{names.MANIFEST}", line)
 
-    def _present(self, place: Place, stream: str, unit: Unit, first: int, name: str) -> tuple[str, ...]:
+    def _present(self, place: ObjectPlace, stream: str, unit: Unit, first: int, name: str) -> tuple[str, ...]:
         """The other objects that may hold rows of the unit, where only those are sent that the prefix lacks."""
         since = unit.delivery.since
         if unit.lacking_upto <= since or not self._reads_back:
@@ -268,7 +270,7 @@ class Blob:
         """The highest epoch of any object below the prefix."""
         return highest_epoch(self._place)
 
-    def _owner(self) -> Owner | None:
+    def _owner(self) -> PrefixOwner | None:
         """Whose prefix it is; an error when it is somebody else's and we may not take it, or nobody's any more."""
         owner = read_owner(self._place)
         if owner is None:
@@ -277,19 +279,19 @@ class Blob:
             return owner
         raise refusal(self._place.shown(), owner.owned, self._ours, self._name_of)
 
-    def _is_ours(self, owner: Owner) -> bool:
+    def _is_ours(self, owner: PrefixOwner) -> bool:
         return owner.owned.ids == self._ours.ids
 
-    def _refuse_unmarked(self, place: Place) -> None:
+    def _refuse_unmarked(self, place: ObjectPlace) -> None:
         if not self._take_over and self._delivered():
             raise marker_gone(place.shown(names.OWNER), self._name)
 
-    def _claim(self, place: Place) -> Owner:
+    def _claim(self, place: ObjectPlace) -> PrefixOwner:
         """Make sure that the prefix is ours. Asked before every unit: somebody may have taken it over, or away."""
         owner = read_owner(place)
         if owner is None:
             self._refuse_unmarked(place)
-            ours = Owner(self._ours, highest_epoch(place) + 1)
+            ours = PrefixOwner(self._ours, highest_epoch(place) + 1)
             if create_bytes(place, names.OWNER, ours.document()):
                 return ours
             owner = read_owner(place)
@@ -299,27 +301,27 @@ class Blob:
         if not self._take_over:
             raise refusal(place.shown(), owner.owned, self._ours, self._name_of)
         epoch = owner.epoch if owner.owned.lake_id == self._lake_id else highest_epoch(place) + 1
-        ours = Owner(self._ours, epoch)
+        ours = PrefixOwner(self._ours, epoch)
         objects.put_bytes(place, names.OWNER, ours.document())
         return ours
 
 
-def place_of(settings: Mapping[str, Any]) -> Place:
+def place_of(settings: Mapping[str, Any]) -> ObjectPlace:
     """Where a sink with these settings writes."""
     uri = str(settings["uri"])
     if not uri.startswith(("file:///", "s3://")):
         raise BadRequest(f"can't write blobs to {uri!r}", hint="Write file:///path or s3://bucket/prefix.")
-    return Place(uri, Store(settings.get("endpoint"), settings.get("region")))
+    return ObjectPlace(uri, Store(settings.get("endpoint"), settings.get("region")))
 
 
-def read_owner(place: Place) -> Owner | None:
+def read_owner(place: ObjectPlace) -> PrefixOwner | None:
     """What the marker of a prefix says; None where there is none."""
     content = read_version(place, names.OWNER)
     if content is None:
         return None
     try:
         doc = orjson.loads(content)
-        return Owner(Owned(str(doc["lake"]), str(doc["sink"]), doc.get("name")), int(doc["epoch"]))
+        return PrefixOwner(Owned(str(doc["lake"]), str(doc["sink"]), doc.get("name")), int(doc["epoch"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(
             f"{place.shown(names.OWNER)} can't be read: {error}",
@@ -327,7 +329,7 @@ def read_owner(place: Place) -> Owner | None:
         ) from error
 
 
-def highest_epoch(place: Place) -> int:
+def highest_epoch(place: ObjectPlace) -> int:
     """The highest epoch that any stream below a prefix has reached; 0 where there is no object."""
     files = [entry.name.split("/") for entry in objects.listing(place, "", recursive=True) if not entry.is_folder]
     streams = [parts[:-1] for parts in files if names.parse_object_name(parts[-1]) is not None]
@@ -336,7 +338,7 @@ def highest_epoch(place: Place) -> int:
     )
 
 
-def objects_of(place: Place, folder: str, first: int) -> list[tuple[int, str, names.ObjectName]]:
+def objects_of(place: ObjectPlace, folder: str, first: int) -> list[tuple[int, str, names.ObjectName]]:
     """The objects of a stream from an epoch on: each with its epoch, its name below the folder, and what it covers."""
     entries = objects.listing(place, folder)
     epochs = {names.parse_epoch(entry.name) for entry in entries if entry.is_folder} | {names.FIRST_EPOCH}
@@ -351,7 +353,7 @@ def objects_of(place: Place, folder: str, first: int) -> list[tuple[int, str, na
     return listed
 
 
-def listed_mark(place: Place, folder: str, first: int) -> Mark | None:
+def listed_mark(place: ObjectPlace, folder: str, first: int) -> Mark | None:
     """The end of the last object of the highest epoch, from one on; None where there is none."""
     marks = [Mark(epoch, covered.until) for epoch, _, covered in objects_of(place, folder, first)]
     return max(marks, key=_order, default=None)
@@ -361,7 +363,7 @@ def _order(mark: Mark) -> tuple[int, int]:
     return mark.epoch, mark.seq
 
 
-def sweep(place: Place, folder: str) -> None:
+def sweep(place: ObjectPlace, folder: str) -> None:
     """Remove what killed writers of this stream left; nobody else writes here while we hold its lease."""
     if place.local is None:
         return
@@ -370,7 +372,7 @@ def sweep(place: Place, folder: str) -> None:
             objects.remove(place, f"{folder}/{entry.name}")
 
 
-def _rename(place: Place, temporary: str, name: str) -> None:
+def _rename(place: ObjectPlace, temporary: str, name: str) -> None:
     assert place.local is not None
     with objects.reaching(place, name):
         try:
@@ -380,7 +382,7 @@ def _rename(place: Place, temporary: str, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Line:
+class ManifestLine:
     """An object's line in its stream's manifest."""
 
     name: str
@@ -391,14 +393,14 @@ class Line:
     sha256: str
 
 
-def add_to_manifest(place: Place, name: str, line: Line) -> None:
+def add_to_manifest(place: ObjectPlace, name: str, line: ManifestLine) -> None:
     """Write the manifest anew with this line in it, once, in the order of epochs and ranges.
 
     A late writer adds to what is there by then, and takes no line of another's away.
     """
 
     def with_line(content: bytes | None) -> bytes:
-        records = [Line(**orjson.loads(text)) for text in (content or b"").splitlines() if text]
+        records = [ManifestLine(**orjson.loads(text)) for text in (content or b"").splitlines() if text]
         lines = {record.name: record for record in [*records, line]}
         ordered = sorted(lines.values(), key=lambda record: (_epoch(record.name), record.since))
         fail("blob.before_manifest")

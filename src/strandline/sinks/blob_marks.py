@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from strandline.engines.conditional import change_bytes, read_version
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.errors import Damaged, NewerFormat
 from strandline.failpoints import fail
 from strandline.model.delivery import object_names as names
@@ -64,14 +64,14 @@ class BlobMark:
         return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def read_mark(place: Place, folder: str) -> BlobMark | None:
+def read_mark(place: ObjectPlace, folder: str) -> BlobMark | None:
     """The mark of the stream in a folder; None where there is none."""
     name = f"{folder}/{names.MARK}"
     content = read_version(place, name)
     return None if content is None else _parse(content, place.shown(name))
 
 
-def move_mark(place: Place, folder: str, moved: BlobMark, since: int) -> None:
+def move_mark(place: ObjectPlace, folder: str, moved: BlobMark, since: int) -> None:
     """Write the mark behind a unit that began at `since`, unless a later one is there already.
 
     A writer that comes late must not take the mark back. A unit without rows leaves the chunk as it is. A mark below

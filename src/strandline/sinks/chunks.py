@@ -18,7 +18,7 @@ from strandline.model.schema.types import SEQ
 
 
 @dataclass(frozen=True)
-class Chunk:
+class UnitRows:
     """Rows of `(since, until]`, those that are left of it."""
 
     since: int
@@ -29,14 +29,14 @@ class Chunk:
         """The seqs of its rows."""
         return [int(seq) for seq in self.rows.column(SEQ).to_pylist()]
 
-    def halves(self) -> tuple[Chunk, Chunk]:
+    def halves(self) -> tuple[UnitRows, UnitRows]:
         """The same range in two, each with half of the rows."""
         middle = self.rows.num_rows // 2
         first = self.rows.slice(0, middle)
         border = int(first.column(SEQ)[-1].as_py())
-        return Chunk(self.since, border, first), Chunk(border, self.until, self.rows.slice(middle))
+        return UnitRows(self.since, border, first), UnitRows(border, self.until, self.rows.slice(middle))
 
-    def without(self, places: Sequence[int]) -> Chunk:
+    def without(self, places: Sequence[int]) -> UnitRows:
         """The same range without these rows, by their places in the chunk."""
         kept = [place for place in range(self.rows.num_rows) if place not in set(places)]
         return replace(self, rows=self.rows.take(pa.array(kept, pa.int64())))
@@ -60,17 +60,17 @@ def cut(
     size_bytes: int,
     dead: frozenset[int],
     considered: Considered,
-) -> Iterator[Chunk]:
+) -> Iterator[UnitRows]:
     """Chunks of up to `rows` rows and about `size_bytes`, in order. There is always a last one; it ends at `until`."""
-    held: Chunk | None = None
+    held: UnitRows | None = None
     for batch in _rechunked(_alive(pieces, dead, considered), rows):
         for part in _fitting(batch, size_bytes):
             if held is not None:
                 yield held
-            held = Chunk(since, int(part.column(SEQ)[-1].as_py()), part)
+            held = UnitRows(since, int(part.column(SEQ)[-1].as_py()), part)
             since = held.until
     if held is None:
-        yield Chunk(since, until, pa.RecordBatch.from_pylist([], schema))
+        yield UnitRows(since, until, pa.RecordBatch.from_pylist([], schema))
     else:
         yield replace(held, until=until)
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline import logs
-from strandline.engines.duck.ranges import Piece, Range, read_range
+from strandline.engines.duck.ranges import Piece, SeqRange, read_range
 from strandline.errors import Conflict, OwnedByAnother
-from strandline.ledger.sinks.dead_letters import Refused
+from strandline.ledger.sinks.dead_letters import RefusedRow
 from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, Shipped, Standing, Stream
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import SEQ
@@ -54,7 +54,7 @@ class Resume(Exception):
         self.mark = mark
 
 
-def _bury_nothing(rows: Sequence[Refused]) -> None:
+def _bury_nothing(rows: Sequence[RefusedRow]) -> None:
     raise Park(f"{len(rows)} rows were refused, and this kind of sink has no dead letters")
 
 
@@ -68,11 +68,11 @@ class Unit:
     """
 
     delivery: Delivery
-    rows: Range
+    rows: SeqRange
     schema: Schema
     partition_by: tuple[str, ...]
     dead: frozenset[int] = frozenset()
-    bury: Callable[[Sequence[Refused]], None] = _bury_nothing
+    bury: Callable[[Sequence[RefusedRow]], None] = _bury_nothing
     key: tuple[str, ...] = ()
     confirmed: int = 0
     lacking_upto: int = 0
@@ -94,10 +94,10 @@ class Unit:
         return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(clipped))
 
 
-def letters_of(rows: pa.RecordBatch, answers: Mapping[int, Mapping[str, Any]]) -> list[Refused]:
+def letters_of(rows: pa.RecordBatch, answers: Mapping[int, Mapping[str, Any]]) -> list[RefusedRow]:
     """Rows that were refused, by their places, each with the answer it got: what `Unit.bury` takes."""
     return [
-        Refused(rows.column(SEQ)[place].as_py(), encode(pa.concat_batches([rows.slice(place, 1)])), answer)
+        RefusedRow(rows.column(SEQ)[place].as_py(), encode(pa.concat_batches([rows.slice(place, 1)])), answer)
         for place, answer in sorted(answers.items())
     ]
 

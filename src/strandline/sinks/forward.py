@@ -33,7 +33,7 @@ from strandline.model.values.wire import decode
 from strandline.redaction import remember
 from strandline.sinks import answers
 from strandline.sinks.bodies import CONTENT_TYPES, compress, uncompressed
-from strandline.sinks.chunks import Chunk, Considered, cut
+from strandline.sinks.chunks import Considered, UnitRows, cut
 from strandline.sinks.destination import Later, Park, Resume, Unit, letters_of
 from strandline.sinks.prefetch import prefetched
 
@@ -57,7 +57,7 @@ class _Answer:
 class _Body:
     """A chunk as it travels."""
 
-    chunk: Chunk
+    chunk: UnitRows
     data: bytes
     batch_id: str
     digest: str
@@ -221,7 +221,7 @@ class Forward:
         """How far the receiver has confirmed a delivery."""
         return self._acked[unit.delivery.delivery_id]
 
-    def note_acked(self, unit: Unit, chunk: Chunk) -> None:
+    def note_acked(self, unit: Unit, chunk: UnitRows) -> None:
         """The receiver has this chunk."""
         self._acked[unit.delivery.delivery_id] = chunk.until
 
@@ -283,7 +283,7 @@ class Forward:
 
     def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
         """Send a dead letter again, once however often: the receiver remembers those it has stored."""
-        chunk = Chunk(letter.seq - 1, letter.seq, decode(letter.payload))
+        chunk = UnitRows(letter.seq - 1, letter.seq, decode(letter.payload))
         settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
         body = self.encoded(chunk, letter.stream, letter.epoch, settings, None)
         sent = self._described(body, letter.stream, letter.epoch, dead=letter.seq)
@@ -292,7 +292,7 @@ class Forward:
             raise Park(getattr(verdict, "reason", str(verdict)))
 
     def encoded(
-        self, chunk: Chunk, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
+        self, chunk: UnitRows, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
     ) -> _Body:
         """A chunk as bytes, with the id that says what they are."""
         raw = uncompressed(_as_sent(chunk.rows), settings["format"], schema)
@@ -353,7 +353,7 @@ class _Sending:
             if chunk.until > self._forward.acked(unit):
                 yield self._encoded(chunk)
 
-    def _encoded(self, chunk: Chunk) -> _Body:
+    def _encoded(self, chunk: UnitRows) -> _Body:
         delivery = self._unit.delivery
         return self._forward.encoded(chunk, delivery.stream, delivery.epoch, delivery.settings, self._unit.schema)
 
@@ -378,7 +378,7 @@ class _Sending:
                 raise Later(reason)
             case answers.Renew(reason):
                 raise Park(f"{reason}. The token was read again, and is not accepted either.")
-            case answers.TooLarge(reason):
+            case answers.LessAtOnce(reason):
                 self._in_parts(chunk, reason, {"status": 413, "message": reason})
             case answers.BadRows(reason, places, count) if places:
                 self._without_named(chunk, reason, places, count)
@@ -387,7 +387,7 @@ class _Sending:
             case answers.Refusal(reason):
                 raise Park(reason)
 
-    def _in_parts(self, chunk: Chunk, reason: str, answer: Mapping[str, Any]) -> None:
+    def _in_parts(self, chunk: UnitRows, reason: str, answer: Mapping[str, Any]) -> None:
         """Half the rows at a time, down to the one that is refused alone."""
         if chunk.rows.num_rows == 0:
             raise Park(reason)
@@ -398,7 +398,7 @@ class _Sending:
             self.send(self._encoded(half))
 
     def _without_named(
-        self, chunk: Chunk, reason: str, places: Mapping[int, Mapping[str, Any]], count: int | None
+        self, chunk: UnitRows, reason: str, places: Mapping[int, Mapping[str, Any]], count: int | None
     ) -> None:
         rows = chunk.rows.num_rows
         if any(place not in range(rows) for place in places):
@@ -409,7 +409,7 @@ class _Sending:
             raise Park(f"{reason}. {count} rows of a chunk were refused.")
         self._bury(chunk, {place: {"status": 422, **row} for place, row in places.items()}, reason)
 
-    def _bury(self, chunk: Chunk, places: Mapping[int, Mapping[str, Any]], reason: str) -> None:
+    def _bury(self, chunk: UnitRows, places: Mapping[int, Mapping[str, Any]], reason: str) -> None:
         """Make dead letters of these rows, then send the same range without them."""
         if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
             raise Park(f"{reason}. More than {MAX_DEAD} rows of this unit were refused.")

@@ -24,7 +24,7 @@ import orjson
 
 from strandline.engines import objects
 from strandline.engines.duck.ranges import read_range
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
@@ -36,7 +36,7 @@ from strandline.sinks.destination import Owned, Resume, Unit, marker_gone, refus
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandline.engines.spark.copy import Copy, Staged
+    from strandline.engines.spark.copy import Copy, StagedSnapshot
 
 OWNER = "strandline.owner"
 MARKS = "strandline.mark"
@@ -74,7 +74,7 @@ class IcebergCopy:
         self._ours = Owned(lake_id, sink_id, name or sink_id)
         self._name_of = name_of
         self._spark = spark
-        self._staging = Place(staging, store_of(staging), is_own=True)
+        self._staging = ObjectPlace(staging, store_of(staging), is_own=True)
         self._start_seq = start_seq
         self._take_over = take_over
         self._reads_back = SEQ not in (settings.get("drop_columns") or ())
@@ -142,9 +142,9 @@ class IcebergCopy:
         """Nothing is kept open but Spark, which is not ours."""
 
     def _ship(self, target: Copy, table: str, unit: Unit, path: str, before: SentChunk | None) -> Shipped:
-        from strandline.engines.spark.export import Export, export
+        from strandline.engines.spark.export import ObjectToWrite, export
 
-        request = Export(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
+        request = ObjectToWrite(unit.rows, unit.schema, "parquet", "snappy", self._staging, name=path, temporary=path)
         done = export(self._spark(), request)
         rows, present = unit.rows, self._there_already(target, table, unit)
         chunk = SentChunk(rows.since, rows.until, unit.digest_in(rows.since, rows.until)) if done.rows else before
@@ -201,7 +201,7 @@ class IcebergCopy:
             if is_there
         ]
 
-    def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int, without: list[int]) -> Staged:
+    def _stage(self, target: Copy, table: str, unit: Unit, path: str, rows: int, without: list[int]) -> StagedSnapshot:
         """Append the rows on a branch that no other writer knows: a late writer of the same unit has another."""
         delivery = unit.delivery
         mine = f"op_{stream_key(delivery.stream)}_"
@@ -222,8 +222,8 @@ class IcebergCopy:
         fail("copy.after_append")
         return staged
 
-    def _commit(self, target: Copy, table: str, unit: Unit, staged: Staged | None, shipped: Shipped) -> bool:
-        from strandline.engines.spark.copy import Change
+    def _commit(self, target: Copy, table: str, unit: Unit, staged: StagedSnapshot | None, shipped: Shipped) -> bool:
+        from strandline.engines.spark.copy import PropertyChange
 
         delivery, prefix = unit.delivery, self._prefix(unit.delivery.stream)
         remove: list[str] = []
@@ -251,7 +251,7 @@ class IcebergCopy:
         if unit.hole_upto > delivery.since:
             value["hole_upto"] = unit.hole_upto
         key = f"{prefix}{delivery.epoch}.{delivery.until}"
-        return target.commit(table, staged, Change({key: orjson.dumps(value).decode()}, remove, guard))
+        return target.commit(table, staged, PropertyChange({key: orjson.dumps(value).decode()}, remove, guard))
 
     def has_lost(self, stream: Stream, table: str, partition_by: tuple[str, ...]) -> bool:
         """Whether the copy of a table is gone, or has no marker."""

@@ -35,7 +35,7 @@ from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
 from strandline.sinks.destination import CountsReplayed, Destination, Later, Park, Unit
-from strandline.sinks.reading import INBOUND, UNASKED, Plan, check_routing, read_unit
+from strandline.sinks.reading import INBOUND, UNASKED, UnitPlan, check_routing, read_unit
 from strandline.sinks.registry import known_type
 from strandline.sinks.resuming import Begin, Decision, Own, Recompute, Stuck, decide
 from strandline.sinks.settings import resolved
@@ -135,7 +135,7 @@ def _unit_of_log(
     """What a delivery of a range would be that is opened now; under another schema, if one is named."""
     (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
     head = table.head
-    plan = Plan(until, head.version, head.log_snapshot or 0, head.schema_version if version is None else version)
+    plan = UnitPlan(until, head.version, head.log_snapshot or 0, head.schema_version if version is None else version)
     settings = {**resolved(sink.type, sink.settings), INBOUND: table.table.inbound}
     opened = draft(sink, stream, name, Mark(1, since), plan, settings)
     rows, state = read_unit(conn, opened)
@@ -163,7 +163,7 @@ def is_unproven(sink: Sink, noted: Noted | None) -> bool:
     return sink.receiver is None or began
 
 
-def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: Plan, settings: Mapping[str, Any]) -> Delivery:
+def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: UnitPlan, settings: Mapping[str, Any]) -> Delivery:
     """A delivery that is written down nowhere yet."""
     return Delivery(
         delivery_id="draft",

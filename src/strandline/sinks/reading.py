@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.engines.duck.predicates import check_predicate
-from strandline.engines.duck.ranges import Range, Select, seq_at
+from strandline.engines.duck.ranges import Select, SeqRange, seq_at
 from strandline.engines.duck.relations import duck_type
 from strandline.engines.duck.sandbox import quote_name
 from strandline.engines.storage import store_of
@@ -23,7 +23,7 @@ from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.tables import branch_name, read_states
 from strandline.model.delivery.sinks import Delivery, Mark, StreamState
 from strandline.model.schema.types import REMOVED, SEQ, Column, Primitive
-from strandline.model.tables import DataFile, TableState, disjoint_runs
+from strandline.model.tables import BranchTable, DataFile, disjoint_runs
 from strandline.model.values.arrow import arrow_field
 from strandline.views.view import stored_columns
 
@@ -34,7 +34,7 @@ UNASKED = "unasked"
 
 
 @dataclass(frozen=True)
-class Plan:
+class UnitPlan:
     """Where the next unit of a stream ends, and the version of the log that holds it."""
 
     until: int
@@ -44,8 +44,8 @@ class Plan:
 
 
 def plan_unit(
-    conn: Connection, table: TableState, state: StreamState, mark: Mark, settings: Mapping[str, Any]
-) -> Plan | None:
+    conn: Connection, table: BranchTable, state: StreamState, mark: Mark, settings: Mapping[str, Any]
+) -> UnitPlan | None:
     """The next unit behind a mark, as large as the settings allow; None when nothing of the stream is stable there.
 
     A unit ends at a file's end where that fits, so that most units open no file to be planned.
@@ -64,7 +64,7 @@ def plan_unit(
         partitions=[stream.partition],
     )
     until = _end_of_unit(files, mark.seq, end, settings["unit_rows"], settings["unit_bytes"])
-    return Plan(until, head.version, head.log_snapshot, head.schema_version)
+    return UnitPlan(until, head.version, head.log_snapshot, head.schema_version)
 
 
 def _end_of_unit(files: list[DataFile], since: int, end: int, rows: int, size_bytes: int) -> int:
@@ -85,7 +85,7 @@ def _end_of_unit(files: list[DataFile], since: int, end: int, rows: int, size_by
     return end
 
 
-def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
+def read_unit(conn: Connection, delivery: Delivery) -> tuple[SeqRange, BranchTable]:
     """How a delivery's rows are read: only the files that can hold some, of the version and schema that it pins."""
     stream = delivery.stream
     (now,) = read_states(conn, branch_name(conn, stream.branch_id), [delivery.table])
@@ -102,7 +102,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[Range, TableState]:
         partitions=[stream.partition],
     )
     stored = stored_columns(state)
-    rows = Range(
+    rows = SeqRange(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
         stored=tuple(stored),
         since=delivery.since,
@@ -140,7 +140,7 @@ def _expression(column: Column, how: str | None) -> str:
     return name
 
 
-def check_routing(settings: Mapping[str, Any], states: Sequence[TableState]) -> None:
+def check_routing(settings: Mapping[str, Any], states: Sequence[BranchTable]) -> None:
     """BadRequest unless the predicate, the dropped and the redacted columns fit every table that is followed."""
     for state in states:
         stored = stored_columns(state)

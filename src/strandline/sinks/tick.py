@@ -31,7 +31,7 @@ from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.leases import Hold
 from strandline.ledger.sinks import deliveries
-from strandline.ledger.sinks.dead_letters import Refused, bury, dead_seqs
+from strandline.ledger.sinks.dead_letters import RefusedRow, bury, dead_seqs
 from strandline.ledger.sinks.sinks import note_tick, sink_by_id
 from strandline.ledger.tables.tables import branch_name, read_states
 from strandline.model.delivery.sinks import Delivery, Shipped, Sink, Stream, StreamState
@@ -321,7 +321,7 @@ class Ticker:
             dead = dead_seqs(conn, delivery)
             noted = deliveries.read_noted(conn, delivery.sink_id, delivery.stream)
 
-        def write_down(refused: Sequence[Refused]) -> None:
+        def write_down(refused: Sequence[RefusedRow]) -> None:
             def into_ledger(txn: Txn) -> None:
                 bury(txn, hold, delivery, refused)
                 fail("dead.before_commit")

@@ -13,7 +13,7 @@ from strandline.lake import Lake
 from strandline.model.delivery.sinks import Shipped
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.testing.subject import Subject
-from strandline.testing.trial import UNIT_ROWS, Failed, Lines, Trial
+from strandline.testing.trial import UNIT_ROWS, Failed, LinesRun, Trial
 
 Check: TypeAlias = Callable[[Callable[[Path], Subject], Path], None]
 """A check takes what makes a subject in a folder, and a folder that is empty."""
@@ -60,7 +60,7 @@ def killed_anywhere(make: Callable[[Path], Subject], folder: Path) -> None:
     """The process dies at each step of the tick, at each failpoint and at the lines of the destination's module."""
     with _trial(make, folder) as trial:
         trial.append(2 * UNIT_ROWS)
-        noted = Lines(trial.place())
+        noted = LinesRun(trial.place())
 
         def noting(place: Destination, unit: Unit) -> Shipped:
             with noted.watched():
@@ -83,7 +83,7 @@ def killed_anywhere(make: Callable[[Path], Subject], folder: Path) -> None:
 
 def _dies_at(trial: Trial, count: int) -> bool:
     def dying(place: Destination, unit: Unit) -> Shipped:
-        with Lines(place, die_at=count).watched():
+        with LinesRun(place, die_at=count).watched():
             return place.ship(unit)
 
     return trial.dies(dying)

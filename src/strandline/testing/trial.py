@@ -206,7 +206,7 @@ def _errors_text(ticked: list[Ticked]) -> str:
     return f". The tick said: {'; '.join(errors)}" if errors else ""
 
 
-class Lines:
+class LinesRun:
     """Notes the lines that a destination's own module runs while it ships, and dies before one of them."""
 
     def __init__(self, place: Destination, die_at: int | None = None) -> None:

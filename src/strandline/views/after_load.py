@@ -17,10 +17,10 @@ from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.sandbox import quote_name
 from strandline.model.reporting import most_reported
 from strandline.model.schema.constraints import Constraint, Reference
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.types import SEQ
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.rules.references import left_behind
 from strandline.rules.sets import breaches
 from strandline.views.result import Result
@@ -37,13 +37,13 @@ class Incoming:
     `whole` says that no other rows are left.
     """
 
-    state: TableState
+    state: BranchTable
     files: Sequence[tuple[str, int]]
     rows: int
     whole: bool
 
 
-class Taken(NamedTuple):
+class TakenKey(NamedTuple):
     """A row that can't be inserted, by its seq: its key, and the seq of the row that is there, if it was before."""
 
     seq: int
@@ -62,7 +62,7 @@ class Broken(NamedTuple):
 class Coming:
     """The tables of a branch as they will be; `incoming` are those that a load names, by id."""
 
-    def __init__(self, view: View, declared: Declared, incoming: Mapping[str, Incoming]) -> None:
+    def __init__(self, view: View, declared: Declarations, incoming: Mapping[str, Incoming]) -> None:
         self._view = view
         self._declared = declared
         self._incoming = incoming
@@ -96,7 +96,7 @@ class Coming:
                 others = f"{self._now(table_id)} ANTI JOIN {_of('last', table_id)} USING ({key})"
                 self._keep("gone", table_id, f"SELECT {key} FROM {others}")
 
-    def taken(self, table_id: str) -> tuple[list[Taken], int]:
+    def taken(self, table_id: str) -> tuple[list[TakenKey], int]:
         """The first rows that come and whose keys are there, before them or by them; and how many there are."""
         incoming, now = self._incoming[table_id], self._now(table_id)
         key = _names(incoming.state.table.key)
@@ -110,7 +110,7 @@ class Coming:
             f"LEFT JOIN {now} n USING ({key}) WHERE l.place > 1 OR n.{SEQ} IS NOT NULL"
         )
         rows_found = self._rows(f"SELECT * FROM ({rows}) ORDER BY came LIMIT {most_reported()}")
-        return [Taken(at, tuple(values), seq) for at, *values, seq in rows_found], self._count(f"({rows})")
+        return [TakenKey(at, tuple(values), seq) for at, *values, seq in rows_found], self._count(f"({rows})")
 
     def puts(self, table_id: str) -> int:
         """How many rows a table gets."""
@@ -190,13 +190,13 @@ class Coming:
         """The names of all tables."""
         return self._view.tables
 
-    def state(self, name: str) -> TableState:
+    def state(self, name: str) -> BranchTable:
         """A table."""
         return self._view.state(name)
 
     # -- how it is said ------------------------------------------------------------------------------------------------
 
-    def _state(self, table_id: str) -> TableState:
+    def _state(self, table_id: str) -> BranchTable:
         return self._declared.states[table_id]
 
     def _loaded(self, incoming: Incoming) -> str:
@@ -224,7 +224,7 @@ class Coming:
             self._connection.execute(f"CREATE VIEW {quote_name(state.table.name)} AS {self._future(state)}")
         return quote_name(state.table.name)
 
-    def _future(self, state: TableState) -> str:
+    def _future(self, state: BranchTable) -> str:
         table_id, key = state.table.table_id, _names(state.table.key)
         columns = _names([*state.schema.names, SEQ])
         incoming = self._incoming.get(table_id)

@@ -15,12 +15,12 @@ from strandline.errors import NotFound, SchemaMoved
 from strandline.ledger.history.starting_points import Base, HeadNow, read_base
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.tables.tables import read_shown
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import key_hash
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, ValueHolder, Version
-from strandline.views.versions import Versions, read_versions, row_at
+from strandline.views.versions import NewestVersions, read_versions, row_at
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Looking:
     """A branch, and what was asked of it so far: by table id. Tables that are `coming` have no rows there yet."""
 
-    def __init__(self, ledger: Ledger, branch: str, versions: Versions, coming: Collection[str] = ()) -> None:
+    def __init__(self, ledger: Ledger, branch: str, versions: NewestVersions, coming: Collection[str] = ()) -> None:
         self._ledger = ledger
         self._coming = coming
         self._branch = branch
@@ -44,7 +44,7 @@ class Looking:
         """The newest version of a key that was asked for; None where there never was one."""
         return self._newest.get(table_id, {}).get(key)
 
-    def ask(self, state: TableState, keys: Keys) -> None:
+    def ask(self, state: BranchTable, keys: Keys) -> None:
         """Look up the newest versions of these keys; `get` then has them."""
         looked_up = self.asked.setdefault(state.table.table_id, {})
         unknown = {hash_: key for hash_, key in keys.items() if hash_ not in looked_up}
@@ -53,7 +53,7 @@ class Looking:
             looked_up.update(dict.fromkeys(unknown))
 
     def having(
-        self, state: TableState, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
+        self, state: BranchTable, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
     ) -> list[ValueHolder]:
         """The current rows with one of these values in these columns, or with None all rows.
 
@@ -85,7 +85,7 @@ class Looking:
                 holders.append(ValueHolder(value, key_hash(key), row_at(batch, place, state.table.key)))
         return holders
 
-    def _take(self, versions: Versions) -> None:
+    def _take(self, versions: NewestVersions) -> None:
         if versions.base.branch_id != self.base.branch_id:
             raise SchemaMoved(f"branch {self._branch!r} was made anew")
         for table_id, head in versions.base.heads.items():
@@ -94,11 +94,11 @@ class Looking:
             self._newest.setdefault(table_id, {}).update(newest)
 
 
-def read_declared(ledger: Ledger, branch: str) -> Declared:
+def read_declared(ledger: Ledger, branch: str) -> Declarations:
     """What the tables of a branch declare, as it is now."""
     with ledger.read() as conn:
         base: Base = read_base(conn, branch, [])
-        return Declared.of(base.branch_id, base.shape, read_shown(conn, branch, tails=False))
+        return Declarations.of(base.branch_id, base.shape, read_shown(conn, branch, tails=False))
 
 
 def _no_spark() -> Iceberg:

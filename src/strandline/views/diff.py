@@ -24,7 +24,7 @@ from strandline.model.history.commits import Commit
 from strandline.model.history.merge import key_text
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import ACTOR, AT, COMMIT, REMOVED, SEQ
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.wire import to_json_lines
 from strandline.views.view import View
@@ -110,7 +110,7 @@ def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     return view.changed(name, [commit for commit in commits if name in commit.tables])
 
 
-def plain_rows(rows: pa.Table, state: TableState) -> list[dict[str, Any]]:
+def plain_rows(rows: pa.Table, state: BranchTable) -> list[dict[str, Any]]:
     """Rows as JSON can say them."""
     return [orjson.loads(line) for line in to_json_lines(rows, state.schema)]
 
@@ -135,7 +135,7 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
     return Changes(page, page[-1].seq if page else since)
 
 
-def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
+def _refuse_gap(ledger: Ledger, state: BranchTable, since: int) -> None:
     with ledger.read() as conn:
         refuse_deleted(conn, state.head.branch_id)  # nobody knows any more then what is gone
         pruned = read_pruned(conn, state.head.branch_id, state.table.table_id)
@@ -150,7 +150,7 @@ def _refuse_gap(ledger: Ledger, state: TableState, since: int) -> None:
         )
 
 
-def _changes(view: View, state: TableState, since: int, limit: int) -> Iterator[RowChange]:
+def _changes(view: View, state: BranchTable, since: int, limit: int) -> Iterator[RowChange]:
     rows = view.page(state.table.name, since, limit)
     key, columns = list(state.table.key), list(state.schema.names)
     earlier = rows.select([compare.EARLIER + column for column in columns]).rename_columns(columns)

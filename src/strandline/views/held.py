@@ -16,13 +16,13 @@ from strandline.ledger.rows import inbound
 from strandline.model.delivery.chunk_rows import ChunkRows
 from strandline.model.delivery.inbound import Chunk, Received
 from strandline.model.schema.types import GATEWAY, ORIGIN, ORIGIN_SEQ
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import stored_schema
 from strandline.views.view import View
 
 
 def receive(
-    ledger: Ledger, look: Callable[[], View], state: TableState, chunk: Chunk, rows: ChunkRows, gateway: str
+    ledger: Ledger, look: Callable[[], View], state: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str
 ) -> Received:
     """Store a chunk; `look` shows the lake as it is, and is only asked where the mark says too little."""
 
@@ -32,7 +32,7 @@ def receive(
     return inbound.receive(ledger, state, chunk, rows, gateway, held)
 
 
-def held_rows(view: View, state: TableState, gateway: str, since: int, until: int) -> pa.Table:
+def held_rows(view: View, state: BranchTable, gateway: str, since: int, until: int) -> pa.Table:
     """The rows of a gateway in a range of its lake's seqs, as they are stored but for this lake's own stamps."""
     names = [*stored_schema(state.schema, state.table.extra).names, *ORIGIN]
     if not view.state(state.table.name).table.inbound:  # nothing was ever forwarded to it

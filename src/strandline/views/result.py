@@ -30,7 +30,7 @@ class Result:
         self._connection = connection
         self._text = text
         self._limits = limits
-        self._clock = None if limits is None else sandbox.Clock(connection, limits)
+        self._clock = None if limits is None else sandbox.QueryClock(connection, limits)
         with self._computing():
             self._relation = connection.sql(text)
         self.columns: list[str] = list(self._relation.columns)

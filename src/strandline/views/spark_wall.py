@@ -88,7 +88,7 @@ def check_parsed(session: Any, query: str, tables: Iterable[str]) -> set[str]:
         plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)
     except Exception as error:
         raise BadRequest(f"can't parse the query: {first_line(error)}", hint="It is Spark's dialect.") from error
-    walk = _Walk({name.lower(): name for name in tables})
+    walk = _SparkWalk({name.lower(): name for name in tables})
     walk.whole(plan)
     return walk.tables()
 
@@ -127,7 +127,7 @@ def _check_expressions(expressions: list[Any]) -> None:
         left += _listed(expression.children())
 
 
-class _Walk:
+class _SparkWalk:
     """One pass over all that a parsed plan holds."""
 
     def __init__(self, tables_by_name: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from strandline.ledger.rows.batches import read_payloads
 from strandline.ledger.rows.encode import checksum
 from strandline.model.schema.reshape import name_in, reshaped
 from strandline.model.schema.types import ACTOR, AT, COMMIT, SEQ
-from strandline.model.tables import BatchRef, Payload, TableState
+from strandline.model.tables import BatchRef, BranchTable, Payload
 from strandline.model.values.arrow import batch_arrow, origin_fields, stored_schema
 from strandline.model.values.wire import decode, decode_columns
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 def read_batches(
     ledger: Ledger,
-    state: TableState,
+    state: BranchTable,
     refs: Sequence[BatchRef],
     on_unreadable: OnUnreadable,
     *,
@@ -51,7 +51,7 @@ def read_batches(
 
 def _readable(
     ledger: Ledger,
-    state: TableState,
+    state: BranchTable,
     refs: Sequence[BatchRef],
     on_unreadable: OnUnreadable,
     columns: Sequence[str] | None,
@@ -84,7 +84,7 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
-def stamped(payload: Payload, state: TableState) -> pa.RecordBatch:
+def stamped(payload: Payload, state: BranchTable) -> pa.RecordBatch:
     """The rows of a payload as the table's log holds them; Unreadable when it is not what was written."""
     return _stamp(decode_payload(payload, state), [payload.ref], state)
 
@@ -93,7 +93,7 @@ class Unreadable(Exception):
     """A payload that is not what was written."""
 
 
-def decode_payload(payload: Payload, state: TableState, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+def decode_payload(payload: Payload, state: BranchTable, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """The rows of a payload, or these columns of them, as the table's schema has them now.
 
     Unreadable when it is not what was written.
@@ -130,7 +130,7 @@ def _decode(payload: Payload, shape: pa.Schema, columns: Sequence[str] | None = 
     return batch
 
 
-def _stamp(batch: pa.RecordBatch, refs: Sequence[BatchRef], state: TableState) -> pa.RecordBatch:
+def _stamp(batch: pa.RecordBatch, refs: Sequence[BatchRef], state: BranchTable) -> pa.RecordBatch:
     """Put what the ledger knows between the user's columns and those of a forwarded row."""
     own = len(batch_arrow(state.schema, state.table))
     each = pa.array([place for place, ref in enumerate(refs) for _ in range(ref.rows)], pa.int32())

@@ -17,7 +17,7 @@ import pyarrow as pa
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.rows.batches import is_in_tail
 from strandline.model.schema.schema import Schema
-from strandline.model.tables import BatchRef, Table, TableState
+from strandline.model.tables import BatchRef, BranchTable, Table
 from strandline.views.tail import OnUnreadable, in_runs, joined, read_batches
 
 TAIL_BYTES = 8 << 20
@@ -35,7 +35,7 @@ class _Read:
     ids: list[str]
     rows: list[pa.RecordBatch]
 
-    def begins(self, state: TableState) -> bool:
+    def begins(self, state: BranchTable) -> bool:
         """Whether a tail begins with it."""
         same = self.table == state.table and self.schema == state.schema
         return same and self.ids == [ref.batch_id for ref in state.tail[: len(self.ids)]]
@@ -50,7 +50,7 @@ _recent: WeakKeyDictionary[Ledger, _Tails] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
+def read_tail_rows(ledger: Ledger, state: BranchTable, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
     """The rows of a tail as the table's log would hold them, in seq order: all of them, however old they are."""
     if sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
         return read_batches(ledger, state, state.tail, on_unreadable)
@@ -75,7 +75,7 @@ def read_tail_rows(ledger: Ledger, state: TableState, on_unreadable: OnUnreadabl
     return iter(rows)
 
 
-def _is_there(ledger: Ledger, state: TableState) -> bool:
+def _is_there(ledger: Ledger, state: BranchTable) -> bool:
     """Whether nothing of a tail has left it: whoever takes rows away for good flushes it first, from its beginning."""
     with ledger.read() as conn:
         return is_in_tail(conn, state.head.branch_id, state.table.table_id, state.tail[0].first_seq)

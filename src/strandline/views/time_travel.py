@@ -16,7 +16,7 @@ from strandline.ledger.history.ancestry import Graph
 from strandline.ledger.rows.reservations import read_late
 from strandline.ledger.tables.tables import read_states_of
 from strandline.model.schema.types import AT, COMMIT, SEQ
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 
 if TYPE_CHECKING:
     from strandline.ledger.history.refs import Point
@@ -57,12 +57,12 @@ class Shown:
         return " AND ".join(parts)
 
 
-def read_past(conn: Connection, point: Point) -> list[tuple[TableState, Shown]]:
+def read_past(conn: Connection, point: Point) -> list[tuple[BranchTable, Shown]]:
     """The tables that there were at a point, under the schemas of then, with the rows of each that it shows.
 
     One that had been dropped by then is among them, under the schema that says so.
     """
-    tables: list[tuple[TableState, Shown]] = []
+    tables: list[tuple[BranchTable, Shown]] = []
     older = tuple(commit.commit_id for commit in point.hidden if commit.seq < point.commit.seq)
     graph = Graph(conn)
     for state in read_states_of(conn, point.holder):
@@ -88,7 +88,7 @@ def refuse_pruned(conn: Connection, point: Point) -> None:
         shown.require_whole(state.table.name)
 
 
-def _schema_version(graph: Graph, state: TableState, point: Point) -> int | None:
+def _schema_version(graph: Graph, state: BranchTable, point: Point) -> int | None:
     """The version of a table's schema at a point; None where there was no such table."""
     if state.table.key:
         return version_at(graph, state, point.commit)
@@ -98,7 +98,7 @@ def _schema_version(graph: Graph, state: TableState, point: Point) -> int | None
     return next(iter(made), None)
 
 
-def version_at(graph: Graph, state: TableState, commit: Commit) -> int | None:
+def version_at(graph: Graph, state: BranchTable, commit: Commit) -> int | None:
     """The version of a keyed table's schema at a commit: the newest that it reaches; None where there is none."""
     made = [number for number in sorted(state.schemas, reverse=True) if number <= commit.seq]
     return next((number for number in made if graph.reaches(commit.commit_id, graph.at(number))), None)

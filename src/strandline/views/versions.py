@@ -24,7 +24,7 @@ from strandline.ledger.tables.files import read_files
 from strandline.model.ids import state_id
 from strandline.model.schema.keys import key_hash
 from strandline.model.schema.types import REMOVED, SEQ
-from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.model.tables import BatchRef, BranchTable, DataFile
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, Row, Version
 from strandline.views.tail import Unreadable, decode_payload
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Versions:
+class NewestVersions:
     """What a branch was when it was looked at, and the newest versions of the keys that were asked for."""
 
     base: Base
@@ -48,7 +48,7 @@ class Versions:
         return self.newest.get(table_id, {}).get(key)
 
 
-def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[TableState, Keys]]) -> Versions:
+def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[BranchTable, Keys]]) -> NewestVersions:
     """A branch as it is now, with the newest versions of these keys of these tables.
 
     Conflict where the schema of one is not the one that `tables` has: what is there may be of another shape.
@@ -58,10 +58,10 @@ def read_versions(ledger: Ledger, branch: str, tables: Sequence[tuple[TableState
         for state, _ in tables:
             _refuse_moved(base, state)
         newest = {state.table.table_id: _read(conn, base, state, keys) for state, keys in tables if keys}
-    return Versions(base, newest)
+    return NewestVersions(base, newest)
 
 
-def _refuse_moved(base: Base, state: TableState) -> None:
+def _refuse_moved(base: Base, state: BranchTable) -> None:
     head = base.heads.get(state.table.table_id)
     if head is not None and head.schema_version != state.head.schema_version:
         raise SchemaMoved(
@@ -72,7 +72,7 @@ def _refuse_moved(base: Base, state: TableState) -> None:
         )
 
 
-def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
+def _read(conn: Connection, base: Base, state: BranchTable, keys: Keys) -> dict[bytes, Version]:
     head = base.heads.get(state.table.table_id)
     if head is None:
         return {}
@@ -97,7 +97,7 @@ def _read(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[b
 
 
 def _decoded(
-    conn: Connection, state: TableState, batch_ids: Sequence[str]
+    conn: Connection, state: BranchTable, batch_ids: Sequence[str]
 ) -> Iterator[tuple[BatchRef, pa.RecordBatch]]:
     """Batches that are still kept, with their rows."""
     for payload in find_payloads(conn, batch_ids):
@@ -109,7 +109,7 @@ def _decoded(
         yield payload.ref, rows
 
 
-def _version(rows: pa.RecordBatch, place: int, seq: int, state: TableState) -> Version:
+def _version(rows: pa.RecordBatch, place: int, seq: int, state: BranchTable) -> Version:
     if rows.column(REMOVED)[place].as_py():
         return Version(seq, None)
     return Version(seq, row_at(rows, place, given_columns(state)))
@@ -120,12 +120,12 @@ def row_at(rows: pa.RecordBatch, place: int, columns: Sequence[str]) -> Row:
     return {name: rows.column(name).slice(place, 1) for name in columns}
 
 
-def given_columns(state: TableState) -> list[str]:
+def given_columns(state: BranchTable) -> list[str]:
     """The columns of a keyed table that a caller gives values for."""
     return [name for name in batch_arrow(state.schema, state.table).names if name != REMOVED]
 
 
-def _from_log(conn: Connection, base: Base, state: TableState, keys: Mapping[int, bytes]) -> dict[bytes, Version]:
+def _from_log(conn: Connection, base: Base, state: BranchTable, keys: Mapping[int, bytes]) -> dict[bytes, Version]:
     """Versions out of the log's files, by their seqs."""
     version = base.heads[state.table.table_id].version
     files = read_files(conn, base.branch_id, state.table.table_id, version, since=min(keys) - 1, until=max(keys))
@@ -142,7 +142,7 @@ def _from_log(conn: Connection, base: Base, state: TableState, keys: Mapping[int
     return versions
 
 
-def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict[bytes, Version]:
+def _by_key(conn: Connection, base: Base, state: BranchTable, keys: Keys) -> dict[bytes, Version]:
     """The newest versions of keys that no hash tells of: in the state, and in as much of the log as is swept past it.
 
     One that is nowhere was deleted, or never was.
@@ -164,7 +164,7 @@ def _by_key(conn: Connection, base: Base, state: TableState, keys: Keys) -> dict
 
 
 def _in_tail(
-    conn: Connection, base: Base, state: TableState, key_rows: pa.Table
+    conn: Connection, base: Base, state: BranchTable, key_rows: pa.Table
 ) -> Iterator[tuple[tuple[Any, ...], Version]]:
     """Versions of these keys in as much of the tail as no hash may tell of."""
     head = base.heads[state.table.table_id]
@@ -182,7 +182,7 @@ Matching: TypeAlias = "Callable[[duckdb.DuckDBPyConnection, str, list[str]], pa.
 
 
 def _find(
-    state: TableState, files: Sequence[DataFile], matching: Matching
+    state: BranchTable, files: Sequence[DataFile], matching: Matching
 ) -> Iterator[tuple[tuple[Any, ...], Version]]:
     """Versions out of some data files, each with the values of its key."""
     if not files:

@@ -28,7 +28,7 @@ from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.tables import dropped_by, not_shown, read_shown, read_states
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import COMMIT, OURS, SEQ, Column
-from strandline.model.tables import STATE, BatchRef, DataFile, TableState, disjoint_runs
+from strandline.model.tables import STATE, BatchRef, BranchTable, DataFile, disjoint_runs
 from strandline.model.wording import counted
 from strandline.views.pins import Keeper
 from strandline.views.result import Result, typed
@@ -139,13 +139,13 @@ class View:
         }
         return other
 
-    def beside(self, states: Sequence[TableState]) -> View:
+    def beside(self, states: Sequence[BranchTable]) -> View:
         """The same view, with tables that another branch has."""
         other = copy.copy(self)
         other._states = self._states | {state.table.name.lower(): state for state in states}
         return other
 
-    def state(self, name: str) -> TableState:
+    def state(self, name: str) -> BranchTable:
         """A table's head, schema and tail in this view."""
         named = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
         if named is not None and name.endswith(STATE):
@@ -217,7 +217,7 @@ class View:
             return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
 
     def _agreeing(
-        self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile], values: pa.Table
+        self, connection: duckdb.DuckDBPyConnection, state: BranchTable, files: list[DataFile], values: pa.Table
     ) -> str:
         valued, near, names = relations.internal("asked"), relations.internal("near"), values.column_names
         relations.load_rows(connection, "asked", values.schema, values.to_batches())
@@ -290,7 +290,7 @@ class View:
         later = self._spark_versions(state, max(since, state.folded_seq), end)
         return current(self._spark_versions(folded, since, end), later, state.table.key)
 
-    def _spark_versions(self, state: TableState, since: int, until: int) -> DataFrame:
+    def _spark_versions(self, state: BranchTable, since: int, until: int) -> DataFrame:
         """All versions of a range, or those that a state holds, in the pinned snapshot and in the tail."""
         import pyarrow as pa
 
@@ -335,7 +335,7 @@ class View:
             latest = relations.latest(relations.matched(rows, MATCHING, [COMMIT]), state.table.key)
             return connection.sql(latest).to_arrow_table()
 
-    def _before(self, state: TableState, commits: Sequence[Commit]) -> int:
+    def _before(self, state: BranchTable, commits: Sequence[Commit]) -> int:
         """A seq that all rows of these commits are above."""
         with self._ledger.read() as conn:
             late = first_late(conn, state.table.table_id, [commit.seq for commit in commits])
@@ -377,7 +377,7 @@ class View:
         return self._current_sql(state, files)
 
     def _attach(
-        self, connection: duckdb.DuckDBPyConnection, state: TableState, columns: list[str], named: Set[str]
+        self, connection: duckdb.DuckDBPyConnection, state: BranchTable, columns: list[str], named: Set[str]
     ) -> list[str]:
         """Make a table known to a connection under those of its names that are `named`; returns the paths it needs.
 
@@ -402,14 +402,14 @@ class View:
             files = [*files, *self.files(f"{name}{STATE}")]
         return [relations.local_path(file.path) for file in files]
 
-    def _versions_sql(self, state: TableState, files: list[DataFile]) -> str:
+    def _versions_sql(self, state: BranchTable, files: list[DataFile]) -> str:
         """All rows of a log, or of a keyed table all versions: those in these files, and the tail."""
         columns = stored_columns(state)
         names = [column.name for column in columns]
         log = self._log_sql(state, files) if files else relations.empty(columns)
         return f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})" if state.tail else log
 
-    def _current_sql(self, state: TableState, files: list[DataFile], matching: str | None = None) -> str:
+    def _current_sql(self, state: BranchTable, files: list[DataFile], matching: str | None = None) -> str:
         """The rows of a keyed table: its state, and what is later than that. Older files of its log are not opened.
 
         Of the past there is no state: there they are found among all versions. `matching` is a relation with the keys
@@ -427,7 +427,7 @@ class View:
         names = [column.name for column in stored_columns(state)]
         return relations.current(picked(held), picked(later), state.table.key, names)
 
-    def _parts(self, state: TableState, files: list[DataFile]) -> tuple[str | None, str]:
+    def _parts(self, state: BranchTable, files: list[DataFile]) -> tuple[str | None, str]:
         """Where the rows of a keyed table are: in its state if it has one, and among the versions later than that."""
         folded = self._folded(state)
         if folded is None:
@@ -436,13 +436,13 @@ class View:
         held = self.files(folded.table.name)
         return self._log_sql(folded, held) if held else None, later
 
-    def _folded(self, state: TableState) -> TableState | None:
+    def _folded(self, state: BranchTable) -> BranchTable | None:
         """The state to read a keyed table's rows through, if there is one."""
         folded = state.folded
         past = state.table.table_id in self._shown
         return None if past or folded is None or folded.head.last_seq == 0 else folded
 
-    def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: TableState, files: list[DataFile]) -> None:
+    def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: BranchTable, files: list[DataFile]) -> None:
         if not state.tail:
             return
         from strandline.model.values.rows import partitions
@@ -470,23 +470,23 @@ class View:
                     connection, relations.internal(tail), log if searched else None, scope, into=dropped, seen=seen
                 )
 
-    def _tail_sql(self, state: TableState) -> str:
+    def _tail_sql(self, state: BranchTable) -> str:
         tail, dropped = _tail_names(state)
         rows = f"SELECT * FROM {relations.internal(tail)}"
         if state.table.row_key:
             rows = f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
         return self._as_shown(state, rows)
 
-    def _log_sql(self, state: TableState, files: list[DataFile]) -> str:
+    def _log_sql(self, state: BranchTable, files: list[DataFile]) -> str:
         return self._as_shown(state, files_sql(state, files, stored_columns(state)))
 
-    def _as_shown(self, state: TableState, rows: str) -> str:
+    def _as_shown(self, state: BranchTable, rows: str) -> str:
         """Without the rows that came after the moment that is looked at, or before the table was added again."""
         rows = f"SELECT * FROM ({rows}) WHERE {SEQ} > {state.schema.began}" if state.schema.began else rows
         shown = self._shown.get(state.table.table_id)
         return rows if shown is None else f"SELECT * FROM ({rows}) WHERE {shown.condition()}"
 
-    def _read(self, state: TableState, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, state: BranchTable, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
         columns = [column.name for column in stored_columns(state)]
         for run in disjoint_runs(files):
             self._keeper.keep()
@@ -495,7 +495,7 @@ class View:
         if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
             yield from self._read_tail(state, since, until)
 
-    def _read_tail(self, state: TableState, since: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _read_tail(self, state: BranchTable, since: int, until: int) -> Iterator[pa.RecordBatch]:
         columns = [column.name for column in stored_columns(state)]
         with sandbox.scratch() as connection:
             self._load_tail(connection, state, self.files(state.table.name))
@@ -509,39 +509,39 @@ class View:
             yield from connection.sql(query).to_arrow_reader(10_000)
 
 
-def key_scope(state: TableState) -> relations.KeyScope:
+def key_scope(state: BranchTable) -> relations.KeyScope:
     """What makes two rows of a table the same row."""
     table = state.table
     return relations.KeyScope(table.row_key, table.partition_by if table.dedupe == "partition" else ())
 
 
-def stored_columns(state: TableState) -> list[Column]:
+def stored_columns(state: BranchTable) -> list[Column]:
     """The columns of a table's log: the user's, then ours."""
     return state.columns
 
 
-def log_schema(state: TableState) -> pa.Schema:
+def log_schema(state: BranchTable) -> pa.Schema:
     """The same columns as an Arrow schema."""
     from strandline.model.values.arrow import log_arrow
 
     return log_arrow(state.schema, state.table)
 
 
-def _unfolded(state: TableState, files: Sequence[DataFile]) -> list[DataFile]:
+def _unfolded(state: BranchTable, files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file in files if file.last_seq > state.folded_seq]
 
 
-def _end(state: TableState, until: int | None, *, resumable: bool) -> int:
+def _end(state: BranchTable, until: int | None, *, resumable: bool) -> int:
     last = state.readable_seq if resumable else max([state.head.last_seq, *(ref.last_seq for ref in state.tail)])
     return last if until is None else min(until, last)
 
 
-def files_sql(state: TableState, files: Sequence[DataFile], columns: Sequence[Column]) -> str:
+def files_sql(state: BranchTable, files: Sequence[DataFile], columns: Sequence[Column]) -> str:
     """Columns of a table's data files, under whatever schemas these were written."""
     return relations.files([file.path for file in files], columns, state.shapes(files))
 
 
-def _tail_names(state: TableState) -> tuple[str, str]:
+def _tail_names(state: BranchTable) -> tuple[str, str]:
     return f"tail_{state.table.table_id}", f"dropped_{state.table.table_id}"
 
 
@@ -549,7 +549,7 @@ def _list(names: list[str]) -> str:
     return ", ".join(sandbox.quote_name(name) for name in names)
 
 
-def on_unreadable(state: TableState) -> Callable[[BatchRef, str], None]:
+def on_unreadable(state: BranchTable) -> Callable[[BatchRef, str], None]:
     """What a read does with a batch that can't be read: a log's is left out, and said to be.
 
     Of a keyed table none is: an older version would look like the row.
@@ -567,7 +567,7 @@ def on_unreadable(state: TableState) -> Callable[[BatchRef, str], None]:
     return warn
 
 
-def refuse_unreadable(state: TableState, ref: BatchRef, reason: str) -> None:
+def refuse_unreadable(state: BranchTable, ref: BatchRef, reason: str) -> None:
     """Damaged where a batch of a keyed table can't be read."""
     if state.table.key:
         raise Damaged(

@@ -15,7 +15,7 @@ from typing import Any
 from strandline.errors import Internal, from_dict
 from strandline.lake import Lake
 from strandline.ledger.workers import requests
-from strandline.ledger.workers.requests import DONE, FAILED, WAITING, WORKING, Request
+from strandline.ledger.workers.requests import DONE, FAILED, WAITING, WORKING, WorkRequest
 from strandline.worker.presence import living
 from strandline.worker.spark_work import perform
 
@@ -84,14 +84,14 @@ def _wait(
         time.sleep(POLL_S)
 
 
-def _in_hand(lake: Lake, seen: Request, place: str | None) -> bool:
+def _in_hand(lake: Lake, seen: WorkRequest, place: str | None) -> bool:
     """Whether somebody who lives does it, or will."""
     if seen.state == WAITING:
         return _could(lake, place)
     return any(worker.worker_id == seen.worker_id for worker in living(lake)) or _could(lake, place)
 
 
-def _forget(lake: Lake, seen: Request) -> bool:
+def _forget(lake: Lake, seen: WorkRequest) -> bool:
     with lake.ledger.write() as txn:
         return requests.take_request_back(txn, seen.request_id, seen.fence)
 

@@ -97,7 +97,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Need:
+class TableNeed:
     """Maintenance that a table needs, and how badly: the neediest goes first."""
 
     kind: str
@@ -124,7 +124,7 @@ class Facts:
     rules: Rules
     tails: Sequence[Tail] = ()
     schedules: Sequence[Schedule] = ()
-    needs: Sequence[Need] = ()
+    needs: Sequence[TableNeed] = ()
     left: int = 0
     damaged: int = 0
     past: Mapping[str, Past] = field(default_factory=dict)
@@ -227,7 +227,7 @@ def _tick(facts: Facts, schedule: Schedule) -> Verdict:
     return verdict(f"ticked {past.ago_s:.0f} s ago, and it is every {schedule.every_s:g} s", due=False)
 
 
-def _maintain(facts: Facts, need: Need) -> Verdict:
+def _maintain(facts: Facts, need: TableNeed) -> Verdict:
     job = Job(need.kind, need.table, need.why)
     every_s, past = facts.rules.maintain_every_s, facts.past.get(job.key)
     if every_s is None:

@@ -19,7 +19,7 @@ from strandline.operations.core.recovery import left_behind
 from strandline.operations.core.running import due_on_branch, due_on_lake
 from strandline.reports.work import Decision, job_report
 from strandline.sinks.settings import resolved
-from strandline.worker.due import Facts, Need, Past, Rules, Schedule, Tail, judge, on_branch
+from strandline.worker.due import Facts, Past, Rules, Schedule, TableNeed, Tail, judge, on_branch
 
 NEVER_S = float("inf")
 
@@ -42,7 +42,7 @@ class Sightings:
         return sighting[2] + (now_s - sighting[1])
 
 
-def read_needs(lake: Lake) -> list[Need]:
+def read_needs(lake: Lake) -> list[TableNeed]:
     """What maintenance there is to do; it looks at every table's list of files, so not at every turn."""
     if lake.config.maintenance.every_s is None:
         return []
@@ -53,10 +53,10 @@ def read_needs(lake: Lake) -> list[Need]:
         for job in due_on_branch(lake.context, branch.name, rules)
     ]
     on_lake = [(job, "lake") for job in due_on_lake(lake.context, rules)]
-    return [Need(job.operation.name, name, job.due.why, job.due.urgency) for job, name in [*on_tables, *on_lake]]
+    return [TableNeed(job.operation.name, name, job.due.why, job.due.urgency) for job, name in [*on_tables, *on_lake]]
 
 
-def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[Need]) -> Facts:
+def read_facts(lake: Lake, sightings: Sightings, needs: Sequence[TableNeed]) -> Facts:
     """Everything there is to decide about, now."""
     following = lake.sinks()
     now_us = time.time_ns() // 1000

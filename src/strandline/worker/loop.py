@@ -25,14 +25,14 @@ from strandline.errors import Busy, Environment, HeldByAnother, LeaseLost, Stran
 from strandline.lake import Lake
 from strandline.ledger.clock import forgetting_us
 from strandline.ledger.workers import jobs, requests
-from strandline.ledger.workers.requests import JobUnderWay, Request
+from strandline.ledger.workers.requests import JobUnderWay, WorkRequest
 from strandline.model.ids import lease_of_job
 from strandline.operations.core import registry
 from strandline.operations.core.beats import holding
 from strandline.operations.core.recovery import left_behind
 from strandline.reports.access import OPEN
 from strandline.spans import span
-from strandline.worker.due import Facts, Job, Need, due, startable, table_and_branch
+from strandline.worker.due import Facts, Job, TableNeed, due, startable, table_and_branch
 from strandline.worker.due_inputs import Sightings, read_facts, read_needs
 from strandline.worker.metrics import WorkerMetrics, showing
 from strandline.worker.presence import Presence, living
@@ -58,7 +58,7 @@ class _Running:
     thread: threading.Thread
     why: str
     since_us: int
-    request: Request | None = None
+    request: WorkRequest | None = None
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._presence = Presence(self.lake)
         self._looked_s = self._needs_s = 0.0
-        self._needs: list[Need] | None = None
+        self._needs: list[TableNeed] | None = None
         self._turned_s = {"loop": time.monotonic()}
         self.metrics = WorkerMetrics(self.lake.ledger)
         self.metrics.spark_up.set_function(lambda: self.lake.spark_is_up)
@@ -166,7 +166,7 @@ class Worker:
             running = [JobUnderWay(key, run.why, run.since_us) for key, run in sorted(self._running.items())]
         self._presence.show(running, spark=self.lake.spark_is_up, stopping=stopping)
 
-    def _requests_to_take(self) -> list[Request]:
+    def _requests_to_take(self) -> list[WorkRequest]:
         """Requests that this worker can take: those that wait, those of workers that died, and our own that we could
         not answer.
         """
@@ -190,7 +190,7 @@ class Worker:
         with self._lock:
             return list(self._running)
 
-    def _start(self, key: str, why: str, work: Callable[[], object], request: Request | None = None) -> None:
+    def _start(self, key: str, why: str, work: Callable[[], object], request: WorkRequest | None = None) -> None:
         def run() -> None:
             try:
                 work()
@@ -336,7 +336,7 @@ class Worker:
 
     # -- what commands ask for -----------------------------------------------------------------------------------------
 
-    def _answer(self, seen: Request) -> None:
+    def _answer(self, seen: WorkRequest) -> None:
         """Take a request, do it, and answer; whoever took it away meanwhile gets no answer from here."""
         with self.lake.ledger.write() as txn:
             if not requests.claim_request(txn, seen, self.worker_id):
@@ -361,7 +361,7 @@ class Worker:
 
         self._guarded("could not answer", write)
 
-    def _perform(self, lake: Lake, request: Request) -> Any:
+    def _perform(self, lake: Lake, request: WorkRequest) -> Any:
         """Do what was asked for; when Spark died in the middle, once more with another one."""
         try:
             return perform(lake, request.kind, request.arguments, self.stop)

@@ -44,7 +44,7 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
         growth.check_growth(tree, text, columns)
         query = f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})"
         try:
-            with sandbox.interruptible(), sandbox.Clock(connection, limits).running():
+            with sandbox.interruptible(), sandbox.QueryClock(connection, limits).running():
                 connection.execute(query)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise sandbox.out_of_memory(limits) from error

@@ -39,7 +39,7 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Range:
+class SeqRange:
     """Rows of `(since, until]` in these runs of files; `shapes` says what each file has of the columns."""
 
     runs: tuple[tuple[str, ...], ...]
@@ -66,7 +66,7 @@ class Piece:
     withheld: int
 
 
-def read_range(span: Range) -> Iterator[Piece]:
+def read_range(span: SeqRange) -> Iterator[Piece]:
     """The rows of a range in seq order, a few thousand at a time."""
     last = span.since
     if span.store is not None:
@@ -137,7 +137,7 @@ def seq_at(paths: tuple[str, ...], since: int, place: int) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
-def _query(span: Range, source: str, *, ordered: bool) -> str:
+def _query(span: SeqRange, source: str, *, ordered: bool) -> str:
     columns = ", ".join(f"{text} AS {sandbox.quote_name(name)}" for name, text in span.select.columns)
     kept = f"coalesce(({span.select.where}), false)" if span.select.where else "true"
     return (

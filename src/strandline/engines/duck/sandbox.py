@@ -21,7 +21,7 @@ from strandline.config import QueryConfig
 from strandline.config_keys import process_memory_bytes
 from strandline.engines.storage import any_store
 from strandline.errors import TooLarge
-from strandline.outages import Kind, Outage, judge
+from strandline.outages import Outage, OutageKind, judge
 
 _INTERRUPTED = re.compile(r"(?m)(^|: )KeyboardInterrupt:? ?$")
 
@@ -138,7 +138,7 @@ def memory_bytes(limits: QueryConfig) -> int:
 PULSE_S = 0.05
 
 
-class Clock:
+class QueryClock:
     """The time that one query may compute. What its reader does between two batches is not counted."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, limits: QueryConfig) -> None:
@@ -204,7 +204,7 @@ def outage(error: Exception) -> Outage | None:
     )
     if not is_about_files:
         return None
-    return judge(error) or (Outage(Kind.AWAY, "", "there is no such bucket") if NO_BUCKET in str(error) else None)
+    return judge(error) or (Outage(OutageKind.AWAY, "", "there is no such bucket") if NO_BUCKET in str(error) else None)
 
 
 def is_missing_file(error: Exception) -> bool:

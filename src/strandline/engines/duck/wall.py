@@ -51,7 +51,7 @@ def parse(connection: duckdb.DuckDBPyConnection, query: str, tables: Iterable[st
     connection only parses here; making another one for that costs as much as a small query.
     """
     tree = _tree(connection, query)
-    walk = _Walk({name.lower(): name for name in tables}, tuple(hidden))
+    walk = _DuckWalk({name.lower(): name for name in tables}, tuple(hidden))
     walk.whole(tree["statements"][0]["node"])
     text = _text(connection, tree) if walk.rewritten else query
     return Statement(text, frozenset(walk.tables))
@@ -182,7 +182,7 @@ def _text(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
     return str(text)
 
 
-class _Walk:
+class _DuckWalk:
     """One pass over DuckDB's parse tree: refuse what is not allowed, collect the tables, rewrite the stars.
 
     A star that stands for a table of the lake leaves the hidden columns out. One that stands for a subquery or a common

@@ -9,7 +9,7 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
 
 
-class Java:
+class JvmName:
     """A package, a class or the JVM itself. Every name on the way is a call, so each is asked for once."""
 
     def __init__(self, of: Any) -> None:
@@ -18,8 +18,8 @@ class Java:
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._of, name)
         if isinstance(member, JavaPackage | JavaClass):
-            member = Java(member)
-        if isinstance(member, Java | JavaMember):
+            member = JvmName(member)
+        if isinstance(member, JvmName | JavaMember):
             setattr(self, name, member)
         return member
 
@@ -29,9 +29,9 @@ class Java:
 
 
 @lru_cache(maxsize=4)
-def java_of(jvm: Any) -> Java:
+def java_of(jvm: Any) -> JvmName:
     """The classes of a JVM."""
-    return Java(jvm)
+    return JvmName(jvm)
 
 
 def each(things: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.config import Store
-from strandline.engines.files import Chunk, Placed, RowShape, Skipped, UnknownTable, read_own, read_placed, shape_of
+from strandline.engines.files import FilePart, Placed, RowShape, Skipped, UnknownTable, read_own, read_placed, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
 from strandline.model.reporting import MAX_REPORTED
@@ -50,7 +50,7 @@ class Conversion:
     only: str | None
     keeps_places: bool
 
-    def read(self, chunk: Chunk, skipped: Skipped) -> Iterator[Placed]:
+    def read(self, chunk: FilePart, skipped: Skipped) -> Iterator[Placed]:
         """A chunk as validated rows, by table."""
         if self.keeps_places or self.only is None:
             return read_placed(chunk, self.tables, self.only, skipped)
@@ -74,7 +74,7 @@ class ConvertedPart:
 
 
 @dataclass(frozen=True)
-class BadRow:
+class RowFault:
     """What is wrong with a row, told by its place in a chunk."""
 
     chunk: int
@@ -88,7 +88,7 @@ class Converted:
     parts: tuple[ConvertedPart, ...] = ()
     lines: Mapping[int, int] = field(default_factory=dict)
     skipped: int = 0
-    bad: tuple[BadRow, ...] = ()
+    bad: tuple[RowFault, ...] = ()
     bad_count: int = 0
     error: StrandError | None = None
     unknown: str | None = None
@@ -99,11 +99,11 @@ class NumberedChunk:
     """A chunk, and which of all the load's chunks it is."""
 
     number: int
-    chunk: Chunk
+    chunk: FilePart
 
 
 def convert(
-    session: SparkSession, work: Sequence[Sequence[Chunk]], conversion: Conversion, *, folder: str
+    session: SparkSession, work: Sequence[Sequence[FilePart]], conversion: Conversion, *, folder: str
 ) -> list[Converted]:
     """Convert all of it on Spark's workers, in the order of `work`, whose chunks are numbered in theirs."""
     addresses = {folder, *(chunk.input.uri for chunks in work for chunk in chunks)}
@@ -149,16 +149,16 @@ class _Writer:
         self._outputs: dict[str, tuple[str, Output]] = {}
         self.skipped = Skipped()
         self.lines: dict[int, int] = {}
-        self.bad: list[BadRow] = []
+        self.bad: list[RowFault] = []
         self.bad_count = 0
 
-    def take(self, number: int, chunk: Chunk) -> None:
+    def take(self, number: int, chunk: FilePart) -> None:
         """Read a chunk, and write its rows unless some are wrong."""
         before = self.skipped.lines
         for placed in self._conversion.read(chunk, self.skipped):
             if isinstance(placed.rows, InvalidRows):
                 self.bad_count += placed.rows.detail["bad"]
-                self.bad.extend(BadRow(number, entry) for entry in placed.rows.detail["rows"])
+                self.bad.extend(RowFault(number, entry) for entry in placed.rows.detail["rows"])
             elif not self.bad and placed.rows.num_rows:
                 self._output(placed.table).write(self._written(placed.rows, number, placed.lines))
         self.lines[number] = self.skipped.lines - before

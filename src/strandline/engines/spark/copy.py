@@ -49,7 +49,7 @@ TABLE_PROPERTIES = {
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedSnapshot:
     """A snapshot on a private branch, and the one of `main` that it was put on."""
 
     branch: str
@@ -60,7 +60,7 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Change:
+class PropertyChange:
     """Properties that a commit sets and removes, and what must hold of those that are there: `guard` raises if not."""
 
     set: Mapping[str, str]
@@ -178,7 +178,7 @@ class Copy:
         base: int | None,
         delivery: str,
         without: Sequence[int] = (),
-    ) -> Staged:
+    ) -> StagedSnapshot:
         """Append a Parquet file's rows, but for those with these seqs, to a private branch.
 
         They are on the disk when this returns.
@@ -205,7 +205,7 @@ class Copy:
             ]
             sync([str(file.location()) for file in files] + [str(manifest.path()) for manifest in manifests])
             sync([str(snapshot.manifestListLocation())])
-            return Staged(
+            return StagedSnapshot(
                 branch=branch,
                 base=base,
                 snapshot=int(snapshot.snapshotId()),
@@ -228,7 +228,7 @@ class Copy:
             ]
         )
 
-    def commit(self, table: str, staged: Staged | None, change: Change) -> bool:
+    def commit(self, table: str, staged: StagedSnapshot | None, change: PropertyChange) -> bool:
         """Move `main` to what was staged, and the properties with it, in one commit. False: start over."""
         with self._telling():
             transaction = self._iceberg.load(table).newTransaction()

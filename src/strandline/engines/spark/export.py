@@ -28,9 +28,9 @@ import pyarrow.types as pat
 import zstandard
 
 from strandline.engines import objects
-from strandline.engines.duck.ranges import Range, read_range
+from strandline.engines.duck.ranges import SeqRange, read_range
 from strandline.engines.duck.sandbox import quote_name
-from strandline.engines.objects import Place
+from strandline.engines.objects import ObjectPlace
 from strandline.engines.read_back import read_present
 from strandline.errors import Busy, StrandError, of_outage
 from strandline.model.schema.schema import Schema
@@ -59,16 +59,16 @@ EXTENSIONS = {
 
 
 @dataclass(frozen=True)
-class Export:
+class ObjectToWrite:
     """One object to write. On a disk it is left under `temporary`, for the driver to rename; in a bucket it is put
     under its name. Of the rows up to `lacking_upto` those are left out that the objects named in `present` hold.
     """
 
-    rows: Range
+    rows: SeqRange
     schema: Schema
     format: str
     compression: str
-    place: Place
+    place: ObjectPlace
     name: str
     temporary: str
     digest: bool = False
@@ -77,7 +77,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Exported:
+class WrittenObject:
     """What was written: nothing at all when no row was kept.
 
     `sha256` is of the object's bytes; `rows_digest` of the rows that were kept, also of those that are there already,
@@ -92,7 +92,7 @@ class Exported:
     error: StrandError | None = None
 
 
-def export(session: SparkSession, order: Export) -> Exported:
+def export(session: SparkSession, order: ObjectToWrite) -> WrittenObject:
     """Let one of Spark's workers write the object."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -107,24 +107,24 @@ def export(session: SparkSession, order: Export) -> Exported:
             hint="A worker may have died; the same unit is tried again.",
             reason="spark",
         ) from error
-    assert isinstance(done, Exported)
+    assert isinstance(done, WrittenObject)
     if done.error is not None:
         raise done.error
     return done
 
 
-def write_object(order: Export) -> Exported:
+def write_object(order: ObjectToWrite) -> WrittenObject:
     """One task: read, encode, and put in place."""
     local = order.place.local
     try:
         return _into_bucket(order) if local is None else _onto_disk(order, local / order.temporary)
     except OSError as error:
-        return Exported(error=objects.store_error(error, order.place, order.name))
+        return WrittenObject(error=objects.store_error(error, order.place, order.name))
     except StrandError as error:
-        return Exported(error=error)
+        return WrittenObject(error=error)
 
 
-def _into_bucket(order: Export) -> Exported:
+def _into_bucket(order: ObjectToWrite) -> WrittenObject:
     with tempfile.TemporaryFile() as spool:
         done = _encode(order, lambda: spool)
         if done.rows == 0:
@@ -133,7 +133,7 @@ def _into_bucket(order: Export) -> Exported:
         return replace(done, size_bytes=spool.tell(), sha256=_sha256(spool) if order.digest else None)
 
 
-def _onto_disk(order: Export, temporary: Path) -> Exported:
+def _onto_disk(order: ObjectToWrite, temporary: Path) -> WrittenObject:
     opened: list[IO[bytes]] = []
 
     def create() -> IO[bytes]:
@@ -162,7 +162,7 @@ def _sha256(file: IO[bytes]) -> str:
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def _encode(order: Export, create: Callable[[], IO[bytes]]) -> Exported:
+def _encode(order: ObjectToWrite, create: Callable[[], IO[bytes]]) -> WrittenObject:
     """Write the kept rows into the file that `create` makes when there is a first one; what was counted of them."""
     rows = withheld = considered = 0
     columns = order.rows.schema.names
@@ -193,10 +193,10 @@ def _encode(order: Export, create: Callable[[], IO[bytes]]) -> Exported:
         if first is not None:
             write = _write_parquet if order.format == "parquet" else _write_json_lines
             write(order, chain([first], blocks), create())
-    return Exported(rows, withheld, rows_digest=digest.text() if considered else None)
+    return WrittenObject(rows, withheld, rows_digest=digest.text() if considered else None)
 
 
-def _write_parquet(order: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
+def _write_parquet(order: ObjectToWrite, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
     level = ZSTD_LEVEL if order.compression == "zstd" else None
     with pq.ParquetWriter(
         file, order.rows.schema, compression=order.compression, compression_level=level, store_schema=True
@@ -205,7 +205,7 @@ def _write_parquet(order: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -
             writer.write_table(group, row_group_size=group.num_rows)
 
 
-def _write_json_lines(order: Export, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
+def _write_json_lines(order: ObjectToWrite, blocks: Iterator[pa.Table], file: IO[bytes]) -> None:
     schema = json_schema(order)
     with _compressor(order.compression, file) as writer:
         for block in blocks:
@@ -218,7 +218,7 @@ def _compressor(compression: str, file: IO[bytes]) -> AbstractContextManager[Any
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file, closefd=False)
 
 
-def json_schema(order: Export) -> Schema | None:
+def json_schema(order: ObjectToWrite) -> Schema | None:
     """The columns whose text is JSON and goes into a line as it is; one that is redacted is text like any other."""
     as_they_are = {name for name, text in order.rows.select.columns if text in (name, quote_name(name))}
     columns = tuple(column for column in order.schema.columns if column.name in as_they_are)

@@ -43,7 +43,7 @@ Group = Sequence[DataFile]
 
 
 @dataclass(frozen=True)
-class Place:
+class RewritePlace:
     """Where a rewrite is staged: a table, its pin, and the private branch of an operation."""
 
     table: str
@@ -54,7 +54,7 @@ class Place:
 
 def merge(
     iceberg: Iceberg,
-    place: Place,
+    place: RewritePlace,
     groups: Sequence[Group],
     columns: Sequence[Column],
     blank: Sequence[str] = (),
@@ -74,7 +74,7 @@ def merge(
 
 def remove(
     iceberg: Iceberg,
-    place: Place,
+    place: RewritePlace,
     whole: Sequence[DataFile],
     groups: Sequence[Group],
     columns: Sequence[Column],
@@ -97,7 +97,7 @@ def remove(
 
 
 def replace(
-    iceberg: Iceberg, place: Place, gone: Sequence[DataFile], rows: Callable[[DataFrame | None], DataFrame]
+    iceberg: Iceberg, place: RewritePlace, gone: Sequence[DataFile], rows: Callable[[DataFrame | None], DataFrame]
 ) -> int:
     """Put other rows in the place of whole files: what `rows` makes of those that the files hold, if there are any.
 
@@ -115,7 +115,7 @@ def replace(
     return _tip(iceberg, place)
 
 
-def _tip(iceberg: Iceberg, place: Place) -> int:
+def _tip(iceberg: Iceberg, place: RewritePlace) -> int:
     snapshot = iceberg.branch_snapshot(place.table, place.branch)
     assert snapshot is not None and snapshot != place.pin, f"operation {place.op_id} rewrote files without a snapshot"
     return snapshot
@@ -124,7 +124,7 @@ def _tip(iceberg: Iceberg, place: Place) -> int:
 class _Rewrite:
     """The scans and writes of one rewrite; Iceberg keeps them in registries of the JVM, until the block ends."""
 
-    def __init__(self, iceberg: Iceberg, table: Any, place: Place) -> None:
+    def __init__(self, iceberg: Iceberg, table: Any, place: RewritePlace) -> None:
         spark = iceberg.java.org.apache.iceberg.spark
         self._iceberg = iceberg
         self._table = table

@@ -24,7 +24,7 @@ from strandline.config import Store
 from strandline.engines.spark import archive, jars, java
 from strandline.engines.storage import S3, hadoop_settings, iceberg_settings
 from strandline.errors import Environment, Unreachable, of_outage
-from strandline.outages import Kind, judge_text
+from strandline.outages import OutageKind, judge_text
 from strandline.redaction import is_public_spark
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
         except Exception as error:
             jvm_words.seek(0)
             tail = jvm_words.read()[-2000:].decode(errors="replace").strip()
-            if (outage := judge_text(f"{error}\n{tail}")) is not None and outage.kind is Kind.FULL:
+            if (outage := judge_text(f"{error}\n{tail}")) is not None and outage.kind is OutageKind.FULL:
                 raise of_outage(outage, f"the working folder of Spark ({private.working_folder()})") from error
             raise Environment(
                 f"Spark did not start: {error}\n{tail}",

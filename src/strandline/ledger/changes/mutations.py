@@ -19,7 +19,7 @@ from strandline.errors import Conflict, NotFound, SchemaMoved, StrandError, Tabl
 from strandline.ledger.changes import touches
 from strandline.ledger.changes.touches import Packed
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step
+from strandline.ledger.database.prepared import Bound, Prepared
 from strandline.ledger.history import commits
 from strandline.ledger.ledger import Txn
 from strandline.ledger.rows.appends import Append, IdempotencyKey, refusal, writing
@@ -91,7 +91,7 @@ class Brought:
 
 
 @dataclass(frozen=True)
-class Source:
+class MergeSource:
     """The branch that a merge takes changes from, at the commit that it was read at, and the tables it takes whole.
 
     `schemas` are what it makes of tables' schemas, by table id. `barriers` are those of the tables whose rows were
@@ -126,7 +126,7 @@ class Mutation:
     remember: Remember | None = None
     tip: str | None = None
     last_seqs: Mapping[str, int] = field(default_factory=dict)
-    source: Source | None = None
+    source: MergeSource | None = None
 
     @property
     def rows(self) -> int:
@@ -179,21 +179,21 @@ _SELECT_CLAIM = Prepared(
 )
 
 
-def asks_of(mutations: Sequence[Mutation]) -> list[Step]:
+def asks_of(mutations: Sequence[Mutation]) -> list[Bound]:
     """What `store_mutations` will ask of the ledger: it can be asked for together with the lock."""
     return [step for mutation in mutations for step in _asks(mutation)]
 
 
-def _asks(mutation: Mutation) -> list[Step]:
+def _asks(mutation: Mutation) -> list[Bound]:
     branch = mutation.branch_id
-    asks = [Step(_SELECT_TIP, {"b_branch": branch})]
+    asks = [Bound(_SELECT_TIP, {"b_branch": branch})]
     for read in mutation.reads:
-        asks.append(Step(_SELECT_HEAD, {"b_branch": branch, "b_table": read.table_id}))
+        asks.append(Bound(_SELECT_HEAD, {"b_branch": branch, "b_table": read.table_id}))
         if read.many:
             continue
         for statement, hashes in ((_SELECT_NEWEST, read.hashes), (_SELECT_CLAIM, read.claims)):
             asks += [
-                Step(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": key_hash})
+                Bound(statement, {"b_branch": branch, "b_table": read.table_id, "b_hash": key_hash})
                 for key_hash in hashes
             ]
     return asks
@@ -332,7 +332,7 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
     return None
 
 
-def _other_source(txn: Txn, mutation: Mutation, source: Source) -> Exception | None:
+def _other_source(txn: Txn, mutation: Mutation, source: MergeSource) -> Exception | None:
     if merging_into(txn.conn, mutation.branch_id):
         return Held(mutation.branch)
     still = not mutation.changes
@@ -348,7 +348,7 @@ def merging_into(conn: Connection, branch_id: str) -> bool:
     return bool(conn.execute(query).scalar_one())
 
 
-def source_moved(conn: Connection, branch_id: str, base: int, source: Source, *, still: bool) -> Exception | None:
+def source_moved(conn: Connection, branch_id: str, base: int, source: MergeSource, *, still: bool) -> Exception | None:
     """Merges into a branch come one after another.
 
     One that takes over tables or schemas takes them as the source has them now, so this must be where it was read. Of
@@ -419,14 +419,14 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     return commit
 
 
-def touched(source: Source) -> dict[str, int]:
+def touched(source: MergeSource) -> dict[str, int]:
     """The tables that a merge changes without writing rows of its own to them."""
     return {brought.table: 0 for brought in source.schemas.values()} | {
         adoption.table: adoption.rows for adoption in source.adopted
     }
 
 
-def _under(append: Append, source: Source | None, number: int) -> Append:
+def _under(append: Append, source: MergeSource | None, number: int) -> Append:
     """The rows of a merge are written under the schema that it brings."""
     brought = source.schemas.get(append.table_id) if source is not None else None
     return append if brought is None else replace(append, schema_version=_version(brought, number))
@@ -437,7 +437,7 @@ def _version(brought: Brought, number: int) -> int:
     return number if brought.version is None else brought.version
 
 
-def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int, first_seq: int) -> None:
+def bring(txn: Txn, branch_id: str, actor: str, source: MergeSource, number: int, first_seq: int) -> None:
     """Give a branch what the merge of this number takes from its source besides rows: whole tables, and schemas.
 
     Rows of the branch below `first_seq`, that of the merge's own first row, have not seen these schemas.
@@ -450,7 +450,7 @@ def bring(txn: Txn, branch_id: str, actor: str, source: Source, number: int, fir
         set_schema(txn, branch_id, table_id, _version(brought, number))
 
 
-def _take_over(txn: Txn, branch_id: str, actor: str, source: Source, number: int) -> None:
+def _take_over(txn: Txn, branch_id: str, actor: str, source: MergeSource, number: int) -> None:
     moved = [at for adoption in source.adopted for at in adopt(txn, source.branch_id, branch_id, adoption, number)]
     leave_refs(txn, branch_id, moved, actor)
     if source.schemas or any(adoption.last_seq is None for adoption in source.adopted):

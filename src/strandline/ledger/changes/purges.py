@@ -24,13 +24,13 @@ from strandline.ledger.rows.encode import checksum, encode_batch
 from strandline.ledger.sinks.dead_letters import DISCARDED
 from strandline.ledger.tables.tables import list_tables, read_head, read_states
 from strandline.model.schema.migration import PURGES, keeps_purges
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.rows import from_dicts
 
 CHUNK = 500
 
 
-def find_tombstones(conn: Connection) -> TableState | None:
+def find_tombstones(conn: Connection) -> BranchTable | None:
     """The table in which purges are recorded, if there is one: a user's own may have the name that it would have."""
     ours = filter(keeps_purges, read_states(conn, MAIN, tails=False))
     return min(ours, key=lambda state: (len(state.table.name), state.table.name), default=None)

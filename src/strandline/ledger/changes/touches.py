@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.prepared import Bound, Prepared, together
 from strandline.ledger.history.branches import lineage
 from strandline.ledger.ledger import Ledger
 from strandline.model.ids import state_id
@@ -134,17 +134,17 @@ def newest(
     for branch_id, upto in lineage:
         place = {"b_table": table_id, "b_branch": branch_id, "b_upto": upto, "b_since": since}
         for chunk in _chunks([key_hash for key_hash in hashes if key_hash not in newest_touches]):
-            steps = [Step(_NEWEST, {**place, "b_hash": key_hash}) for key_hash in chunk]
+            steps = [Bound(_NEWEST, {**place, "b_hash": key_hash}) for key_hash in chunk]
             for key_hash, rows in zip(chunk, together(conn, steps), strict=True):
                 for row in rows:
                     newest_touches[key_hash] = Touch(*row)
     return newest_touches
 
 
-def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple[bytes, int, str]]) -> list[Step]:
+def writing(branch_id: str, table_id: str, number: int, versions: Sequence[tuple[bytes, int, str]]) -> list[Bound]:
     """What notes that a commit wrote these keys: each with its seq and its batch."""
     return [
-        Step(
+        Bound(
             _INSERT,
             {
                 "b_table_id": table_id,
@@ -174,23 +174,23 @@ class Packed:
 
 def noting(
     branch_id: str, table_id: str, number: int, first_seq: int, batches: Sequence[tuple[str, Packed]]
-) -> list[Step]:
+) -> list[Bound]:
     """What notes that a commit wrote these batches, each with its keys; their rows have seqs from the first on."""
     place = {"b_table": table_id, "b_branch": branch_id, "b_number": number}
     steps = []
     for batch_id, keys in batches:
         of_batch = {"b_first": first_seq, "b_batch": batch_id, "b_rows": keys.rows, "b_packed": keys.hashes}
-        steps.append(Step(_NOTE_BATCH, {**place, **of_batch}))
+        steps.append(Bound(_NOTE_BATCH, {**place, **of_batch}))
         first_seq += keys.rows
     return steps
 
 
-def claiming(branch_id: str, table_id: str, number: int, claims: Packed) -> list[Step]:
+def claiming(branch_id: str, table_id: str, number: int, claims: Packed) -> list[Bound]:
     """What notes that a commit wrote these claims; only the last one to do so is kept."""
     if not claims.rows:
         return []
     place = {"b_table": table_id, "b_branch": branch_id, "b_rows": claims.rows, "b_packed": claims.hashes}
-    return [Step(_FORGET_PACKED, place), Step(_CLAIM_PACKED, {**place, "b_number": number})]
+    return [Bound(_FORGET_PACKED, place), Bound(_CLAIM_PACKED, {**place, "b_number": number})]
 
 
 def written_since(conn: Connection, branch_id: str, table_id: str, number: int) -> set[bytes]:
@@ -216,7 +216,7 @@ def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
     with ledger.write() as txn:
         claims = txn.conn.execute(_old_claims(txn.conn, grace_s).limit(limit)).all()
         steps = [
-            Step(_FORGET_CLAIM, {"b_table_id": row.table_id, "b_branch_id": row.branch_id, "b_hash": row.hash})
+            Bound(_FORGET_CLAIM, {"b_table_id": row.table_id, "b_branch_id": row.branch_id, "b_hash": row.hash})
             for row in claims
         ]
         together(txn.conn, steps)
@@ -282,7 +282,7 @@ def sweep_touches(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int
             rows = txn.conn.execute(table.query.limit(left)).all() if left else []
             left -= len(rows)
             place = {"b_table": table.table_id, "b_branch": table.branch_id}
-            together(txn.conn, [Step(_FORGET, {**place, "b_hash": row.hash, "b_number": row.number}) for row in rows])
+            together(txn.conn, [Bound(_FORGET, {**place, "b_hash": row.hash, "b_number": row.number}) for row in rows])
             if not rows:
                 continue
             head, upto = db.heads.c, max(row.seq for row in rows)

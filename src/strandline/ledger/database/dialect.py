@@ -28,7 +28,7 @@ from sqlalchemy.pool import QueuePool
 from strandline import private
 from strandline.errors import BadRequest, Busy, Damaged, Environment, NoSpace, NotFound, StrandError, read_only_mount
 from strandline.ledger.database.pipeline import Row
-from strandline.ledger.database.prepared import Step
+from strandline.ledger.database.prepared import Bound
 from strandline.ledger.database.sessions import Sessions
 
 BUSY_TIMEOUT_S = 30.0
@@ -68,7 +68,7 @@ class Database:
     @contextmanager
     def transaction(
         self, first: Callable[[Connection], T], arrived: Callable[[Connection, T], bool | None]
-    ) -> Iterator[tuple[Connection, T, list[Step] | None]]:
+    ) -> Iterator[tuple[Connection, T, list[Bound] | None]]:
         """One write transaction: committed when the block ends, rolled back when it raises.
 
         `first` is run at its beginning, perhaps more than once. `arrived` says whether the transaction for which
@@ -83,7 +83,7 @@ class Database:
         with self._sessions.transaction(first, arrived) as (conn, answer, last):
             yield conn, answer, last
 
-    def write_at_once(self, steps: Sequence[Step]) -> list[list[Row]] | None:
+    def write_at_once(self, steps: Sequence[Bound]) -> list[list[Row]] | None:
         """A transaction on Postgres that is sent whole; None when one of the steps required what is not so.
 
         When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.

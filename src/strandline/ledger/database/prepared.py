@@ -30,7 +30,7 @@ class Prepared:
 
     def read_row(self, conn: Connection, parameters: Mapping[str, Any]) -> Row:
         """Run it and return its only row."""
-        ((row,),) = together(conn, [Step(self, parameters)])
+        ((row,),) = together(conn, [Bound(self, parameters)])
         return row
 
     def compiled(self, conn: Connection) -> _Compiled:
@@ -41,14 +41,14 @@ class Prepared:
         return compiled
 
 
-class Step(NamedTuple):
+class Bound(NamedTuple):
     """A statement with its parameters."""
 
     statement: Prepared
     parameters: Mapping[str, Any]
 
 
-def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -> list[list[Row]]:
+def together(conn: Connection, steps: Sequence[Bound], *, commit: bool = False) -> list[list[Row]]:
     """Run these in their order, and return the rows of each; on Postgres in one way there and back.
 
     None is run after one that failed. `commit` ends the transaction behind them.
@@ -62,7 +62,7 @@ def together(conn: Connection, steps: Sequence[Step], *, commit: bool = False) -
     return answers
 
 
-def _one_by_one(conn: Connection, steps: Sequence[Step]) -> list[list[Row]]:
+def _one_by_one(conn: Connection, steps: Sequence[Bound]) -> list[list[Row]]:
     cursor = conn.connection.cursor()
     answers: list[list[Row]] = []
     for statement, group in groupby(steps, key=attrgetter("statement")):
@@ -76,7 +76,7 @@ def _one_by_one(conn: Connection, steps: Sequence[Step]) -> list[list[Row]]:
     return answers
 
 
-def _bound(conn: Connection, step: Step) -> tuple[str, Sequence[Any]]:
+def _bound(conn: Connection, step: Bound) -> tuple[str, Sequence[Any]]:
     compiled = step.statement.compiled(conn)
     return compiled.text, compiled.values(step.parameters)
 

@@ -27,7 +27,7 @@ from strandline.ledger.database import postgres
 from strandline.ledger.database.connections import READS, WRITES, YIELDING_S, Connections, Crowd, NotYet, Pause, Turn
 from strandline.ledger.database.outcomes import UNDONE, may_be_there
 from strandline.ledger.database.pipeline import Row
-from strandline.ledger.database.prepared import Step, together
+from strandline.ledger.database.prepared import Bound, together
 
 PATIENCE_S = 30.0
 """How long an open ledger waits for a database that is away: long enough for a restart, or for a failover."""
@@ -63,9 +63,9 @@ class Sessions:
     @contextmanager
     def transaction(
         self, first: Callable[[Connection], T], arrived: Callable[[Connection, T], bool | None]
-    ) -> Iterator[tuple[Connection, T, list[Step]]]:
+    ) -> Iterator[tuple[Connection, T, list[Bound]]]:
         """One write transaction: `dialect.py` says what is handed in and out."""
-        last: list[Step] = []
+        last: list[Bound] = []
         with self._translated():
             turn, before = self._begin(self._writes, first)
             try:
@@ -77,7 +77,7 @@ class Sessions:
             if is_asking is not None:
                 self._ask(is_asking, before, arrived)
 
-    def write_at_once(self, steps: Sequence[Step]) -> list[list[Row]] | None:
+    def write_at_once(self, steps: Sequence[Bound]) -> list[list[Row]] | None:
         """A transaction that is sent whole; None when one of the steps required what is not so.
 
         When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.
@@ -156,7 +156,7 @@ class Sessions:
         if not (postgres.is_away(error) and isinstance(translated, Busy)) or time.monotonic() > since_s + patience_s:
             raise translated from error
 
-    def _commit(self, turn: Turn, last: Sequence[Step]) -> Exception | None:
+    def _commit(self, turn: Turn, last: Sequence[Bound]) -> Exception | None:
         """Commit; an error is returned behind which nobody knows whether it was done."""
         try:
             together(turn.conn, last, commit=True)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from strandline.errors import BadRequest, NotFound
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step
+from strandline.ledger.database.prepared import Bound, Prepared
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.publishing import Effect, Publishing
 from strandline.model.history.commits import Commit
@@ -23,7 +23,7 @@ _MOVE_TIP = Prepared(
 )
 
 
-def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[Step]:
+def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[Bound]:
     """What writes a commit, and makes it the newest of its branch."""
     row = {
         "b_commit_id": commit.commit_id,
@@ -37,7 +37,7 @@ def writing(commit: Commit, branch_id: str, op_id: str | None = None) -> list[St
         "b_tables": orjson.dumps(dict(commit.tables)).decode(),
         "b_op_id": op_id,
     }
-    return [Step(_INSERT, row), Step(_MOVE_TIP, row)]
+    return [Bound(_INSERT, row), Bound(_MOVE_TIP, row)]
 
 
 def write_commit(

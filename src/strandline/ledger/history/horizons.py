@@ -21,7 +21,7 @@ from strandline.model.history.commits import Commit
 
 
 @dataclass(frozen=True)
-class Point:
+class KeptCommit:
     """A commit that is kept for a tag, another branch, or one that was merged and deleted and has no name any more."""
 
     commit: Commit
@@ -34,7 +34,7 @@ class Horizon:
     """How far back a branch is kept: where the window begins, or an older point."""
 
     window: Commit
-    point: Point | None
+    point: KeptCommit | None
 
     @property
     def commit(self) -> Commit:
@@ -75,7 +75,7 @@ def _line(graph: Graph, tip: str | None) -> Iterator[Commit]:
         tip = commit.parents[0] if commit.parents else None
 
 
-def _points(conn: Connection, graph: Graph, of: str, tip: str) -> Iterator[Point]:
+def _points(conn: Connection, graph: Graph, of: str, tip: str) -> Iterator[KeptCommit]:
     """What stands for something: where a branch and each other one or tag last were one, and where those began."""
     branch = db.branches.c
     others = conn.execute(
@@ -89,8 +89,8 @@ def _points(conn: Connection, graph: Graph, of: str, tip: str) -> Iterator[Point
             yield _point(commit, row.kind, row.name)
 
 
-def _point(commit: Commit, kind: str, name: str) -> Point:
+def _point(commit: Commit, kind: str, name: str) -> KeptCommit:
     if kind != "tag":
-        return Point(commit, "branch", name)
+        return KeptCommit(commit, "branch", name)
     tag = name.removeprefix(TAG)
-    return Point(commit, "merged", "") if tag.startswith(KEPT) else Point(commit, "tag", tag)
+    return KeptCommit(commit, "merged", "") if tag.startswith(KEPT) else KeptCommit(commit, "tag", tag)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from strandline.errors import TableMoved
-from strandline.ledger.changes.mutations import Brought, Mutation, Source, bring, source_moved
+from strandline.ledger.changes.mutations import Brought, MergeSource, Mutation, bring, source_moved
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.publishing import Effect, Intent, Publishing
@@ -50,9 +50,9 @@ class TakeMerge(Effect):
         )
 
     @property
-    def source(self) -> Source:
+    def source(self) -> MergeSource:
         """The branch that it takes from."""
-        return Source(self.branch_id, self.tip, self.adopted, self.schemas, self.barriers)
+        return MergeSource(self.branch_id, self.tip, self.adopted, self.schemas, self.barriers)
 
     def check(self, conn: Connection, intent: Intent) -> None:
         """No table of the branch was made or changed since it was planned, and the source is the same.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, select
 
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.prepared import Bound, Prepared, together
 from strandline.ledger.history.branches import lineage
 from strandline.ledger.tables.tables import branch_id
 from strandline.model.ids import state_id
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class HeadNow:
     swept_seq: int = 0
 
     @classmethod
-    def of(cls, state: TableState) -> HeadNow:
+    def of(cls, state: BranchTable) -> HeadNow:
         """The same of a table that a view has."""
         head, folded = state.head, state.folded
         version = folded.head.version if folded is not None else 0
@@ -82,7 +82,7 @@ def read_base(conn: Connection, branch: str, table_ids: Sequence[str]) -> Base:
     """Where a change of these tables of a branch starts from; a table that the branch does not have is left out."""
     on_branch = branch_id(conn, branch)
     places = [{"b_branch": on_branch, "b_table": table_id, "b_state": state_id(table_id)} for table_id in table_ids]
-    steps = [Step(_SELECT_BRANCH, {"b_branch": on_branch}), *(Step(_SELECT_HEAD, place) for place in places)]
+    steps = [Bound(_SELECT_BRANCH, {"b_branch": on_branch}), *(Bound(_SELECT_HEAD, place) for place in places)]
     ((tip, number, shape),), *rows = together(conn, steps)
     heads = {table_id: HeadNow(*head[0]) for table_id, head in zip(table_ids, rows, strict=True) if head}
     from_here = [(ancestor, number if upto is None else upto) for ancestor, upto in lineage(conn, on_branch)]

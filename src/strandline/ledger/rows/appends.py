@@ -21,11 +21,11 @@ from sqlalchemy import bindparam, func, insert, literal, select, update
 from strandline.errors import Damaged, SchemaMoved, StrandError
 from strandline.failpoints import fail
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step
+from strandline.ledger.database.prepared import Bound, Prepared
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.rows.idempotency import recall, remember
 from strandline.ledger.rows.query_marks import move_mark
-from strandline.model.tables import Ack, TableSettings, TableState
+from strandline.model.tables import Ack, BranchTable, TableSettings
 
 AT_ONCE_BYTES = 1 << 20
 """Payloads up to this are sent together with the lock. More would be on their way for long while everybody waits."""
@@ -78,7 +78,7 @@ class Append:
     @classmethod
     def of(
         cls,
-        state: TableState,
+        state: BranchTable,
         actor: str,
         batches: Sequence[NewBatch],
         *,
@@ -155,10 +155,10 @@ _REQUIRE_HEAD = Prepared(
 )
 
 
-def heads_of(appends: Sequence[Append]) -> list[Step]:
+def heads_of(appends: Sequence[Append]) -> list[Bound]:
     """What `store` will ask of the ledger: the head of each table that gets rows."""
     heads = dict.fromkeys((append.branch_id, append.table_id) for append in appends)
-    return [Step(_SELECT_HEAD, {"b_branch": branch, "b_table": table}) for branch, table in heads]
+    return [Bound(_SELECT_HEAD, {"b_branch": branch, "b_table": table}) for branch, table in heads]
 
 
 def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
@@ -201,7 +201,7 @@ def store_at_once(ledger: Ledger, appends: Sequence[Append]) -> list[Ack | Stran
     firsts = accumulate((append.rows for append in appends), initial=1)
     placed = list(zip(appends, firsts, strict=False))
     steps = [
-        Step(
+        Bound(
             _REQUIRE_HEAD,
             {
                 "b_branch": append.branch_id,
@@ -233,17 +233,17 @@ def find_stored(txn: Txn, append: Append) -> Ack | None:
     return Ack(append.rows, first_seq, last_seq, too_old=append.too_old)
 
 
-def writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]:
+def writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Bound]:
     """What writes these appends, each from its first seq on, while the counter is at `last_seq`."""
-    batches: list[Step] = []
-    tail: list[Step] = []
+    batches: list[Bound] = []
+    tail: list[Bound] = []
     moved: dict[tuple[str, str], tuple[int, int]] = {}
     for append, first_seq in accepted:
         first = first_seq - last_seq
         for batch in append.batches:
-            batches.append(Step(_INSERT_BATCH, _batch_row(append, batch, first)))
+            batches.append(Bound(_INSERT_BATCH, _batch_row(append, batch, first)))
             tail.append(
-                Step(
+                Bound(
                     _INSERT_TAIL,
                     {
                         "b_branch": append.branch_id,
@@ -258,7 +258,7 @@ def writing(accepted: Sequence[tuple[Append, int]], last_seq: int) -> list[Step]
             _, rows = moved.get((append.branch_id, append.table_id), (0, 0))
             moved[append.branch_id, append.table_id] = (first - 1, rows + append.rows)
     heads = [
-        Step(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_last": last, "b_rows": rows})
+        Bound(_UPDATE_HEAD, {"b_branch": branch, "b_table": table, "b_last": last, "b_rows": rows})
         for (branch, table), (last, rows) in moved.items()
     ]
     return [*batches, *tail, *heads]

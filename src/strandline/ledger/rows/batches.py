@@ -15,7 +15,7 @@ from strandline.errors import HistoryGone, NotFound, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger.clock import forgetting_us, grace_end_us
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.prepared import Bound, Prepared, together
 from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.publish.publishing import Effect, Intent, Publishing
 from strandline.ledger.tables.heads import note_rewrite
@@ -68,7 +68,7 @@ def find_payloads(conn: Connection, batch_ids: Sequence[str]) -> list[Payload]:
     payloads: list[Payload] = []
     for start in range(0, len(batch_ids), CHUNK_BATCHES):
         chunk = batch_ids[start : start + CHUNK_BATCHES]
-        steps = [Step(_WITH_PAYLOAD, {"b_batch": batch_id}) for batch_id in chunk]
+        steps = [Bound(_WITH_PAYLOAD, {"b_batch": batch_id}) for batch_id in chunk]
         rows = [row for answer in together(conn, steps) for row in answer]
         payloads += [Payload(BatchRef(*ref), payload, checksum) for *ref, payload, checksum in rows]
     return payloads

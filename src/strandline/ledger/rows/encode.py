@@ -18,7 +18,7 @@ from strandline.model.ids import new_id
 from strandline.model.limits import piece_rows
 from strandline.model.schema.partitions import partitions
 from strandline.model.schema.types import EXTRA, Primitive
-from strandline.model.tables import Table, TableState
+from strandline.model.tables import BranchTable, Table
 from strandline.model.values import rows as rules
 from strandline.model.values.json_pieces import ArrayPieces, line_pieces
 from strandline.model.values.row_digest import digest_of
@@ -49,7 +49,7 @@ def checksum(payload: bytes) -> bytes:
     return hashlib.sha256(payload).digest()[:CHECKSUM_BYTES]
 
 
-def older_digests(sent: Sequence[pa.RecordBatch], state: TableState) -> frozenset[str]:
+def older_digests(sent: Sequence[pa.RecordBatch], state: BranchTable) -> frozenset[str]:
     """What may have been stored as the digest of these rows under a schema of that time; by format 1, of their JSON.
 
     Rows that have no value in a column which came later are those of a schema without it. A number in a column that was
@@ -84,7 +84,7 @@ def _narrowed(batch: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
 class Encoded:
     """The rows of one call: those that are stored as batches, and what the intake says of all of them."""
 
-    state: TableState
+    state: BranchTable
     batches: list[NewBatch]
     intake: Intake
 
@@ -107,21 +107,21 @@ class Encoded:
         return Append.of(self.state, actor, self.batches, idempotency=idempotency, too_old=len(self.intake.too_old))
 
 
-def append_rows(rows: Rows, state: TableState, ledger: Ledger, actor: str, key: str | None, keep_old: bool) -> Append:
+def append_rows(rows: Rows, state: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool) -> Append:
     """The append of rows of any accepted kind; InvalidRows when one of them does not fit."""
     intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
     return encode_rows(rows, state, intake).append(actor, key)
 
 
 def append_lines(
-    lines: Iterable[bytes], state: TableState, ledger: Ledger, actor: str, key: str | None, keep_old: bool
+    lines: Iterable[bytes], state: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool
 ) -> Append:
     """The same for JSON lines."""
     intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
     return encode_lines(lines, state, intake).append(actor, key)
 
 
-def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
+def encode_rows(rows: Rows, state: BranchTable, intake: Intake) -> Encoded:
     """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
 
     def numbered() -> Iterator[tuple[int, Any]]:
@@ -136,7 +136,7 @@ def encode_rows(rows: Rows, state: TableState, intake: Intake) -> Encoded:
     return _encode_all(rules.each_judged(numbered(), validated), state, intake)
 
 
-def encode_lines(lines: Iterable[bytes], state: TableState, intake: Intake) -> Encoded:
+def encode_lines(lines: Iterable[bytes], state: BranchTable, intake: Intake) -> Encoded:
     """The same for JSON lines, a bounded number of them at a time."""
 
     def validated(piece: tuple[int, list[bytes]]) -> pa.RecordBatch:
@@ -183,7 +183,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
 
-def _encode_all(validated: Iterable[pa.RecordBatch], state: TableState, intake: Intake) -> Encoded:
+def _encode_all(validated: Iterable[pa.RecordBatch], state: BranchTable, intake: Intake) -> Encoded:
     batches: list[NewBatch] = []
     size_bytes = 0
     for batch in _joined(validated):
@@ -227,7 +227,7 @@ def _lists(rows: Sequence[Any], most_rows: int) -> Iterator[Sequence[Any]]:
         yield from (rows[at : at + most_rows] for at in range(0, len(rows), most_rows))
 
 
-def _validated(piece: Any, state: TableState, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:
+def _validated(piece: Any, state: BranchTable, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:
     take: Callable[..., pa.RecordBatch] = rules.from_arrow if isinstance(piece, SoundRows) else rules.from_dicts
     table = state.table
     return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by, as_given=as_given)

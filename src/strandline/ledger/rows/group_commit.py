@@ -25,7 +25,7 @@ from strandline.ledger.ledger import Ledger, Txn
 from strandline.ledger.rows.appends import Append, ack_of, find_stored, heads_of, store, store_at_once
 from strandline.ledger.rows.groups import Groups, Member
 from strandline.model.history.commits import Commit
-from strandline.model.tables import Ack, TableSettings, TableState
+from strandline.model.tables import Ack, BranchTable, TableSettings
 
 FEW_ROWS = 64
 """A call of more rows is encoded by its own thread: it would make the others wait, and gain little by company."""
@@ -35,7 +35,7 @@ FEW_ROWS = 64
 class FewRows:
     """One call to append a few dicts, not validated yet, for a table as the caller knows it."""
 
-    state: TableState
+    state: BranchTable
     actor: str
     rows: Sequence[Any]
 

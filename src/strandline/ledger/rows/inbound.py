@@ -37,7 +37,7 @@ from strandline.model.delivery.inbound import (
 )
 from strandline.model.delivery.sinks import SentChunk
 from strandline.model.schema.types import EXTRA, ORIGIN_AT, ORIGIN_SEQ
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.row_digest import are_among
 
 ATTEMPTS = 10
@@ -74,7 +74,7 @@ def replayed_letters(conn: Connection, source: Source, *, after: int = 0, limit:
     return [int(seq) for seq in conn.execute(query).scalars()]
 
 
-def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, gateway: str, held: Held) -> Received:
+def receive(ledger: Ledger, state: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str, held: Held) -> Received:
     """Store what a chunk has above its source's mark, and move the mark; what lies below is acked alone."""
     check_receiver(chunk, ledger.lake_id())
     for _ in range(ATTEMPTS):
@@ -102,7 +102,7 @@ def receive(ledger: Ledger, state: TableState, chunk: Chunk, rows: ChunkRows, ga
 def _take(
     txn: Txn,
     *,
-    state: TableState,
+    state: BranchTable,
     chunk: Chunk,
     seen: tuple[InboundMark | None, Letters],
     batches: Sequence[NewBatch],
@@ -148,7 +148,7 @@ def _check_same(chunk: Chunk, mark: InboundMark | None, rows: ChunkRows, held: H
             raise another_row(seq, mark)
 
 
-def _validated(state: TableState, rows: ChunkRows, gateway: str, above: int) -> Validated:
+def _validated(state: BranchTable, rows: ChunkRows, gateway: str, above: int) -> Validated:
     table = state.table
     return validated(
         rows, state.schema, extra=table.extra, gateway=gateway, above=above, partition_by=table.partition_by
@@ -188,7 +188,7 @@ def _like(schema: pa.Schema, shown: pa.Schema) -> pa.Schema:
     return pa.schema([schema.field(name).with_nullable(True) for name in shown.names])
 
 
-def _store(txn: Txn, state: TableState, batches: Sequence[NewBatch], gateway: str) -> int:
+def _store(txn: Txn, state: BranchTable, batches: Sequence[NewBatch], gateway: str) -> int:
     if not batches:
         return 0
     (answer,) = store(txn, [Append.of(state, gateway, batches)])

@@ -18,7 +18,7 @@ KEPT_BYTES = 64 << 20
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class RereadableInput(Generic[T]):
     """An input that is taken from its source once, and read as often as needed while it `is_whole`."""
 
     def __init__(self, source: Iterable[T], size_of: Callable[[T], int]) -> None:
@@ -58,7 +58,7 @@ class Kept(Generic[T]):
             self._pieces.clear()
 
 
-class KeptBatches(Kept["pa.RecordBatch"]):
+class KeptBatches(RereadableInput["pa.RecordBatch"]):
     """A reader of Arrow batches."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
@@ -74,9 +74,9 @@ def kept_rows(rows: Any) -> Any:
 
     if isinstance(rows, pa.RecordBatchReader):
         return KeptBatches(rows)
-    return Kept(rows, lambda _row: 0) if isinstance(rows, Iterator) else rows
+    return RereadableInput(rows, lambda _row: 0) if isinstance(rows, Iterator) else rows
 
 
 def kept_lines(lines: Iterable[bytes]) -> Iterable[bytes]:
     """The same for JSON lines."""
-    return Kept(lines, len) if isinstance(lines, Iterator) else lines
+    return RereadableInput(lines, len) if isinstance(lines, Iterator) else lines

@@ -24,7 +24,7 @@ OPEN, REPLAYED, DISCARDED, CLOSED = "open", "replayed", "discarded", "closed"
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """A row that was refused: its seq, its bytes (an Arrow stream of one row) and the answer it got."""
 
     seq: int
@@ -32,7 +32,7 @@ class Refused:
     answer: Mapping[str, Any]
 
 
-def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[Refused]) -> None:
+def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[RefusedRow]) -> None:
     """Write these rows down as dead letters of the delivery's stream."""
     hold.check(txn)
     stream = delivery.stream

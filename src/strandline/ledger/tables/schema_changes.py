@@ -31,8 +31,8 @@ from strandline.ledger.tables.tables import (
     set_schema,
 )
 from strandline.model.history.commits import Commit
-from strandline.model.schema.migration import Plan, TablePlan, numbered
-from strandline.model.tables import TableState
+from strandline.model.schema.migration import MigrationPlan, TablePlan, numbered
+from strandline.model.tables import BranchTable
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class SchemaChange:
     `seen` are the tables whose rows it was judged by.
     """
 
-    plan: Plan
+    plan: MigrationPlan
     actor: str
     message: str
     shape: int
-    seen: Sequence[TableState] = ()
+    seen: Sequence[BranchTable] = ()
     tip: str | None = None
 
 
@@ -109,7 +109,7 @@ def _refuse_moved(txn: Txn, change: SchemaChange) -> None:
     refuse_changed(txn.conn, change.seen)
 
 
-def _refuse_other_schema(txn: Txn, state: TableState) -> None:
+def _refuse_other_schema(txn: Txn, state: BranchTable) -> None:
     """Neither may the table's schema have moved here, nor any branch have given a name to a column of it since."""
     now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
     if now.schema_version != state.head.schema_version or read_schemas(txn.conn, now.table_id) != state.schemas:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, u
 from strandline.errors import BadRequest, Conflict, NotFound, TableExists, TableMoved, nearest
 from strandline.failpoints import fail
 from strandline.ledger.database import schema as db
-from strandline.ledger.database.prepared import Prepared, Step, together
+from strandline.ledger.database.prepared import Bound, Prepared, together
 from strandline.ledger.history.commits import write_commit
 from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.ledger.rows.batches import REF_COLUMNS
@@ -21,7 +21,7 @@ from strandline.model.history.names import Holder
 from strandline.model.ids import new_id
 from strandline.model.schema.constraints import Reference
 from strandline.model.schema.schema import Schema, from_json
-from strandline.model.tables import STATE, BatchRef, Books, Dedupe, Head, Kind, Table, TableSettings, TableState
+from strandline.model.tables import STATE, BatchRef, Books, BranchTable, Dedupe, Head, Kind, Table, TableSettings
 
 # Not the name of the catalog: `strand.messages` would be read as catalog and table.
 NAMESPACE = "lake"
@@ -35,7 +35,7 @@ _ID_OF_HOLDER, _ID_OF_BRANCH = Prepared(_HOLDER), Prepared(_HOLDER.where(_branch
 def branch_id(conn: Connection, name: str) -> str:
     """The id behind a branch's name; behind a tag's too where it is a `Holder`."""
     statement = _ID_OF_HOLDER if isinstance(name, Holder) else _ID_OF_BRANCH
-    (rows,) = together(conn, [Step(statement, {"b_name": str(name)})])
+    (rows,) = together(conn, [Bound(statement, {"b_name": str(name)})])
     if not rows:
         living = select(_branch.name).where(_branch.deleted_at_us.is_(None), _branch.kind == "branch")
         names = conn.execute(living).scalars()
@@ -67,7 +67,7 @@ def create_table(
     partition_by: Sequence[str] = (),
     dedupe: Dedupe = "table",
     extra: bool = False,
-    seen: Sequence[TableState] = (),
+    seen: Sequence[BranchTable] = (),
 ) -> Table:
     """Describe a new table: keyed with a `key`, else a log table. `seen` are those whose rows it was judged by.
 
@@ -89,7 +89,7 @@ def create_table(
     return table
 
 
-def refuse_changed(conn: Connection, seen: Sequence[TableState]) -> None:
+def refuse_changed(conn: Connection, seen: Sequence[BranchTable]) -> None:
     """Conflict where a table has other rows than those that somebody looked at."""
     for state in seen:
         now = read_head(conn, state.head.branch_id, state.head.table_id)
@@ -251,7 +251,7 @@ def list_tables(conn: Connection) -> list[Table]:
 
 def read_states(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
-) -> list[TableState]:
+) -> list[BranchTable]:
     """Tables as this database snapshot has them: heads, schemas, tails, reservations. All of them, or those named.
 
     A log table has one history, main's, on whatever branch it is looked for. The state of a keyed table is found with
@@ -272,7 +272,7 @@ def read_states(
 
 def read_shown(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
-) -> list[TableState]:
+) -> list[BranchTable]:
     """The same without dropped tables: one that is named is an error that says who dropped it."""
     states = read_states(conn, branch, names, tails=tails)
     for state in states if names is not None else ():
@@ -281,7 +281,7 @@ def read_shown(
     return [state for state in states if not state.is_dropped]
 
 
-def dropped_by(conn: Connection, state: TableState) -> str:
+def dropped_by(conn: Connection, state: BranchTable) -> str:
     """The commit that dropped a table: its schema has that one's number."""
     commit = db.commits.c
     return str(conn.execute(select(commit.commit_id).where(commit.seq == state.head.schema_version)).scalar_one())
@@ -293,7 +293,7 @@ def not_shown(name: str, commit_id: str) -> NotFound:
     return NotFound(f"there is no table {name!r} any more", hint=hint, table=name, commit=commit_id)
 
 
-def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[TableState]:
+def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[BranchTable]:
     """All tables of a branch or tag, by its id; dropped ones too."""
     table_ids = _tables_of(conn, on_branch)
     own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in table_ids]
@@ -306,12 +306,12 @@ def _tables_of(conn: Connection, on_branch: str) -> set[str]:
     return set(conn.execute(own.union(logs)).scalars())
 
 
-def _states(conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True) -> list[TableState]:
+def _states(conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True) -> list[BranchTable]:
     main = branch_id(conn, MAIN)
     return [_state(conn, on_branch if table.key else main, table, tails) for table in tables]
 
 
-def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> TableState:
+def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> BranchTable:
     head = read_head(conn, on_branch, table.table_id)
     reserved = conn.execute(
         select(func.min(db.reservations.c.first_seq)).where(
@@ -319,7 +319,7 @@ def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> Table
         )
     ).scalar()
     schemas = read_schemas(conn, table.table_id)
-    state = TableState(
+    state = BranchTable(
         table=table,
         head=head,
         schema=schemas[head.schema_version],
@@ -330,12 +330,12 @@ def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> Table
     return replace(state, folded=_folded(conn, state)) if table.key else state
 
 
-def _folded(conn: Connection, state: TableState) -> TableState:
+def _folded(conn: Connection, state: BranchTable) -> BranchTable:
     """The state of a keyed table: its columns are those of the table."""
     table = state.table.state
     head = read_head(conn, state.head.branch_id, table.table_id)
     head = replace(head, schema_version=state.head.schema_version)
-    return TableState(table, head, state.schema, tail=(), reserved_from=None, schemas=state.schemas)
+    return BranchTable(table, head, state.schema, tail=(), reserved_from=None, schemas=state.schemas)
 
 
 def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:

@@ -56,7 +56,7 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True)
-class Request:
+class WorkRequest:
     """Something that a worker was asked for."""
 
     request_id: str
@@ -132,13 +132,13 @@ def write_request(txn: Txn, kind: str, arguments: Mapping[str, Any], place: str 
     return request_id
 
 
-def find_request(conn: Connection, request_id: str) -> Request | None:
+def find_request(conn: Connection, request_id: str) -> WorkRequest | None:
     """One request."""
     row = conn.execute(select(db.requests).where(db.requests.c.request_id == request_id)).one_or_none()
     return None if row is None else _request(row)
 
 
-def open_requests(conn: Connection) -> list[Request]:
+def open_requests(conn: Connection) -> list[WorkRequest]:
     """What was asked for and has no answer yet, oldest first."""
     state = db.requests.c.state
     rows = conn.execute(
@@ -147,12 +147,12 @@ def open_requests(conn: Connection) -> list[Request]:
     return [_request(row) for row in rows]
 
 
-def list_requests(conn: Connection) -> list[Request]:
+def list_requests(conn: Connection) -> list[WorkRequest]:
     """Everything that was asked for, oldest first, with the answers that nobody came for."""
     return [_request(row) for row in conn.execute(select(db.requests).order_by(db.requests.c.request_id))]
 
 
-def claim_request(txn: Txn, seen: Request, worker_id: str) -> bool:
+def claim_request(txn: Txn, seen: WorkRequest, worker_id: str) -> bool:
     """Take a request, as it was seen; False when somebody else was faster."""
     taken = {"state": RUNNING, "worker_id": worker_id, "fence": seen.fence + 1}
     return _move(txn, seen.request_id, seen.fence, taken)
@@ -203,9 +203,9 @@ def _move(txn: Txn, request_id: str, fence: int, values: Mapping[str, Any]) -> b
     return txn.conn.execute(update(db.requests).where(*seen).values(**values)).rowcount == 1
 
 
-def _request(row: Row[Any]) -> Request:
+def _request(row: Row[Any]) -> WorkRequest:
     progress = None if row.progress is None else orjson.loads(row.progress)
-    return Request(
+    return WorkRequest(
         request_id=row.request_id,
         kind=row.kind,
         arguments=orjson.loads(row.arguments),

@@ -35,7 +35,7 @@ from strandline.model.schema.types import (
 from strandline.model.values import rows as rules
 from strandline.model.values.arrow import origin_fields, stored_schema
 from strandline.model.values.arrow_stream import read_stream
-from strandline.model.values.json_pieces import Lines, line_pieces
+from strandline.model.values.json_pieces import BodyLines, line_pieces
 from strandline.model.values.json_text import DoubledKey, parsed
 from strandline.model.values.sound import SoundRows
 from strandline.model.values.wire import to_json_lines
@@ -51,7 +51,7 @@ class ChunkRows:
     """Rows as they came: `stamps` has what the sender says of them; `data` the rest, as Arrow or as lines."""
 
     stamps: pa.RecordBatch
-    data: SoundRows | Lines
+    data: SoundRows | BodyLines
     extras: SoundRows | None = None
 
     @property
@@ -78,7 +78,7 @@ def from_arrow(body: bytes | bytearray) -> ChunkRows:
 def from_lines(body: bytes | bytearray) -> ChunkRows:
     """The rows of a body that is JSON lines: read twice, because objects take many times the room of their text."""
     stamps = [_stamps_of(rows, start) for start, rows in _objects(body)]
-    return ChunkRows(pa.concat_batches(stamps or [rules.from_dicts([], _STAMPS)]), Lines(body))
+    return ChunkRows(pa.concat_batches(stamps or [rules.from_dicts([], _STAMPS)]), BodyLines(body))
 
 
 def _stamps_of(rows: list[dict[str, Any]], start: int) -> pa.RecordBatch:
@@ -88,7 +88,7 @@ def _stamps_of(rows: list[dict[str, Any]], start: int) -> pa.RecordBatch:
 
 def _objects(body: bytes | bytearray) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """The rows of a body's lines in pieces, each with the index of its first row."""
-    for start, piece in line_pieces(line for line in Lines(body) if line.strip()):
+    for start, piece in line_pieces(line for line in BodyLines(body) if line.strip()):
         yield start, rules.read_objects(piece, start=start)
 
 
@@ -194,7 +194,7 @@ def _users(
 ) -> list[pa.RecordBatch]:
     judged = partial(rules.from_dicts, schema=schema, extra=extra, partition_by=partition_by, as_given=as_given)
     data, extras = rows.data, rows.extras
-    if isinstance(data, Lines):
+    if isinstance(data, BodyLines):
 
         def read(piece: tuple[int, list[dict[str, Any]]]) -> pa.RecordBatch:
             first, objects = piece

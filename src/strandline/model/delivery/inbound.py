@@ -118,7 +118,7 @@ class InboundMark:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChunkVerdict:
     """What to do with a chunk: store the rows whose seq is above `above`, or, where that is None, only say yes."""
 
     above: int | None
@@ -249,18 +249,18 @@ def check_body(chunk: Chunk, body: bytes | bytearray) -> None:
         )
 
 
-def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) -> Verdict:
+def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) -> ChunkVerdict:
     """What to do with a chunk that came through `gateway` for the local table; raises what the sender is told."""
     if chunk.source.stream.table_id == table_id:
         raise BadRequest("a table can't be forwarded to itself", hint="Name another table in the URL.")
     if mark is None:
         if chunk.opens and chunk.dead is None:
-            return Verdict(above=chunk.since)
+            return ChunkVerdict(above=chunk.since)
         raise _gap(chunk, None)
     check_owner(mark, gateway)
     check_table(mark, table_id)
     if chunk.dead is not None:
-        return Verdict(above=chunk.dead - 1)
+        return ChunkVerdict(above=chunk.dead - 1)
     if chunk.epoch < mark.epoch:
         raise Conflict(
             f"epoch {chunk.epoch} is over: this stream is in epoch {mark.epoch}",
@@ -275,10 +275,10 @@ def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) 
     if chunk.since > mark.seq and (chunk.hole is None or chunk.hole < chunk.since):
         raise _gap(chunk, mark)
     if chunk.epoch > mark.epoch:
-        return Verdict(above=chunk.since)
+        return ChunkVerdict(above=chunk.since)
     if chunk.until <= mark.seq:
-        return Verdict(above=None)
-    return Verdict(above=mark.seq)
+        return ChunkVerdict(above=None)
+    return ChunkVerdict(above=mark.seq)
 
 
 def check_receiver(chunk: Chunk, lake_id: str) -> None:

@@ -8,21 +8,21 @@ from functools import cached_property
 
 from strandline.errors import NotFound
 from strandline.model.schema.constraints import Cardinality, Reference
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 
 
 @dataclass(frozen=True)
 class Link:
     """A reference from one table to another, with how many rows may refer to one."""
 
-    source: TableState
-    target: TableState
+    source: BranchTable
+    target: BranchTable
     reference: Reference
     counts: tuple[Cardinality, ...] = ()
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declarations:
     """The keyed tables of a branch with their constraints, as of one `shape` of it.
 
     A branch's shape is a number that grows with every table and every schema that comes, changes or goes. What was
@@ -31,10 +31,10 @@ class Declared:
 
     branch_id: str
     shape: int
-    states: Mapping[str, TableState]
+    states: Mapping[str, BranchTable]
 
     @classmethod
-    def of(cls, branch_id: str, shape: int, states: Iterable[TableState]) -> Declared:
+    def of(cls, branch_id: str, shape: int, states: Iterable[BranchTable]) -> Declarations:
         """What these tables declare."""
         return cls(branch_id, shape, {state.table.table_id: state for state in states if state.table.key})
 

@@ -19,7 +19,7 @@ from typing import Any
 from strandline.errors import BadRequest, nearest
 from strandline.model.schema.constraints import Constraint, parse_constraints
 from strandline.model.schema.types import Column, parse_nullable, type_text
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 
 _TABLE = ("columns", "key", "row_key", "partition_by", "constraints", "drop")
 FIXED = ("key", "row_key", "partition_by")
@@ -66,7 +66,7 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
     return tuple(_table(str(name), table) for name, table in tables.items())
 
 
-def to_document(state: TableState) -> dict[str, Any]:
+def to_document(state: BranchTable) -> dict[str, Any]:
     """A table as a document has it."""
     table = state.table
     document: dict[str, Any] = {"columns": {column.name: _column_document(column) for column in state.schema.columns}}

@@ -19,7 +19,7 @@ from strandline.model.schema.document import FIXED, UNSAID, WantedColumn, Wanted
 from strandline.model.schema.schema import Gone, Schema
 from strandline.model.schema.steps import Step, Verdict
 from strandline.model.schema.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.rows import from_dicts
 from strandline.model.values.values import shown
 
@@ -65,7 +65,7 @@ class TablePlan:
     """
 
     name: str
-    state: TableState | None
+    state: BranchTable | None
     schema: Schema
     target: WantedTable
     required: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MigrationPlan:
     """The steps from the schemas of a branch to the ones that are wanted, and what they come to."""
 
     branch: str
@@ -101,7 +101,9 @@ class Plan:
         return [step for step in self.steps if step.verdict == "loses data"]
 
 
-def plan(branch: str, current: Mapping[str, TableState], targets: Sequence[WantedTable], *, on_main: bool) -> Plan:
+def plan(
+    branch: str, current: Mapping[str, BranchTable], targets: Sequence[WantedTable], *, on_main: bool
+) -> MigrationPlan:
     """What has to be done; `current` are the branch's tables by folded name, those that were dropped there too.
 
     Steps that can't be done are among it.
@@ -117,7 +119,7 @@ def plan(branch: str, current: Mapping[str, TableState], targets: Sequence[Wante
         steps += table_steps
         tables += [planned] if table_steps and planned is not None else []
     steps = [_unless_referred_to(step, current, tables) for step in steps]
-    return Plan(branch, tuple(steps), tuple(tables))
+    return MigrationPlan(branch, tuple(steps), tuple(tables))
 
 
 def numbered(schema: Schema, number: int) -> Schema:
@@ -125,7 +127,7 @@ def numbered(schema: Schema, number: int) -> Schema:
     return replace(schema.numbered(number), began=number if schema.began == AGAIN else schema.began)
 
 
-def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tuple[list[Step], TablePlan | None]:
+def _made(table: WantedTable, on_main: bool, dropped: BranchTable | None) -> tuple[list[Step], TablePlan | None]:
     if table.drop and dropped is None:
         raise NotFound(f"there is no table {table.name!r} to drop", table=table.name)
     if table.drop:
@@ -140,7 +142,7 @@ def _made(table: WantedTable, on_main: bool, dropped: TableState | None) -> tupl
     return [Step(what, table.name, None, verdict, why)], TablePlan(table.name, None, schema, table)
 
 
-def _added_again(table: WantedTable, dropped: TableState) -> tuple[list[Step], TablePlan]:
+def _added_again(table: WantedTable, dropped: BranchTable) -> tuple[list[Step], TablePlan]:
     """A keyed table of the same key, without the rows of the one that was dropped: a name stays with its table."""
     change, why = _Change(dropped, table), ""
     if not dropped.table.key:
@@ -161,7 +163,7 @@ def _added_again(table: WantedTable, dropped: TableState) -> tuple[list[Step], T
     return [step], TablePlan(dropped.table.name, dropped, schema, table)
 
 
-def _changed(state: TableState, target: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+def _changed(state: BranchTable, target: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
     name = state.table.name
     if target.drop:
         why = "it is shown no more here; other branches, tags and what was before still show it"
@@ -178,7 +180,7 @@ def _changed(state: TableState, target: WantedTable, on_main: bool) -> tuple[lis
     return _on_main(state, change.steps, on_main), planned
 
 
-def keeps_purges(state: TableState) -> bool:
+def keeps_purges(state: BranchTable) -> bool:
     """Whether a table is the one in which purges are recorded. One of that name may be a user's, and ours have another.
 
     Somebody may have given ours more columns; a row can be recorded if those may be null, or have a default.
@@ -191,7 +193,7 @@ def keeps_purges(state: TableState) -> bool:
     return texts == PURGE_COLUMNS and required <= PURGE_COLUMNS.keys()
 
 
-def _unless_referred_to(step: Step, current: Mapping[str, TableState], planned: Sequence[TablePlan]) -> Step:
+def _unless_referred_to(step: Step, current: Mapping[str, BranchTable], planned: Sequence[TablePlan]) -> Step:
     """The same step, refused where it drops a table that another one will go on to refer to."""
     if step.what != REMOVE or step.verdict == "refused":
         return step
@@ -202,7 +204,7 @@ def _unless_referred_to(step: Step, current: Mapping[str, TableState], planned: 
     return replace(step, verdict="refused", why=why) if refer else step
 
 
-def _on_main(state: TableState, steps: list[Step], on_main: bool) -> list[Step]:
+def _on_main(state: BranchTable, steps: list[Step], on_main: bool) -> list[Step]:
     if state.table.key or on_main:
         return steps
     why = "a log table has one schema, the same on every branch: change it on main"
@@ -213,7 +215,7 @@ def _on_main(state: TableState, steps: list[Step], on_main: bool) -> list[Step]:
 class _Change:
     """The change of one table while it is planned."""
 
-    state: TableState
+    state: BranchTable
     target: WantedTable
     steps: list[Step] = field(default_factory=list)
     columns: dict[str, Column] = field(default_factory=dict)

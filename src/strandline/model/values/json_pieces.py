@@ -23,7 +23,7 @@ _OUTSIDE_STRINGS = re.compile(rb'([^"]{1,65536}+)|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"
 
 
 @dataclass(frozen=True)
-class Lines:
+class BodyLines:
     """The lines of a body, one after another, as often as they are asked for: a list may take ten times the room."""
 
     body: bytes | bytearray

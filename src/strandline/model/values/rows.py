@@ -36,7 +36,7 @@ from strandline.model.values.columns import Quick, never, quick_for
 from strandline.model.values.json_pieces import elements
 from strandline.model.values.json_text import DoubledKey, json_fault, may_double, parsed, parsed_quickly
 from strandline.model.values.sound import SoundRows
-from strandline.model.values.values import Refused, Rule, rule_for, shown, take_json
+from strandline.model.values.values import RefusedValue, Rule, rule_for, shown, take_json
 from strandline.model.values.wire import decode, decode_columns, encode, jsonable, to_json_lines
 from strandline.model.wording import judged
 
@@ -87,9 +87,9 @@ class _Findings:
     def __init__(self, indices: Sequence[int], partition_by: Sequence[str] = ()) -> None:
         self.indices = indices
         self.partition_by = partition_by
-        self.found: list[tuple[int, str, Refused]] = []
+        self.found: list[tuple[int, str, RefusedValue]] = []
 
-    def add(self, position: int, field: str, refused: Refused) -> None:
+    def add(self, position: int, field: str, refused: RefusedValue) -> None:
         self.found.append((self.indices[position], field + refused.path, refused))
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ def _both(first: InvalidRows, second: InvalidRows) -> InvalidRows:
 def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRows:
     """The error about one row that somebody else than the rules here has judged."""
     findings = _Findings([index])
-    findings.add(0, field, Refused(value, reason))
+    findings.add(0, field, RefusedValue(value, reason))
     return findings.error()
 
 
@@ -195,7 +195,7 @@ def read_array(text: bytes | bytearray) -> list[Any]:
     """The values of a JSON array; what they are is judged when they are validated as rows."""
     try:
         values = _parsed(bytes(text))
-    except Refused as refused:
+    except RefusedValue as refused:
         raise BadRequest(f"the body is {refused.reason}", hint="Send a JSON array of objects, or JSON lines.") from None
     if isinstance(values, _Doubled) and text.lstrip().startswith(b"["):
         return [_parsed(row) for row in elements(text)]
@@ -221,7 +221,7 @@ def _read_each(lines: list[bytes], start: int, read: Callable[[bytes], Any]) -> 
     for index, line in enumerate(lines, start):
         try:
             row = _parsed(line, read)
-        except Refused as refused:
+        except RefusedValue as refused:
             findings.found.append((index, "", refused))
         else:
             if row is not _BLANK:
@@ -266,8 +266,8 @@ def unreadable_rows(data: SoundRows, *, start: int = 0) -> InvalidRows | None:
     findings = _Findings(range(start, start + data.num_rows))
     for name, column in zip(data.names, data.table.columns, strict=True):
         for position, value in enumerate(_each(_joined(column), jsonable)):
-            if isinstance(value, _Unreadable):
-                findings.add(position, name, Refused(value, "can't be read as a value of its type"))
+            if isinstance(value, _UnreadableValue):
+                findings.add(position, name, RefusedValue(value, "can't be read as a value of its type"))
     return findings.error() if findings.found else None
 
 
@@ -293,7 +293,7 @@ def _parsed(line: bytes, read: Callable[[bytes], Any] = parsed) -> Any:
     except ValueError as error:
         if not line.strip():
             return _BLANK
-        raise Refused(line, _not_json(line, error)) from None
+        raise RefusedValue(line, _not_json(line, error)) from None
 
 
 def _not_json(line: bytes, error: ValueError) -> str:
@@ -356,9 +356,9 @@ def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:
         if isinstance(row, Mapping):
             kept.append((findings.indices[position], dict(row)))
         elif isinstance(row, _Doubled):
-            findings.add(position, row.key, Refused(row, "has this key more than once in an object"))
+            findings.add(position, row.key, RefusedValue(row, "has this key more than once in an object"))
         else:
-            findings.add(position, "", Refused(row, "is not an object with a field per column"))
+            findings.add(position, "", RefusedValue(row, "is not an object with a field per column"))
     findings.indices = [index for index, _ in kept]
     return [row for _, row in kept]
 
@@ -382,7 +382,7 @@ def _judge_partitions(arrays: list[pa.Array | None], schema: Schema, findings: _
     if len(whole) == len(columns):
         for position, value, size in too_long(whole):
             reason = f"is in a partition whose text has {size} bytes, and may have {MAX_PARTITION_BYTES}"
-            findings.add(position, ", ".join(findings.partition_by), Refused(value, reason))
+            findings.add(position, ", ".join(findings.partition_by), RefusedValue(value, reason))
 
 
 def _from_values(plan: _Plan, values: list[Any], findings: _Findings) -> pa.Array | None:
@@ -396,7 +396,7 @@ def _by_rule(plan: _Plan, values: list[Any], rule: Rule, findings: _Findings) ->
     for position, value in enumerate(values):
         try:
             taken.append(rule(value))
-        except Refused as refused:
+        except RefusedValue as refused:
             refused_any = True
             findings.add(position, plan.column.name, refused)
     return None if refused_any else pa.array(taken, plan.arrow)
@@ -412,7 +412,7 @@ def _unknown_fields(
         for name, value in fields.items():
             try:
                 kept[name] = _extra_field(name, value, schema, extra)
-            except Refused as refused:
+            except RefusedValue as refused:
                 findings.add(position, str(name), refused)
         fragments = {name: orjson.Fragment(kept[name]) for name in sorted(kept) if kept[name] is not None}
         texts.append(orjson.dumps(fragments).decode() if fragments else None)
@@ -421,11 +421,11 @@ def _unknown_fields(
 
 def _extra_field(name: Any, value: Any, schema: Schema, extra: bool) -> str | None:
     if not isinstance(name, str):
-        raise Refused(value, f"a field's name is text, not {shown(name)}")
+        raise RefusedValue(value, f"a field's name is text, not {shown(name)}")
     if name in SYSTEM_COLUMNS:
-        raise Refused(value, "a reserved name: Strandline stamps this column itself")
+        raise RefusedValue(value, "a reserved name: Strandline stamps this column itself")
     if not extra:
-        raise Refused(value, f"no such column. {nearest(name, schema.names)}")
+        raise RefusedValue(value, f"no such column. {nearest(name, schema.names)}")
     return None if value is None else take_json(value)
 
 
@@ -469,11 +469,11 @@ def _each(array: pa.Array, read: Callable[[pa.Array], list[Any]]) -> list[Any]:
         return read(array)
     except (ValueError, OverflowError) as error:
         if len(array) == 1:
-            return [_Unreadable(error)]
+            return [_UnreadableValue(error)]
         return [value for i in range(len(array)) for value in _each(array.slice(i, 1), read)]
 
 
-class _Unreadable:
+class _UnreadableValue:
     """Stands for a value that Python can't have: text that is not UTF-8, a date in the year 20000."""
 
     def __init__(self, error: Exception) -> None:

@@ -46,7 +46,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1
 _EXACT = decimal.Context(prec=2 * MAX_PRECISION, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 
-class Refused(Exception):
+class RefusedValue(Exception):
     """A value that a rule does not take. `path` leads to it from its column: `.b`, `[2]`, `['key']`."""
 
     def __init__(self, value: object, reason: str, path: str = "") -> None:
@@ -55,9 +55,9 @@ class Refused(Exception):
         self.reason = reason
         self.path = path
 
-    def under(self, step: str) -> Refused:
+    def under(self, step: str) -> RefusedValue:
         """The same, one level further out."""
-        return Refused(self.value, self.reason, step + self.path)
+        return RefusedValue(self.value, self.reason, step + self.path)
 
 
 def rule_for(type_: Type, nullable: bool, *, json_text: bool = False) -> Rule:
@@ -67,7 +67,7 @@ def rule_for(type_: Type, nullable: bool, *, json_text: bool = False) -> Rule:
     def rule(value: Any) -> Any:
         taken = None if value is None else take(value)
         if taken is None and not nullable:
-            raise Refused(value, "a value is required here, and it is missing or null")
+            raise RefusedValue(value, "a value is required here, and it is missing or null")
         return taken
 
     return rule
@@ -92,19 +92,19 @@ def _rule(type_: Type, json_text: bool) -> Rule:
 def take_string(value: Any) -> str:
     """Text that UTF-8 can carry."""
     if not isinstance(value, str):
-        raise Refused(value, "is not a string")
+        raise RefusedValue(value, "is not a string")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Refused(value, "is not valid Unicode: it has a lone surrogate") from None
+            raise RefusedValue(value, "is not valid Unicode: it has a lone surrogate") from None
     return value if type(value) is str else str.__str__(value)
 
 
 def take_boolean(value: Any) -> bool:
     """True or False; 0 and 1 are numbers."""
     if not isinstance(value, bool):
-        raise Refused(value, "is not a boolean")
+        raise RefusedValue(value, "is not a boolean")
     return value
 
 
@@ -114,9 +114,9 @@ def _integer_rule(name: str) -> Rule:
 
     def take_integer(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Refused(value, f"is not {article} {name}")
+            raise RefusedValue(value, f"is not {article} {name}")
         if not low <= value <= high:
-            raise Refused(value, f"is out of range for {article} {name} ({low} to {high})")
+            raise RefusedValue(value, f"is out of range for {article} {name} ({low} to {high})")
         return int(value)
 
     return take_integer
@@ -125,21 +125,21 @@ def _integer_rule(name: str) -> Rule:
 def take_double(value: Any) -> float:
     """A finite number; an integer only if it stays the same."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Refused(value, "is not a double")
+        raise RefusedValue(value, "is not a double")
     return _finite(value, "a double")
 
 
 def take_float(value: Any) -> float:
     """A finite number, kept with 32 bits; an integer only if it stays the same."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Refused(value, "is not a float")
+        raise RefusedValue(value, "is not a float")
     try:
         # In a standard order: in the machine's own, pack makes an infinity of what is too large.
         (single,) = struct.unpack("<f", struct.pack("<f", _finite(value, "a float")))
     except OverflowError:
-        raise Refused(value, "is out of range for a float of 32 bits") from None
+        raise RefusedValue(value, "is out of range for a float of 32 bits") from None
     if isinstance(value, int) and single != value:
-        raise Refused(value, "is an integer that a float can't hold exactly")
+        raise RefusedValue(value, "is an integer that a float can't hold exactly")
     return float(single)
 
 
@@ -147,26 +147,26 @@ def _finite(value: float, what: str) -> float:
     try:
         number = float(value)
     except OverflowError:
-        raise Refused(value, f"is out of range for {what}") from None
+        raise RefusedValue(value, f"is out of range for {what}") from None
     if not math.isfinite(number):
-        raise Refused(value, "is not a finite number")
+        raise RefusedValue(value, "is not a finite number")
     if isinstance(value, int) and number != value:
-        raise Refused(value, f"is an integer that {what} can't hold exactly")
+        raise RefusedValue(value, f"is an integer that {what} can't hold exactly")
     return number
 
 
 def take_date(value: Any) -> dt.date:
     """A date, or `YYYY-MM-DD`."""
     if isinstance(value, dt.datetime):
-        raise Refused(value, "is a timestamp, not a date")
+        raise RefusedValue(value, "is a timestamp, not a date")
     if isinstance(value, dt.date):
         return value
     if isinstance(value, str) and _DATE.fullmatch(value):
         try:
             return dt.date.fromisoformat(value)
         except ValueError as error:
-            raise Refused(value, f"is not a date: {error}") from None
-    raise Refused(value, "is not a date (YYYY-MM-DD)")
+            raise RefusedValue(value, f"is not a date: {error}") from None
+    raise RefusedValue(value, "is not a date (YYYY-MM-DD)")
 
 
 def take_timestamp(value: Any) -> int:
@@ -176,23 +176,23 @@ def take_timestamp(value: Any) -> int:
     elif isinstance(value, dt.datetime):
         micros = _timestamp_from_datetime(value)
     else:
-        raise Refused(value, "is not a timestamp")
+        raise RefusedValue(value, "is not a timestamp")
     if not MIN_US <= micros <= MAX_US:
-        raise Refused(value, "is out of range for a timestamp (years 1 to 9999 in UTC)")
+        raise RefusedValue(value, "is out of range for a timestamp (years 1 to 9999 in UTC)")
     return micros
 
 
 def _timestamp_from_text(text: str) -> int:
     match = _TIMESTAMP.fullmatch(text)
     if not match:
-        raise Refused(text, "is not a timestamp (2025-01-31T12:00:00Z)")
+        raise RefusedValue(text, "is not a timestamp (2025-01-31T12:00:00Z)")
     year, month, day, hour, minute, second, fraction, utc, sign, zone_hour, zone_minute = match.groups()
     if not utc and not sign:
-        raise Refused(text, "is a timestamp without a zone (add Z, or an offset such as +01:00)")
+        raise RefusedValue(text, "is a timestamp without a zone (add Z, or an offset such as +01:00)")
     try:
         local = dt.datetime(int(year), int(month), int(day), int(hour), int(minute or 0), int(second or 0))
     except ValueError as error:
-        raise Refused(text, f"is not a timestamp: {error}") from None
+        raise RefusedValue(text, f"is not a timestamp: {error}") from None
     offset_s = (int(zone_hour) * 60 + int(zone_minute or 0)) * 60 if sign else 0
     micros = _micros(local) + (int(fraction[:6].ljust(6, "0")) if fraction else 0)
     return micros + (offset_s if sign == "-" else -offset_s) * 1_000_000
@@ -200,7 +200,7 @@ def _timestamp_from_text(text: str) -> int:
 
 def _timestamp_from_datetime(value: dt.datetime) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
-        raise Refused(value, "is a timestamp without a zone")
+        raise RefusedValue(value, "is a timestamp without a zone")
     # A field at a time: a pandas Timestamp is a datetime whose arithmetic gives pandas' own types.
     local = dt.datetime(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
     return _micros(local) - _micros(EPOCH + (value.utcoffset() or dt.timedelta()))
@@ -216,11 +216,11 @@ def take_binary(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if not isinstance(value, str):
-        raise Refused(value, "is not binary (bytes, or base64 text)")
+        raise RefusedValue(value, "is not binary (bytes, or base64 text)")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Refused(value, f"is not base64 text: {error}") from None
+        raise RefusedValue(value, f"is not base64 text: {error}") from None
 
 
 def _decimal_rule(type_: Decimal) -> Rule:
@@ -231,11 +231,11 @@ def _decimal_rule(type_: Decimal) -> Rule:
         try:
             fixed = number.quantize(unit, context=_EXACT)
         except decimal.Inexact:
-            raise Refused(value, f"has more than {type_.scale} digits after the point") from None
+            raise RefusedValue(value, f"has more than {type_.scale} digits after the point") from None
         except decimal.InvalidOperation:
-            raise Refused(value, f"does not fit {type_text(type_)}") from None
+            raise RefusedValue(value, f"does not fit {type_text(type_)}") from None
         if fixed and fixed.adjusted() >= type_.precision - type_.scale:
-            raise Refused(value, f"does not fit {type_text(type_)}")
+            raise RefusedValue(value, f"does not fit {type_text(type_)}")
         return fixed
 
     return take_decimal
@@ -243,14 +243,14 @@ def _decimal_rule(type_: Decimal) -> Rule:
 
 def _decimal_from(value: Any) -> decimal.Decimal:
     if isinstance(value, float):
-        raise Refused(value, "is a float, which is not exact: write a decimal as text")
+        raise RefusedValue(value, "is a float, which is not exact: write a decimal as text")
     if isinstance(value, bool) or not isinstance(value, (decimal.Decimal, int, str)):
-        raise Refused(value, "is not a decimal")
+        raise RefusedValue(value, "is not a decimal")
     if isinstance(value, str) and not _DECIMAL.fullmatch(value):
-        raise Refused(value, "is not a decimal")
+        raise RefusedValue(value, "is not a decimal")
     number = decimal.Decimal(value)
     if not number.is_finite():
-        raise Refused(value, "is not a finite number")
+        raise RefusedValue(value, "is not a finite number")
     return number
 
 
@@ -259,9 +259,9 @@ def take_json(value: Any) -> str:
     try:
         text = orjson.dumps(value, option=_JSON_OPTIONS)
     except (TypeError, RecursionError) as error:
-        raise Refused(value, f"is not a JSON value: {error}") from None
+        raise RefusedValue(value, f"is not a JSON value: {error}") from None
     if b"null" in text and _has_infinite(value):
-        raise Refused(value, "is not a JSON value: it has a number that is not finite")
+        raise RefusedValue(value, "is not a JSON value: it has a number that is not finite")
     return text.decode()
 
 
@@ -278,17 +278,17 @@ def _has_infinite(value: Any) -> bool:
 def take_json_text(value: Any) -> str | None:
     """JSON text, kept as it is. The text `null` is null, as the value None is."""
     if not isinstance(value, str):
-        raise Refused(value, "is not JSON text")
+        raise RefusedValue(value, "is not JSON text")
     try:
         return None if parsed(value.encode()) is None else value
     except ValueError as error:
-        raise Refused(value, f"is not JSON text: {json_fault(value.encode(errors='replace'), error)}") from None
+        raise RefusedValue(value, f"is not JSON text: {json_fault(value.encode(errors='replace'), error)}") from None
 
 
 def _list_rule(element: Rule) -> Rule:
     def take_list(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
-            raise Refused(value, "is not a list")
+            raise RefusedValue(value, "is not a list")
         return [_inside(element, item, f"[{i}]") for i, item in enumerate(value)]
 
     return take_list
@@ -299,10 +299,10 @@ def _struct_rule(fields: tuple[Column, ...], json_text: bool) -> Rule:
 
     def take_struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise Refused(value, "is not a struct")
+            raise RefusedValue(value, "is not a struct")
         for name in value:
             if name not in rules:
-                raise Refused(value[name], f"no such field. {nearest(str(name), rules)}", f".{name}")
+                raise RefusedValue(value[name], f"no such field. {nearest(str(name), rules)}", f".{name}")
         return {name: _inside(rule, value.get(name), f".{name}") for name, rule in rules.items()}
 
     return take_struct
@@ -315,7 +315,7 @@ def _map_rule(key_rule: Rule, value_rule: Rule) -> Rule:
             step = f"[{shown(key)}]"
             taken_key = _inside(key_rule, key, step)
             if taken_key in taken:
-                raise Refused(key, "is a key that occurs twice", step)
+                raise RefusedValue(key, "is a key that occurs twice", step)
             taken[taken_key] = _inside(value_rule, item, step)
         return list(taken.items())
 
@@ -327,13 +327,13 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
         return value.items()
     if isinstance(value, (list, tuple)) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in value):
         return [(pair[0], pair[1]) for pair in value]
-    raise Refused(value, "is not a map (an object, or a list of pairs)")
+    raise RefusedValue(value, "is not a map (an object, or a list of pairs)")
 
 
 def _inside(rule: Rule, value: Any, step: str) -> Any:
     try:
         return rule(value)
-    except Refused as refused:
+    except RefusedValue as refused:
         raise refused.under(step) from None
 
 

@@ -20,7 +20,7 @@ from strandline.ledger.tables.tables import branch_name, read_states
 from strandline.model.maintenance import Budget
 from strandline.operations.core.bite_by_bite import Bite
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Running, run
+from strandline.operations.core.steps import RunningOperation, run
 from strandline.operations.maintain.fold import fold
 from strandline.operations.maintain.removal import Removal, find_rows, stage_removal
 from strandline.views.time_travel import Shown, read_past, refuse_pruned
@@ -33,7 +33,7 @@ class Trim(Bite):
     removal: Removal
     kind: str = "branch"
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows."""
         return (replace(stage_removal(ctx, self.state, self.removal, running.op_id), barrier=True),)
 

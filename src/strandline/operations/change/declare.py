@@ -13,7 +13,7 @@ from strandline.model.schema.migration import RESERVED
 from strandline.model.schema.partitions import check_partition_columns
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.rules.cardinality import leasts
 from strandline.rules.kind import Target
 from strandline.rules.kinds import check_constraints
@@ -56,7 +56,7 @@ def check_new(
     check_constraints(schema, key, target)
 
 
-def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> list[TableState]:
+def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> list[BranchTable]:
     """Look for rows that forbid a new table, a conflict if there are any; returns the tables that were looked at."""
     references = leasts(name, schema)
     if not references:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.engines.metadata import UNREADABLE
-from strandline.engines.moving import Move, Source, copy_files, move_table
+from strandline.engines.moving import Move, OldFiles, copy_files, move_table
 from strandline.errors import Damaged, NotFound
 from strandline.ledger.ledger import Txn
 from strandline.ledger.place.iceberg_catalog import metadata_locations
@@ -17,7 +17,7 @@ CATALOG = "strand"
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedTables:
     """Tables whose files are in their new place: where the metadata of each is, and which data files they name."""
 
     move: Move
@@ -29,7 +29,7 @@ class Moved:
         move_paths(txn, self.move, self.move.in_document)
 
 
-def copy_tables(catalog: str, move: Move, source: Source, report: Report) -> Moved:
+def copy_tables(catalog: str, move: Move, source: OldFiles, report: Report) -> MovedTables:
     """Copy all tables of a copied catalog to another warehouse, and let the catalog name them there."""
     moved = move_metadata(catalog, move, source, report)
     try:
@@ -45,7 +45,7 @@ def copy_tables(catalog: str, move: Move, source: Source, report: Report) -> Mov
     return moved
 
 
-def move_metadata(catalog: str, move: Move, source: Source, report: Report, *, name: str = "") -> Moved:
+def move_metadata(catalog: str, move: Move, source: OldFiles, report: Report, *, name: str = "") -> MovedTables:
     """Write the metadata of all tables for another warehouse; nothing names it yet."""
     tables = metadata_locations(catalog, CATALOG)
     locations: dict[str, str] = {}
@@ -64,4 +64,4 @@ def move_metadata(catalog: str, move: Move, source: Source, report: Report, *, n
         except UNREADABLE as error:
             raise Damaged(f"the metadata of {table} can't be written for another place: {error}") from error
         data |= dict.fromkeys(files)
-    return Moved(move, locations, tuple(data))
+    return MovedTables(move, locations, tuple(data))

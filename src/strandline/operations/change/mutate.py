@@ -39,15 +39,15 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.rows.group_commit import FEW_ROWS, Appender
 from strandline.ledger.rows.groups import Groups, Member
 from strandline.model.history.commits import Commit
-from strandline.model.schema.declarations import Declared
-from strandline.model.tables import TableState
+from strandline.model.schema.declarations import Declarations
+from strandline.model.tables import BranchTable
 from strandline.model.values.row_versions import Keys, Row
 from strandline.operations.change.planning import plan
-from strandline.operations.change.statements import Request
+from strandline.operations.change.statements import MutationRequest
 from strandline.operations.core.context import Context
 from strandline.operations.core.recovery import recover
 from strandline.views.branch_rows import Looking, read_declared
-from strandline.views.versions import Versions, read_versions
+from strandline.views.versions import NewestVersions, read_versions
 
 PATIENCE_S = 30.0
 HELD_S = 0.1
@@ -76,7 +76,7 @@ class Stored(NamedTuple):
     commit: Commit | None
 
 
-_Asking: TypeAlias = Member[Request, Stored]
+_Asking: TypeAlias = Member[MutationRequest, Stored]
 
 
 class Mutator:
@@ -87,15 +87,15 @@ class Mutator:
         self._appender = appender
         self._context = context
         self._turns = Turns()
-        self._blind: Groups[Request, Stored] = Groups(self._serve)
-        self._seeing: Groups[Request, Stored] = Groups(self._serve)
-        self._declared: dict[str, Declared] = {}
+        self._blind: Groups[MutationRequest, Stored] = Groups(self._serve)
+        self._seeing: Groups[MutationRequest, Stored] = Groups(self._serve)
+        self._declared: dict[str, Declarations] = {}
 
-    def mutate(self, request: Request) -> Commit:
+    def mutate(self, request: MutationRequest) -> Commit:
         """Store it; one that changes nothing makes no commit, and the answer is the branch's newest."""
         return self.store(request) or self._newest(request.branch)
 
-    def store(self, request: Request) -> Commit | None:
+    def store(self, request: MutationRequest) -> Commit | None:
         """Store it as one commit, however often it has to be begun again; a condition that does not hold is an error.
 
         None where it changes nothing: then there is no commit.
@@ -114,7 +114,7 @@ class Mutator:
         """Ask again what the tables declare: what is remembered has been found to be old."""
         self._declared.clear()
 
-    def _stored(self, request: Request) -> Stored:
+    def _stored(self, request: MutationRequest) -> Stored:
         groups = self._company(request)
         if groups is not None:
             (answer,) = groups.ask([request])
@@ -128,7 +128,7 @@ class Mutator:
             fail("mutate.after_commit")
         return answer
 
-    def _company(self, request: Request) -> Groups[Request, Stored] | None:
+    def _company(self, request: MutationRequest) -> Groups[MutationRequest, Stored] | None:
         """With whom it is planned: few rows, which are judged by no others. One that sees no row waits for no file."""
         declared = self._declared.get(request.branch)
         if declared is None or request.whole or len(request.changes) + len(request.rows) > FEW_ROWS:
@@ -175,7 +175,7 @@ class Mutator:
                 else:
                     member.answer = Stored(None)
 
-    def _look(self, requests: Sequence[Request]) -> tuple[Declared, list[Looking]]:
+    def _look(self, requests: Sequence[MutationRequest]) -> tuple[Declarations, list[Looking]]:
         """What a branch's tables declare, as far as it is known still, and the rows that each of its requests meets."""
         branch = requests[0].branch
         declared = self._declared.get(branch)
@@ -188,13 +188,13 @@ class Mutator:
                 return declared, [self._looking(branch, versions, tables) for tables in by_request]
             declared = None
 
-    def _looking(self, branch: str, versions: Versions, tables: Sequence[tuple[TableState, Keys]]) -> Looking:
+    def _looking(self, branch: str, versions: NewestVersions, tables: Sequence[tuple[BranchTable, Keys]]) -> Looking:
         """What one request asked for, of what several did."""
         own = {
             state.table.table_id: {key: version for key in keys if (version := versions.get(state.table.table_id, key))}
             for state, keys in tables
         }
-        look = Looking(self._ledger, branch, Versions(versions.base, own))
+        look = Looking(self._ledger, branch, NewestVersions(versions.base, own))
         look.asked = {state.table.table_id: dict.fromkeys(keys) for state, keys in tables}
         return look
 
@@ -205,12 +205,12 @@ class Mutator:
         return commit
 
 
-def _union(by_request: Sequence[Sequence[tuple[TableState, Keys]]]) -> list[tuple[TableState, Keys]]:
+def _union(by_request: Sequence[Sequence[tuple[BranchTable, Keys]]]) -> list[tuple[BranchTable, Keys]]:
     """The tables of several requests, with all their keys; one of which two know different schemas is there twice.
 
     Then the look is refused, and each is looked up alone.
     """
-    tables: dict[tuple[str, int], tuple[TableState, dict[bytes, Row]]] = {}
+    tables: dict[tuple[str, int], tuple[BranchTable, dict[bytes, Row]]] = {}
     for state, keys in itertools.chain.from_iterable(by_request):
         _, all_keys = tables.setdefault((state.table.table_id, state.head.schema_version), (state, {}))
         all_keys.update(keys)

@@ -28,14 +28,14 @@ from strandline.ledger.rows.appends import Append
 from strandline.ledger.rows.encode import encode_batch
 from strandline.model.ids import new_id
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.types import REMOVED
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Row, Version
-from strandline.operations.change.statements import Change, Request
+from strandline.operations.change.statements import KeyChange, MutationRequest
 from strandline.rules.cascades import Cascades
-from strandline.rules.changes import Changes, Claims, RowChange, column_of
+from strandline.rules.changes import Changes, Claims, JudgedRow, column_of
 from strandline.rules.rows import judge
 from strandline.views.branch_rows import Looking
 
@@ -43,7 +43,7 @@ MOST_ROWS = 500_000
 """How many rows one commit of the ledger alone may change: they are in memory, one by one."""
 
 
-def plan(request: Request, look: Looking, declared: Declared) -> Mutation:
+def plan(request: MutationRequest, look: Looking, declared: Declarations) -> Mutation:
     """What a request comes to on what is there: the new version of each row, and what that depends on."""
     base = look.base
     for state, _ in request.tables(declared):
@@ -56,7 +56,7 @@ def plan(request: Request, look: Looking, declared: Declared) -> Mutation:
         _delete_others(state, changes, look, declared)
     claims = judge(declared, changes, look, relied)
     commit_id = new_id()
-    written: dict[str, list[RowChange]] = {}
+    written: dict[str, list[JudgedRow]] = {}
     for change in changes.values():
         if change.after is not None or change.before is not None:  # else it is as if nothing had been asked
             written.setdefault(change.state.table.table_id, []).append(change)
@@ -80,21 +80,21 @@ def plan(request: Request, look: Looking, declared: Declared) -> Mutation:
     )
 
 
-def apply_statements(request: Request, look: Looking, declared: Declared, relied: Claims) -> Changes:
+def apply_statements(request: MutationRequest, look: Looking, declared: Declarations, relied: Claims) -> Changes:
     """Every row that the statements change, as it was and is after the last; a delete takes what refers to it along."""
     changes: Changes = {}
-    taken: list[tuple[Change, Version | None]] = []
+    taken: list[tuple[KeyChange, Version | None]] = []
     cascades = Cascades(declared, changes, look, relied)
     deletes = [change for change in request.changes if change.kind == "delete"]
     deletes = [change for change in deletes if declared.cascades(change.state.table.table_id)]
-    cascades.expect(RowChange(change.state, change.hash, change.key, None, None) for change in deletes)
+    cascades.expect(JudgedRow(change.state, change.hash, change.key, None, None) for change in deletes)
     for change in request.changes:
         at = change.state.table.table_id, change.hash
         version = look.get(*at)
         row_change = changes.get(at)
         if row_change is None:
             before = _row(version)
-            row_change = changes[at] = RowChange(change.state, change.hash, change.key, before, before)
+            row_change = changes[at] = JudgedRow(change.state, change.hash, change.key, before, before)
         if change.kind == "insert" and row_change.after is not None:
             taken.append((change, version))
         else:
@@ -110,7 +110,7 @@ def apply_statements(request: Request, look: Looking, declared: Declared, relied
     return changes
 
 
-def _applied(change: Change, before: Row | None) -> Row | None:
+def _applied(change: KeyChange, before: Row | None) -> Row | None:
     """A row after a statement; None where it is not there."""
     if change.kind == "delete":
         return None
@@ -126,7 +126,7 @@ def _applied(change: Change, before: Row | None) -> Row | None:
     return {**before, **change.fields}
 
 
-def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
+def _key_exists(taken: Sequence[tuple[KeyChange, Version | None]]) -> Conflict:
     """The error of inserts whose keys are there, before them or by them."""
     first, version = taken[0]
     return KeyExists(
@@ -139,7 +139,7 @@ def _key_exists(taken: Sequence[tuple[Change, Version | None]]) -> Conflict:
     )
 
 
-def _delete_others(state: TableState, changes: Changes, look: Looking, declared: Declared) -> None:
+def _delete_others(state: BranchTable, changes: Changes, look: Looking, declared: Declarations) -> None:
     """Delete every row of a table that is not put."""
     table_id = state.table.table_id
     others = [row for row in look.having(state, state.table.key, None) if (table_id, row.hash) not in changes]
@@ -150,10 +150,10 @@ def _delete_others(state: TableState, changes: Changes, look: Looking, declared:
         look.ask(state, {row.hash: row.key for row in others})
     for row in others:
         before = _row(look.get(table_id, row.hash)) if declared.depends(table_id) else row.key
-        changes[table_id, row.hash] = RowChange(state, row.hash, row.key, before, None)
+        changes[table_id, row.hash] = JudgedRow(state, row.hash, row.key, before, None)
 
 
-def _reads(request: Request, look: Looking, declared: Declared, relied: Claims) -> Iterator[TableRead]:
+def _reads(request: MutationRequest, look: Looking, declared: Declarations, relied: Claims) -> Iterator[TableRead]:
     """What was asked for on the way: keys and claims, or all of a table."""
     whole = {state.table.table_id for state in request.whole}
     for table_id in {**look.asked, **relied.reads}:
@@ -170,7 +170,7 @@ def _row(version: Version | None) -> Row | None:
     return version.row if version is not None else None
 
 
-def table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
+def table_change(rows: Sequence[JudgedRow], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
     """The new versions of a table's rows, as a batch; a row that is gone leaves its key alone."""
     state = rows[0].state
     shape = batch_arrow(state.schema, state.table)
@@ -182,7 +182,7 @@ def table_change(rows: Sequence[RowChange], actor: str, commit_id: str, claims: 
     return TableChange(append, [change.hash for change in rows], claims)
 
 
-def _check_expectations(request: Request, look: Looking, declared: Declared) -> None:
+def _check_expectations(request: MutationRequest, look: Looking, declared: Declarations) -> None:
     """Raise Conflict where something is not as the caller expects it. The transaction looks once more."""
     base = look.base
     error = other_tip(request.branch, request.tip, base.tip)
@@ -195,7 +195,7 @@ def _check_expectations(request: Request, look: Looking, declared: Declared) -> 
         _expect_row(change, seq, look)
 
 
-def _expect_row(change: Change, seq: int | None, look: Looking) -> None:
+def _expect_row(change: KeyChange, seq: int | None, look: Looking) -> None:
     version = look.get(change.state.table.table_id, change.hash)
     actual = version.seq if version is not None and version.row is not None else None
     if actual != seq:

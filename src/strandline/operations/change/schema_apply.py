@@ -16,9 +16,9 @@ from strandline.failpoints import fail
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
 from strandline.model.schema.document import parse_wanted, to_document
-from strandline.model.schema.migration import Applied, Plan, TablePlan, numbered, plan, refers
+from strandline.model.schema.migration import Applied, MigrationPlan, TablePlan, numbered, plan, refers
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.operations.change.declare import check_new, refuse_broken
 from strandline.operations.core.context import Context
 from strandline.operations.maintain.erase import erase, with_erasing
@@ -41,7 +41,7 @@ class SchemaRequest:
     tip: str | None = None
 
 
-def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> Plan:
+def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> MigrationPlan:
     """The steps from a branch's schemas to those of a document.
 
     With a ledger to ask who else has its tables, no value may be left of columns that are shown no more.
@@ -102,7 +102,7 @@ def apply(ledger: Ledger, take_view: Callable[[], View], request: SchemaRequest)
     raise AssertionError("unreachable")
 
 
-def refuse(planned: Plan) -> None:
+def refuse(planned: MigrationPlan) -> None:
     """BadRequest that lists the steps which can't be done."""
     if not planned.refused:
         return
@@ -115,7 +115,7 @@ def refuse(planned: Plan) -> None:
     )
 
 
-def look_at(view: View, planned: Plan) -> list[TableState]:
+def look_at(view: View, planned: MigrationPlan) -> list[BranchTable]:
     """Look for rows that forbid a plan, a conflict if there are any; returns the tables that were looked at."""
     after = preview(view, planned)
     violations: list[Violation] = []
@@ -137,7 +137,7 @@ def look_at(view: View, planned: Plan) -> list[TableState]:
     return [view.state(name) for name in view.tables if name.lower() in seen]
 
 
-def preview(view: View, planned: Plan) -> View:
+def preview(view: View, planned: MigrationPlan) -> View:
     """The branch as it would be after a plan: its rows, under the schemas that are wanted."""
     schemas = {
         table.state.table.table_id: numbered(table.schema, MAX_SEQ)
@@ -147,7 +147,7 @@ def preview(view: View, planned: Plan) -> View:
     return view.under(schemas)
 
 
-def _check(view: View, planned: Plan, table: TablePlan) -> None:
+def _check(view: View, planned: MigrationPlan, table: TablePlan) -> None:
     """BadRequest where a table can't be so, by what it and others will be."""
     new = {other.name.lower(): other for other in planned.tables}
     schema, declared = table.schema, table.target
@@ -175,5 +175,5 @@ def _check(view: View, planned: Plan, table: TablePlan) -> None:
     )
 
 
-def _message(planned: Plan) -> str:
+def _message(planned: MigrationPlan) -> str:
     return "; ".join(" ".join(filter(None, (f"{step.table}:", step.what, step.column))) for step in planned.steps)

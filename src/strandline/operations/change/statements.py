@@ -18,21 +18,21 @@ from strandline.ledger.changes.mutations import (
     Remember,
 )
 from strandline.model.history.mutations import Delete, Expectation, HeadIs, Patch, Put, RowIs, Statement, TableIs
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import key_fields, key_hash, shown_key
 from strandline.model.schema.schema import Schema
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.values.row_versions import Keys, Row
 from strandline.views.versions import given_columns, row_at
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """One valid statement: what becomes of a key. `fields` are a whole row, or those that a patch changes."""
 
     place: int
-    state: TableState
+    state: BranchTable
     hash: bytes
     key: Row
     fields: Row | None
@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclass
-class Request:
+class MutationRequest:
     """A mutation as it was asked for, with its statements validated.
 
     Of the tables in `whole` no other rows are left. `remember` is what tells it from another one when it is repeated.
@@ -60,21 +60,21 @@ class Request:
     actor: str
     message: str
     kind: str
-    changes: list[Change]
-    whole: list[TableState] = field(default_factory=list)
+    changes: list[KeyChange]
+    whole: list[BranchTable] = field(default_factory=list)
     remember: Remember | None = None
     tip: str | None = None
-    seqs: list[tuple[TableState, int]] = field(default_factory=list)
-    rows: list[tuple[Change, int | None]] = field(default_factory=list)
+    seqs: list[tuple[BranchTable, int]] = field(default_factory=list)
+    rows: list[tuple[KeyChange, int | None]] = field(default_factory=list)
 
     @property
     def last_seqs(self) -> dict[str, int]:
         """What the newest version of each of these tables is expected to be."""
         return {state.table.table_id: seq for state, seq in self.seqs}
 
-    def tables(self, declared: Declared) -> list[tuple[TableState, Keys]]:
+    def tables(self, declared: Declarations) -> list[tuple[BranchTable, Keys]]:
         """The tables that it is about, each with the keys whose rows it must see."""
-        tables: dict[str, tuple[TableState, dict[bytes, Row]]] = {}
+        tables: dict[str, tuple[BranchTable, dict[bytes, Row]]] = {}
         for change in [*self.changes, *(change for change, _ in self.rows)]:
             _, keys = tables.setdefault(change.state.table.table_id, (change.state, {}))
             if change.reads or declared.depends(change.state.table.table_id):
@@ -87,17 +87,17 @@ class Request:
 def prepare(
     statements: Sequence[Statement],
     expect: Expectation | Sequence[Expectation] | None,
-    state_of: Callable[[str], TableState],
+    state_of: Callable[[str], BranchTable],
     *,
     branch: str,
     actor: str,
     message: str,
     kind: str = "mutate",
-) -> Request:
+) -> MutationRequest:
     """Validate statements by themselves: tables, keys, columns and values. What is wrong is named by its place."""
     if not statements:
         raise BadRequest("there is nothing to change", hint="Give at least one statement.")
-    request = Request(branch, actor, message, kind, _changes(statements, state_of))
+    request = MutationRequest(branch, actor, message, kind, _changes(statements, state_of))
     expected = [expect] if isinstance(expect, HeadIs | TableIs | RowIs) else list(expect or ())
     if len({head.commit for head in expected if isinstance(head, HeadIs)}) > 1:
         raise BadRequest("two different heads are expected", hint="A branch is at one commit.")
@@ -117,8 +117,8 @@ def prepare(
     return request
 
 
-def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableState]) -> list[Change]:
-    changes: dict[int, Change] = {}
+def _changes(statements: Sequence[Statement], state_of: Callable[[str], BranchTable]) -> list[KeyChange]:
+    changes: dict[int, KeyChange] = {}
     puts: dict[str, list[tuple[int, Put]]] = {}
     for place, statement in enumerate(statements):
         match statement:
@@ -138,7 +138,7 @@ def _changes(statements: Sequence[Statement], state_of: Callable[[str], TableSta
     return [changes[place] for place in sorted(changes)]
 
 
-def require_keyed(state: TableState) -> TableState:
+def require_keyed(state: BranchTable) -> BranchTable:
     """The same; Unsupported where it is a log table's."""
     if not state.table.key:
         raise Unsupported(
@@ -148,7 +148,7 @@ def require_keyed(state: TableState) -> TableState:
     return state
 
 
-def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change]:
+def _puts(state: BranchTable, puts: Sequence[tuple[int, Put]]) -> Iterator[KeyChange]:
     """All rows of one table at once: validation costs little per row, and much per call."""
     table = state.table
     places, raw_rows = [place for place, _ in puts], [put.row for _, put in puts]
@@ -156,17 +156,17 @@ def _puts(state: TableState, puts: Sequence[tuple[int, Put]]) -> Iterator[Change
     return changes_of(state, rows, [(place, put.strict) for place, put in puts])
 
 
-def changes_of(state: TableState, rows: pa.RecordBatch, puts: Sequence[tuple[int, bool]]) -> Iterator[Change]:
+def changes_of(state: BranchTable, rows: pa.RecordBatch, puts: Sequence[tuple[int, bool]]) -> Iterator[KeyChange]:
     """Valid rows as what is to be put: each with its place, and whether nothing may be there."""
     columns = given_columns(state)
     keys = zip(*(rows.column(name).to_pylist() for name in state.table.key), strict=True)
     for at, ((place, strict), key) in enumerate(zip(puts, keys, strict=True)):
         fields = row_at(rows, at, columns)
         named = {name: fields[name] for name in state.table.key}
-        yield Change(place, state, key_hash(key), named, fields, "insert" if strict else "put")
+        yield KeyChange(place, state, key_hash(key), named, fields, "insert" if strict else "put")
 
 
-def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] | None, kind: str) -> Change:
+def _by_key(place: int, state: BranchTable, key: Any, fields: Mapping[str, Any] | None, kind: str) -> KeyChange:
     """A statement about the row that a key names."""
     table = state.table
     named = Schema(tuple(state.schema.column(name) for name in table.key))
@@ -185,7 +185,7 @@ def _by_key(place: int, state: TableState, key: Any, fields: Mapping[str, Any] |
         schema = Schema(tuple(state.schema.column(name) for name in fields)) if fields else None
         patched = _valid([place], [fields], schema) if schema is not None else None
         patch = row_at(patched, 0, list(fields)) if patched is not None else {}
-    return Change(place, state, key_hash([value[0].as_py() for value in values.values()]), values, patch, kind)
+    return KeyChange(place, state, key_hash([value[0].as_py() for value in values.values()]), values, patch, kind)
 
 
 def _valid(

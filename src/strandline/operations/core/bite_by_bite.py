@@ -15,7 +15,7 @@ from strandline.ledger.publish import leases
 from strandline.ledger.tables.tables import read_states
 from strandline.model.ids import lease_of_table
 from strandline.model.maintenance import Budget
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.operations.core.context import Context
 from strandline.operations.core.steps import Coverage, Done, Operation, run
 from strandline.operations.maintain.flush import scope_of
@@ -32,7 +32,7 @@ class Bite:
     branch: str
     actor: str
     version: int
-    state: TableState = field(init=False)
+    state: BranchTable = field(init=False)
     waited_for: bool = field(default=False, init=False)
 
     def cover(self, conn: Connection) -> Coverage | None:
@@ -58,7 +58,7 @@ class Bites:
     operations: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def take(self, operation: Waitable, state: TableState, size_bytes: int) -> Done | None:
+    def take(self, operation: Waitable, state: BranchTable, size_bytes: int) -> Done | None:
         """One more; None where the table, or a sink, has moved since it was chosen: look again then."""
         done = run_unmoved(self.ctx, operation)
         if done is not None:
@@ -78,14 +78,14 @@ def run_unmoved(ctx: Context, operation: Operation) -> Done | None:
         return None
 
 
-def somebody_waits(ctx: Context, state: TableState) -> bool:
+def somebody_waits(ctx: Context, state: BranchTable) -> bool:
     """Whether somebody waits for the table that we hold."""
     with ctx.ledger.read() as conn:
         lease = leases.find(conn, lease_of_table(state.head.branch_id, state.table.table_id))
     return lease is not None and lease.waiting > 0
 
 
-def _step_aside(ctx: Context, state: TableState) -> None:
+def _step_aside(ctx: Context, state: BranchTable) -> None:
     """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
     name = lease_of_table(state.head.branch_id, state.table.table_id)
     deadline_s = time.monotonic() + YIELD_S

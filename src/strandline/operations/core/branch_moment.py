@@ -11,7 +11,7 @@ from strandline.ledger.tables.holds import count_expirable
 
 
 @dataclass(frozen=True)
-class Look:
+class BranchMoment:
     """A branch at one moment; `now_us` is None while the clock can't be trusted."""
 
     conn: Connection

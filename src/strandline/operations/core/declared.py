@@ -21,8 +21,8 @@ from strandline.settings_text import parse_duration, parse_size
 if TYPE_CHECKING:
     from strandline.config import MaintenanceConfig
     from strandline.model.maintenance import Maintained
-    from strandline.model.tables import TableState
-    from strandline.operations.core.branch_moment import Look
+    from strandline.model.tables import BranchTable
+    from strandline.operations.core.branch_moment import BranchMoment
     from strandline.operations.core.context import Context
 
 _OPTION = "option"
@@ -120,12 +120,12 @@ class Declared(abc.ABC):
         """Do it to these tables, or to all."""
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """What the ledger knows of a table that decides whether it is due; no file is opened."""
         return {}
 
     @classmethod
-    def count_lake(cls, look: Look) -> dict[str, int]:
+    def count_lake(cls, look: BranchMoment) -> dict[str, int]:
         """The same of the lake, for what is done to all of it at once."""
         return {}
 

@@ -19,7 +19,7 @@ from strandline.errors import Internal, NoSpace, StrandError, in_our_words, of_o
 from strandline.ledger.clock import Clock, read_clock
 from strandline.model.ids import new_id
 from strandline.operations.core.staging import Staging
-from strandline.outages import Kind, Outage
+from strandline.outages import Outage, OutageKind
 
 if TYPE_CHECKING:
     from strandline.operations.core.context import Context
@@ -86,7 +86,7 @@ def ask_store(staging: Staging) -> float:
     except OSError as error:
         typed = in_our_words(error)
         if isinstance(typed, Internal):  # a folder or a bucket that is not there, which says so in its own words
-            typed = of_outage(Outage(Kind.AWAY, staging.warehouse, str(error)))
+            typed = of_outage(Outage(OutageKind.AWAY, staging.warehouse, str(error)))
         raise typed from error
 
 

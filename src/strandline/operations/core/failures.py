@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from strandline import private
 from strandline.errors import Damaged, Environment, StrandError, of_outage
-from strandline.outages import Kind, judge
+from strandline.outages import OutageKind, judge
 
 if TYPE_CHECKING:
     from strandline.operations.core.context import Context
@@ -70,9 +70,9 @@ def _library(error: Exception) -> str:
     return type(error).__module__.partition(".")[0]
 
 
-def _place_of(kind: Kind, warehouse: str) -> str:
+def _place_of(kind: OutageKind, warehouse: str) -> str:
     """What an engine did not say: Java has no name for what is full, and Iceberg's client none for its bucket."""
-    if kind is not Kind.FULL:
+    if kind is not OutageKind.FULL:
         return warehouse
     places = [private.working_folder(), *([] if "s3://" in warehouse else [Path(warehouse.removeprefix("file://"))])]
     full = [place for place in places if _room_bytes(place) < ROOM_BYTES]

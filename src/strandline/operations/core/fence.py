@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from strandline.actors import checked_actor
 from strandline.config import LakeConfig
-from strandline.engines.warehouse import Marker, Place, read_marker, refuse_other, swap_marker
+from strandline.engines.warehouse import Marker, ObjectPlace, read_marker, refuse_other, swap_marker
 from strandline.errors import (
     WAREHOUSE,
     Busy,
@@ -35,14 +35,14 @@ CLAIM = "strand doctor --fix --claim-warehouse"
 class Fence:
     """What keeps a copy of this lake, or an older ledger of it, from writing to the warehouse."""
 
-    def __init__(self, ledger: Ledger, warehouse: Place) -> None:
+    def __init__(self, ledger: Ledger, warehouse: ObjectPlace) -> None:
         self._ledger = ledger
         self._warehouse = warehouse
 
     @classmethod
     def of(cls, ledger: Ledger, config: LakeConfig) -> Fence:
         """The fence of a lake."""
-        return cls(ledger, Place(config.warehouse, config.store))
+        return cls(ledger, ObjectPlace(config.warehouse, config.store))
 
     def compare(self) -> None:
         """Displaced unless the warehouse's marker has this ledger's number.
@@ -149,7 +149,7 @@ def agrees(home: Home, marker: Marker | None) -> bool:
     return marker.generation == home.generation and (ahead or (marker.fence == home.fence and home.fence > 0))
 
 
-def refusal(home: Home, marker: Marker | None, warehouse: Place) -> Displaced:
+def refusal(home: Home, marker: Marker | None, warehouse: ObjectPlace) -> Displaced:
     """Why a marker keeps this lake from writing, and what a person can do."""
     if marker is None:
         return NoMarker(

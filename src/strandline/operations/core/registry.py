@@ -14,7 +14,7 @@ from strandline.operations.core.declared import Declared
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedOperation:
     """An operation as `strand --help` lists it, and where its class is found."""
 
     short_help: str
@@ -22,14 +22,14 @@ class Entry:
 
 
 # fmt: off
-ENTRIES: dict[str, Entry] = {
-    "compact": Entry("Merge small files into large ones; no row changes.", lambda: import_module("strandline.operations.maintain.compact").Compaction),  # noqa: E501
-    "fold": Entry("Bring the states of keyed tables up to date; no row changes.", lambda: import_module("strandline.operations.maintain.fold").Folding),  # noqa: E501
-    "refilter": Entry("Let lookups by value skip files that are older than a rule.", lambda: import_module("strandline.operations.maintain.refilter").Refiltering),  # noqa: E501
-    "retain": Entry("Remove rows that are older than their table's retention.", lambda: import_module("strandline.operations.maintain.retain").Retention),  # noqa: E501
-    "expire": Entry("Remove snapshots that nobody needs any more.", lambda: import_module("strandline.operations.maintain.expire").Expiry),  # noqa: E501
-    "sweep": Entry("Remove what crashes left, and what is past its grace.", lambda: import_module("strandline.operations.maintain.sweep").Sweep),  # noqa: E501
-    "purge": Entry("Remove rows for good, wherever they are.", lambda: import_module("strandline.operations.maintain.purge").Purging),  # noqa: E501
+ENTRIES: dict[str, ListedOperation] = {
+    "compact": ListedOperation("Merge small files into large ones; no row changes.", lambda: import_module("strandline.operations.maintain.compact").Compaction),  # noqa: E501
+    "fold": ListedOperation("Bring the states of keyed tables up to date; no row changes.", lambda: import_module("strandline.operations.maintain.fold").Folding),  # noqa: E501
+    "refilter": ListedOperation("Let lookups by value skip files that are older than a rule.", lambda: import_module("strandline.operations.maintain.refilter").Refiltering),  # noqa: E501
+    "retain": ListedOperation("Remove rows that are older than their table's retention.", lambda: import_module("strandline.operations.maintain.retain").Retention),  # noqa: E501
+    "expire": ListedOperation("Remove snapshots that nobody needs any more.", lambda: import_module("strandline.operations.maintain.expire").Expiry),  # noqa: E501
+    "sweep": ListedOperation("Remove what crashes left, and what is past its grace.", lambda: import_module("strandline.operations.maintain.sweep").Sweep),  # noqa: E501
+    "purge": ListedOperation("Remove rows for good, wherever they are.", lambda: import_module("strandline.operations.maintain.purge").Purging),  # noqa: E501
 }
 # fmt: on
 

@@ -9,7 +9,7 @@ from strandline.config import MaintenanceConfig
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables.tables import branch_id, read_states
 from strandline.model.maintenance import Maintained, Need
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import Declared, Due
 from strandline.operations.core.failures import outages_typed
@@ -38,7 +38,7 @@ def count(ctx: Context, branch: str) -> dict[str, dict[str, int]]:
     """
     counted: dict[str, dict[str, int]] = {}
     with ctx.ledger.read() as conn:
-        look = Look(conn, branch_id(conn, branch), ctx.grace_s)
+        look = BranchMoment(conn, branch_id(conn, branch), ctx.grace_s)
         for state in read_states(conn, branch):
             if branch != MAIN and not state.table.key:
                 continue
@@ -74,7 +74,7 @@ def due_on_branch(ctx: Context, branch: str, rules: MaintenanceConfig) -> Iterat
 def due_on_lake(ctx: Context, rules: MaintenanceConfig) -> Iterator[DueJob]:
     """What a worker should do to the lake as a whole."""
     with ctx.ledger.read() as conn:
-        look = Look(conn, branch_id(conn, MAIN), ctx.grace_s)
+        look = BranchMoment(conn, branch_id(conn, MAIN), ctx.grace_s)
         for operation in all_declared():
             if operation.of_lake and (due := operation.due(operation.count_lake(look), rules)) is not None:
                 yield DueJob(operation, "", due)

@@ -43,7 +43,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningOperation:
     """An operation that has begun: its intent, and the fences it must still hold when it publishes."""
 
     intent: Intent
@@ -78,7 +78,7 @@ class Operation(Protocol):
     def cover(self, conn: Connection) -> Coverage | None:
         """What it works on, read inside the transaction that begins it; None when there is nothing to do."""
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write what no reader can see, and say what the publish will write."""
 
 
@@ -96,7 +96,7 @@ def run(ctx: Context, operation: Operation) -> Done | None:
         ctx.live.discard(running.op_id)
 
 
-def _work_off(ctx: Context, operation: Operation, running: Running) -> Done:
+def _work_off(ctx: Context, operation: Operation, running: RunningOperation) -> Done:
     with beating(ctx, running.op_id, running.fences):
         effects = _stage_and_publish(ctx, operation, running)
     own = lease_of_operation(running.op_id)
@@ -104,7 +104,7 @@ def _work_off(ctx: Context, operation: Operation, running: Running) -> Done:
         return Done(running.op_id, effects, _settle_quietly(ctx, running))
 
 
-def _begin(ctx: Context, operation: Operation) -> Running | None:
+def _begin(ctx: Context, operation: Operation) -> RunningOperation | None:
     """Take the leases, waiting for live holders and recovering dead ones, and write the intent."""
     op_id = new_id()
     deadline_s = time.monotonic() + ctx.wait_s
@@ -125,10 +125,10 @@ def _begin(ctx: Context, operation: Operation) -> Running | None:
     raise AssertionError("unreachable")
 
 
-def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None:
+def _try_begin(ctx: Context, operation: Operation, op_id: str) -> RunningOperation | None:
     owner = ctx.owner.text()
 
-    def begin(txn: Txn) -> Running | None:
+    def begin(txn: Txn) -> RunningOperation | None:
         coverage = operation.cover(txn.conn)
         if coverage is None:
             return None
@@ -142,7 +142,7 @@ def _try_begin(ctx: Context, operation: Operation, op_id: str) -> Running | None
         intent_rows.write_intent(txn, intent)
         fail("begin.before_commit")
         ctx.live.add(op_id)
-        return Running(intent, fences)
+        return RunningOperation(intent, fences)
 
     running = ctx.ledger.run(begin)
     if running is not None:
@@ -173,7 +173,7 @@ def _busy(lease: leases.Lease) -> Busy:
     )
 
 
-def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> Effects:
+def _stage_and_publish(ctx: Context, operation: Operation, running: RunningOperation) -> Effects:
     def set_staged(txn: Txn) -> Intent:
         leases.check(txn.conn, running.op_id, running.fences)
         staged = intents.set_staged(txn, running.intent, effects)
@@ -203,7 +203,7 @@ def _stage_and_publish(ctx: Context, operation: Operation, running: Running) -> 
     return effects
 
 
-def _abandon(ctx: Context, running: Running, error: Exception) -> None:
+def _abandon(ctx: Context, running: RunningOperation, error: Exception) -> None:
     """Undo an operation that failed; what can't be undone now is left to recovery."""
 
     def abandon(txn: Txn) -> None:
@@ -218,7 +218,7 @@ def _abandon(ctx: Context, running: Running, error: Exception) -> None:
     _settle_quietly(ctx, running)
 
 
-def _settle_quietly(ctx: Context, running: Running) -> tuple[str, ...]:
+def _settle_quietly(ctx: Context, running: RunningOperation) -> tuple[str, ...]:
     """Settle; a failure is a warning, because what was published stays published and recovery settles it later."""
     try:
         return tuple(settle(ctx, running.op_id, recovering=False))

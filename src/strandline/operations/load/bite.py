@@ -31,10 +31,10 @@ from strandline.ledger.rows.query_marks import MoveQueryMark
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
 from strandline.ledger.tables.tables import read_shown
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Coverage, Running
+from strandline.operations.core.steps import Coverage, RunningOperation
 from strandline.operations.load.parts import numbered, parts_frame, require_stored
 from strandline.operations.maintain.flush import scope_of, table_effects
 from strandline.operations.maintain.stage_tail import StagedRows, append, prepare_branch, stage_tail
@@ -87,7 +87,7 @@ class LoadBite:
         state = read_shown(conn, self.branch, [self.table])[0]
         return Coverage(state.head.branch_id, (scope_of(state),))
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Reserve, flush what is below, append."""
         state, first_seq, at_us = self._reserve(ctx, running)
         tail = StagedRows(None)
@@ -100,7 +100,7 @@ class LoadBite:
             loaded = self._append(ctx, state, tail, running.op_id, first_seq, at_us)
         return self._effects(state, tail, loaded, first_seq)
 
-    def _reserve(self, ctx: Context, running: Running) -> tuple[TableState, int, int]:
+    def _reserve(self, ctx: Context, running: RunningOperation) -> tuple[BranchTable, int, int]:
         """Take the seqs; the tail of the state that comes back is exactly what lies below them."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
@@ -112,7 +112,7 @@ class LoadBite:
         return state, first_seq, txn.at_us
 
     def _append(
-        self, ctx: Context, state: TableState, tail: StagedRows, op_id: str, first_seq: int, at_us: int
+        self, ctx: Context, state: BranchTable, tail: StagedRows, op_id: str, first_seq: int, at_us: int
     ) -> StagedRows:
         ctx.staging.create(op_id)
         files = numbered(self.plan.parts, first_seq)
@@ -128,7 +128,7 @@ class LoadBite:
         return StagedRows(snapshot, added, rows, dropped, too_old=too_old)
 
     def _dropped(
-        self, ctx: Context, state: TableState, tail: StagedRows, files: list[NumberedFile], op_id: str
+        self, ctx: Context, state: BranchTable, tail: StagedRows, files: list[NumberedFile], op_id: str
     ) -> tuple[str | None, int, int]:
         """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite, and those that are
         past the table's retention: their seqs, as a file; how many are duplicates, and how many too old.
@@ -165,7 +165,7 @@ class LoadBite:
         pq.write_table(seqs, path, filesystem=system)
         return uri, duplicates, too_old.num_rows
 
-    def _effects(self, state: TableState, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
+    def _effects(self, state: BranchTable, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
         plan = self.plan
         move = replace(
             MoveTable.of(state.head),
@@ -199,7 +199,7 @@ class LoadBite:
             "skipped": so_far["skipped"],
         }
 
-    def _once(self, state: TableState, answer: Mapping[str, Any]) -> Effect:
+    def _once(self, state: BranchTable, answer: Mapping[str, Any]) -> Effect:
         """What tells that all of the load is there: its query's mark, or its answer under its key."""
         plan = self.plan
         if plan.query_mark is None:

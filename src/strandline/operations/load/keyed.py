@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.engines.files import (
-    Chunk,
+    FilePart,
     Input,
     RowShape,
     Skipped,
@@ -36,12 +36,12 @@ from strandline.ledger.rows.idempotency import forget, recall
 from strandline.ledger.tables.tables import branch_id, find_table
 from strandline.model.ids import new_id
 from strandline.model.operations import Loaded
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.wording import counted
 from strandline.operations.change.mutate import Mutator
 from strandline.operations.change.planning import MOST_ROWS
-from strandline.operations.change.statements import Change, Request, changes_of, require_keyed
+from strandline.operations.change.statements import KeyChange, MutationRequest, changes_of, require_keyed
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
 from strandline.operations.core.failures import outages_typed
@@ -62,7 +62,7 @@ class KeyedLoad:
 
     request: LoadRequest
     name: LoadName
-    state_of: Callable[[str], TableState]
+    state_of: Callable[[str], BranchTable]
 
     @property
     def is_remembered(self) -> bool:
@@ -74,12 +74,12 @@ class KeyedLoad:
 class _Rows:
     """What the files hold, as changes, and where each row was found: file, and index of the line there."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[KeyChange] = field(default_factory=list)
     places: list[tuple[str, int]] = field(default_factory=list)
-    tables: dict[str, TableState] = field(default_factory=dict)
+    tables: dict[str, BranchTable] = field(default_factory=dict)
     skipped: int = 0
 
-    def add(self, state: TableState, rows: pa.RecordBatch, uri: str, lines: Sequence[int], *, strict: bool) -> None:
+    def add(self, state: BranchTable, rows: pa.RecordBatch, uri: str, lines: Sequence[int], *, strict: bool) -> None:
         """Take a valid batch, whose rows are from these lines."""
         self.tables[state.table.table_id] = state
         first = len(self.places)
@@ -90,7 +90,7 @@ class _Rows:
 
 
 @outages_typed
-def load_keyed(ctx: Context, mutator: Mutator, state_of: Callable[[str], TableState], request: LoadRequest) -> Loaded:
+def load_keyed(ctx: Context, mutator: Mutator, state_of: Callable[[str], BranchTable], request: LoadRequest) -> Loaded:
     """Load it as one commit, or say that it is loaded already."""
     load = KeyedLoad(request, _name_of(ctx, request), state_of)
     # Two processes that run the same load: the second waits, and finds the first one's answer.
@@ -133,7 +133,7 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
         "skipped": rows.skipped,
         "tables": rows_by_table,
     }
-    mutation = Request(
+    mutation = MutationRequest(
         branch=load.request.branch,
         actor=load.request.actor,
         message=f"load {counted(len(put), 'row')}",
@@ -177,7 +177,9 @@ def _read(load: KeyedLoad) -> _Rows:
     return rows
 
 
-def _batches(load: KeyedLoad, source: Input, rows: _Rows) -> Iterator[tuple[TableState, pa.RecordBatch, Sequence[int]]]:
+def _batches(
+    load: KeyedLoad, source: Input, rows: _Rows
+) -> Iterator[tuple[BranchTable, pa.RecordBatch, Sequence[int]]]:
     """The rows of a file, by table, and the lines they are from."""
     if source.format == "jsonl" or load.request.only is None:
         for name, (lines, objects) in _by_table(load, source, rows).items():
@@ -190,7 +192,7 @@ def _batches(load: KeyedLoad, source: Input, rows: _Rows) -> Iterator[tuple[Tabl
                 raise rules.renumbered(error, lines) from None
         return
     state = load.state_of(load.request.table)
-    for placed in read_own(Chunk(source), RowShape.of(state), table=load.request.table, skipped=Skipped()):
+    for placed in read_own(FilePart(source), RowShape.of(state), table=load.request.table, skipped=Skipped()):
         if isinstance(placed.rows, InvalidRows):
             raise placed.rows
         yield state, placed.rows, placed.lines
@@ -279,7 +281,7 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     )
 
 
-def _states(ctx: Context, load: KeyedLoad) -> dict[str, TableState]:
+def _states(ctx: Context, load: KeyedLoad) -> dict[str, BranchTable]:
     """The tables that rows may be for."""
     if load.request.only is not None:
         return {load.request.only: load.state_of(load.request.only)}

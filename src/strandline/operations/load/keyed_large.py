@@ -32,16 +32,16 @@ from strandline.ledger.rows.idempotency import KeepAnswer
 from strandline.ledger.tables.heads import MoveTable, PassOver
 from strandline.ledger.tables.tables import is_protected, read_shown, refuse_protected
 from strandline.model.ids import new_id
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.engine_types import column_ddl
 from strandline.model.schema.keys import shown_key
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Coverage, Running
+from strandline.operations.core.steps import Coverage, RunningOperation
 from strandline.operations.load.parts import numbered, parts_frame, require_stored
-from strandline.operations.load.steps import Place, by_line
+from strandline.operations.load.steps import LinePlace, by_line
 from strandline.operations.maintain.flush import scope_of, table_effects
 from strandline.operations.maintain.stage_tail import (
     MAX_FILE_ROWS,
@@ -52,7 +52,7 @@ from strandline.operations.maintain.stage_tail import (
     stage_tail,
 )
 from strandline.rules.rows import refusal
-from strandline.views.after_load import Broken, Coming, Incoming, Taken
+from strandline.views.after_load import Broken, Coming, Incoming, TakenKey
 from strandline.views.view import View, log_schema
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TablesPlan:
     load_id: str
     parts: Mapping[str, Sequence[ConvertedPart]]
     versions: Mapping[str, int]
-    chunks: Sequence[Place]
+    chunks: Sequence[LinePlace]
     inputs: Sequence[Input]
     skipped: int
     strict: bool
@@ -96,10 +96,10 @@ class _Reserved:
 
 
 @dataclass
-class Staged:
+class StagedTable:
     """What was written for one table."""
 
-    state: TableState
+    state: BranchTable
     tail: StagedRows
     puts: int
     goes: int
@@ -138,16 +138,16 @@ class LoadTables:
         scopes = [scope_of(declared.states[table_id]) for table_id in declared.joined(self.plan.parts)]
         return Coverage(declared.branch_id, tuple(scopes))
 
-    def _declared(self, conn: Connection) -> Declared:
+    def _declared(self, conn: Connection) -> Declarations:
         base = read_base(conn, self.branch, [])
-        declared = Declared.of(base.branch_id, base.shape, read_shown(conn, self.branch))
+        declared = Declarations.of(base.branch_id, base.shape, read_shown(conn, self.branch))
         for table_id, version in self.plan.versions.items():
             state = declared.states.get(table_id)
             if state is None or state.head.schema_version != version:
                 raise _moved()
         return declared
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Reserve, judge, and append what counts to every table's log."""
         declared, reserved, at_us = self._reserve(ctx, running)
         ctx.staging.create(running.op_id)
@@ -161,12 +161,12 @@ class LoadTables:
             for table_id in sorted(self.plan.parts):
                 puts, goes = coming.puts(table_id), coming.goes(table_id)
                 if puts or goes:
-                    table = Staged(declared.states[table_id], StagedRows(None), puts, goes)
+                    table = StagedTable(declared.states[table_id], StagedRows(None), puts, goes)
                     staged.append(self._write(ctx, coming, table, reserved[table_id], running.op_id, at_us))
         unchanged(self.plan.inputs)
         return self._effects(declared, staged)
 
-    def _reserve(self, ctx: Context, running: Running) -> tuple[Declared, dict[str, _Reserved], int]:
+    def _reserve(self, ctx: Context, running: RunningOperation) -> tuple[Declarations, dict[str, _Reserved], int]:
         """Take the seqs of all tables; the tails of those that come back are exactly what lies below.
 
         Of the rows that may go there are at most as many as there are versions.
@@ -187,7 +187,7 @@ class LoadTables:
         fail("reserve.after_commit")
         return declared, reserved, txn.at_us
 
-    def _incoming(self, declared: Declared, reserved: Mapping[str, _Reserved]) -> dict[str, Incoming]:
+    def _incoming(self, declared: Declarations, reserved: Mapping[str, _Reserved]) -> dict[str, Incoming]:
         return {
             table_id: Incoming(
                 declared.states[table_id],
@@ -200,11 +200,11 @@ class LoadTables:
 
     # -- what is refused -----------------------------------------------------------------------------------------------
 
-    def _refuse_taken(self, declared: Declared, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
+    def _refuse_taken(self, declared: Declarations, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
         """Conflict where keys that are to be inserted are there."""
         if not self.plan.strict:
             return
-        taken: list[tuple[str, Taken]] = []
+        taken: list[tuple[str, TakenKey]] = []
         count = 0
         for table_id in self.plan.parts:
             listed, more = coming.taken(table_id)
@@ -262,8 +262,8 @@ class LoadTables:
     # -- what is written -----------------------------------------------------------------------------------------------
 
     def _write(
-        self, ctx: Context, coming: Coming, staged: Staged, reserved: _Reserved, op_id: str, at_us: int
-    ) -> Staged:
+        self, ctx: Context, coming: Coming, staged: StagedTable, reserved: _Reserved, op_id: str, at_us: int
+    ) -> StagedTable:
         state = staged.state
         assert staged.goes <= reserved.going, f"{staged.goes} rows go, and {reserved.going} seqs were reserved for them"
         prepare_branch(ctx, state, op_id)
@@ -288,7 +288,7 @@ class LoadTables:
         return staged
 
     def _left_out(
-        self, ctx: Context, coming: Coming, state: TableState, first_seq: int, rows: int, op_id: str
+        self, ctx: Context, coming: Coming, state: BranchTable, first_seq: int, rows: int, op_id: str
     ) -> tuple[str | None, int]:
         """The seqs of those of so many rows that don't count, as one file of the operation's folder; and how many."""
         table_id, seqs = state.table.table_id, pa.schema([pa.field(SEQ, pa.int64())])
@@ -298,7 +298,7 @@ class LoadTables:
                 files.write(batch.cast(seqs))
         return next(iter(files.paths), None), files.rows
 
-    def _removed(self, ctx: Context, coming: Coming, state: TableState, reserved: _Reserved, op_id: str) -> list[str]:
+    def _removed(self, ctx: Context, coming: Coming, state: BranchTable, reserved: _Reserved, op_id: str) -> list[str]:
         """The keys of the rows that go, as files of the operation's folder."""
         shape = log_schema(state.stored)
         names = [*(state.schema.column(name).stored for name in state.table.key), SEQ]
@@ -309,20 +309,20 @@ class LoadTables:
         return files.paths
 
     def _put(
-        self, ctx: Context, state: TableState, files: Sequence[NumberedFile], left_out: str | None, at_us: int
+        self, ctx: Context, state: BranchTable, files: Sequence[NumberedFile], left_out: str | None, at_us: int
     ) -> DataFrame:
         version = state.head.schema_version
         rows = parts_frame(ctx, state, version, files, at_us=at_us, actor=self.actor, without=left_out)
         return spark_stage.as_versions(rows, self.commit_id, removed=False)
 
-    def _gone(self, ctx: Context, state: TableState, paths: Sequence[str], at_us: int) -> DataFrame:
+    def _gone(self, ctx: Context, state: BranchTable, paths: Sequence[str], at_us: int) -> DataFrame:
         stored = state.stored
         names = {*(state.schema.column(name).stored for name in state.table.key), SEQ}
         ddl = ", ".join(column_ddl(column) for column in stored.columns if column.name in names)
         rows = spark_stage.read_removed(ctx.iceberg().session, ddl, paths, at_us=at_us, actor=self.actor)
         return spark_stage.as_versions(rows, self.commit_id, removed=True)
 
-    def _effects(self, declared: Declared, staged: Sequence[Staged]) -> Effects:
+    def _effects(self, declared: Declarations, staged: Sequence[StagedTable]) -> Effects:
         rows = sum(table.puts for table in staged)
         tables = {table.state.table.name: table.puts + table.goes for table in staged}
         answer = {
@@ -350,7 +350,7 @@ def _moved() -> Conflict:
     return SchemaMoved("a table was changed while its rows were read", hint="Try again.")
 
 
-def staged_moves(written: Iterable[Staged]) -> Iterator[Effect]:
+def staged_moves(written: Iterable[StagedTable]) -> Iterator[Effect]:
     """What publishing them does to the tables, and to their tails, which lie below them."""
     for staged in written:
         tail, versions = staged.tail, staged.puts + staged.goes
@@ -368,11 +368,11 @@ def staged_moves(written: Iterable[Staged]) -> Iterator[Effect]:
         yield from table_effects(move, last_seqs, tail.batches)
 
 
-def passed_over(written: Iterable[Staged]) -> Iterator[PassOver]:
+def passed_over(written: Iterable[StagedTable]) -> Iterator[PassOver]:
     """Their rows are known by no hash: behind the commit, this is noted."""
     for staged in written:
         yield PassOver(staged.state.head.branch_id, staged.state.head.table_id)
 
 
-def _named(state: TableState, key: Sequence[Any]) -> str:
+def _named(state: BranchTable, key: Sequence[Any]) -> str:
     return f"{state.table.name} {shown_key(key)}"

@@ -28,7 +28,7 @@ from strandline.ledger.rows.intake import Intake
 from strandline.ledger.rows.query_marks import last_batch
 from strandline.ledger.tables.tables import has_schema, read_shown
 from strandline.model.operations import Loaded
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
@@ -68,7 +68,7 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
     raise AssertionError("the last attempt of a load returns or raises")
 
 
-def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
+def _load(ctx: Context, state: BranchTable, request: LoadRequest) -> Loaded:
     pending = _begin(ctx, state, request)
     if pending.parts is None:
         with given_up_on_failure(ctx, pending):
@@ -83,7 +83,7 @@ def _load(ctx: Context, state: TableState, request: LoadRequest) -> Loaded:
     return done
 
 
-def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
+def _begin(ctx: Context, state: BranchTable, request: LoadRequest) -> Load:
     """The load under this key: the one that an earlier run left, or a new one."""
     with ctx.ledger.write() as txn:
         pending = loads.begin_load(txn, name_of(state, request), request.digest, request.actor)
@@ -97,13 +97,13 @@ def _begin(ctx: Context, state: TableState, request: LoadRequest) -> Load:
     return pending
 
 
-def name_of(state: TableState, request: LoadRequest) -> LoadName:
+def name_of(state: BranchTable, request: LoadRequest) -> LoadName:
     """What a load of a log table is known by."""
     assert request.key is not None, "a load of a log table has a key"
     return LoadName(state.head.branch_id, state.table.table_id, request.key)
 
 
-def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
+def _forget(ctx: Context, state: BranchTable, request: LoadRequest) -> None:
     name = name_of(state, request)
     with ctx.ledger.write() as txn:
         forget(txn, name.scope, name.key)
@@ -120,7 +120,7 @@ def _forget(ctx: Context, state: TableState, request: LoadRequest) -> None:
     tidy_loads(ctx)
 
 
-def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | None:
+def _earlier(ctx: Context, state: BranchTable, request: LoadRequest) -> Loaded | None:
     with ctx.ledger.write() as txn:
         if request.query_mark is not None:
             query_id, batch = request.query_mark
@@ -136,7 +136,7 @@ def _earlier(ctx: Context, state: TableState, request: LoadRequest) -> Loaded | 
 
 
 def _small(
-    ctx: Context, state: TableState, request: LoadRequest, pending: Load, inputs: Sequence[Input]
+    ctx: Context, state: BranchTable, request: LoadRequest, pending: Load, inputs: Sequence[Input]
 ) -> Loaded | None:
     """Load through the ledger alone; None when it is too much for that."""
     if load_request.is_large(inputs):
@@ -163,7 +163,7 @@ def _small(
 
 
 def _append_small(
-    txn: Txn, state: TableState, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
+    txn: Txn, state: BranchTable, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
 ) -> dict[str, Any]:
     raced, name = None, name_of(state, request)
     if request.query_mark is None:
@@ -199,7 +199,7 @@ def _append_small(
 # -- a large one: first pass -------------------------------------------------------------------------------------------
 
 
-def _convert(ctx: Context, state: TableState, pending: Load, inputs: Sequence[Input]) -> Load:
+def _convert(ctx: Context, state: BranchTable, pending: Load, inputs: Sequence[Input]) -> Load:
     from strandline.engines.spark.convert import Conversion
 
     only = state.table.name.lower()
@@ -219,7 +219,7 @@ def _convert(ctx: Context, state: TableState, pending: Load, inputs: Sequence[In
 # -- a large one: second pass ------------------------------------------------------------------------------------------
 
 
-def _bites(ctx: Context, state: TableState, request: LoadRequest, pending: Load) -> Loaded:
+def _bites(ctx: Context, state: BranchTable, request: LoadRequest, pending: Load) -> Loaded:
     assert pending.parts is not None, "the second pass of a load begins before the first one ended"
     flush(ctx, state.table.name, request.branch, request.actor)
     answer = dict(pending.answer) or _nothing(pending)

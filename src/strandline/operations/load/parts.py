@@ -10,7 +10,7 @@ from strandline.errors import Damaged
 from strandline.ledger.publish.loads import Part
 from strandline.model.schema.engine_types import column_ddl
 from strandline.model.schema.types import EXTRA
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.operations.core.context import Context
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def numbered(parts: Sequence[Part | ConvertedPart], first_seq: int) -> list[Numb
 
 def parts_frame(
     ctx: Context,
-    state: TableState,
+    state: BranchTable,
     version: int,
     files: Sequence[NumberedFile],
     *,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.engines.files import Chunk, Input, UnknownTable, cut, unchanged, with_lines
+from strandline.engines.files import FilePart, Input, UnknownTable, cut, unchanged, with_lines
 from strandline.errors import InvalidRows, KeyExists, StrandError
 from strandline.failpoints import fail
 from strandline.ledger.publish import loads
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class LinePlace:
     """A file, and how many of its lines are before the one that is meant."""
 
     uri: str
@@ -43,7 +43,7 @@ class FirstPass:
     """What the input became: its parts, and where each of its chunks begins."""
 
     parts: tuple[ConvertedPart, ...]
-    chunks: tuple[Place, ...]
+    chunks: tuple[LinePlace, ...]
     skipped: int
 
 
@@ -62,7 +62,7 @@ def first_pass(ctx: Context, load_id: str, inputs: Sequence[Input], conversion: 
     return first
 
 
-def collected(converted: Sequence[Converted], work: Sequence[Sequence[Chunk]], inputs: Sequence[Input]) -> FirstPass:
+def collected(converted: Sequence[Converted], work: Sequence[Sequence[FilePart]], inputs: Sequence[Input]) -> FirstPass:
     """What all tasks made of the input, or one error over all that is wrong with it."""
     places = _places([chunk for chunks in work for chunk in chunks], converted)
     _refuse_bad(converted, places, inputs)
@@ -70,19 +70,19 @@ def collected(converted: Sequence[Converted], work: Sequence[Sequence[Chunk]], i
     return FirstPass(parts, places, sum(task.skipped for task in converted))
 
 
-def _places(chunks: Sequence[Chunk], converted: Sequence[Converted]) -> tuple[Place, ...]:
+def _places(chunks: Sequence[FilePart], converted: Sequence[Converted]) -> tuple[LinePlace, ...]:
     """Of each chunk its file, and how many lines of it are before the chunk."""
     before: dict[str, int] = {}
-    places: list[Place] = []
+    places: list[LinePlace] = []
     lines = {number: count for task in converted for number, count in task.lines.items()}
     for number, chunk in enumerate(chunks):
         uri = chunk.input.uri
-        places.append(Place(uri, before.get(uri, 0)))
+        places.append(LinePlace(uri, before.get(uri, 0)))
         before[uri] = places[-1].before + lines.get(number, 0)
     return tuple(places)
 
 
-def _refuse_bad(converted: Sequence[Converted], places: Sequence[Place], inputs: Sequence[Input]) -> None:
+def _refuse_bad(converted: Sequence[Converted], places: Sequence[LinePlace], inputs: Sequence[Input]) -> None:
     """Raise one error over all bad rows, with line numbers that count from the beginning of each file."""
     for task in converted:
         if task.unknown is not None:

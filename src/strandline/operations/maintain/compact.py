@@ -22,9 +22,9 @@ from strandline.ledger.tables.heads import MoveTable
 from strandline.ledger.tables.tables import read_states
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bite, Bites, somebody_waits
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import (
     DRY_RUN,
@@ -37,7 +37,7 @@ from strandline.operations.core.declared import (
     Due,
     option,
 )
-from strandline.operations.core.steps import Running
+from strandline.operations.core.steps import RunningOperation
 from strandline.operations.core.tables import each_table, table_names
 from strandline.operations.maintain.layout import Group, mergeable, size_of, take_bite
 from strandline.operations.maintain.stage_tail import added_files, prepare_branch
@@ -76,7 +76,7 @@ class Compaction(Declared):
         return each_table(names, lambda name: compact(ctx, name, branch, actor, budget, **how))
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """The files that could be merged now."""
         files = [file for group in plan(look.conn, state, eager=False) for file in group]
         return {"small_files": len(files), "small_bytes": size_of(files)}
@@ -101,7 +101,7 @@ class Compact(Bite):
     kind: str = "compact"
     blank: tuple[str, ...] = ()
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write each group as one file, and see that nothing but the files has changed."""
         state = self.state
         prepare_branch(ctx, state, running.op_id)
@@ -118,10 +118,10 @@ class Compact(Bite):
         return (replace(MoveTable.of(state.head), snapshot=snapshot, files=added, removed=removed),)
 
 
-def place_of(state: TableState, op_id: str) -> maintain.Place:
+def place_of(state: BranchTable, op_id: str) -> maintain.RewritePlace:
     """Where an operation on a table's log stages what it rewrites."""
     assert state.head.log_snapshot is not None, f"{state.table.name} has files and no snapshot"
-    return maintain.Place(state.table.iceberg_name, state.head.log_snapshot, private_branch(op_id), op_id)
+    return maintain.RewritePlace(state.table.iceberg_name, state.head.log_snapshot, private_branch(op_id), op_id)
 
 
 def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> None:
@@ -140,7 +140,7 @@ def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> No
         )
 
 
-def plan(conn: Connection, state: TableState, *, eager: bool) -> list[Group]:
+def plan(conn: Connection, state: BranchTable, *, eager: bool) -> list[Group]:
     """What of a table is to be merged, oldest first."""
     head = state.head
     files = read_files(conn, head.branch_id, head.table_id, head.version)
@@ -194,7 +194,7 @@ def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
     return {"files": len(files), "size_bytes": size_of(files)}
 
 
-def _preview(state: TableState, before: dict[str, int], groups: Sequence[Group]) -> Maintained:
+def _preview(state: BranchTable, before: dict[str, int], groups: Sequence[Group]) -> Maintained:
     inputs = sum(len(group) for group in groups)
     return Maintained(
         table=state.table.name,

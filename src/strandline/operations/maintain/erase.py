@@ -25,10 +25,10 @@ from strandline.ledger.rows import batches
 from strandline.ledger.tables.files import count_snapshots, read_files
 from strandline.ledger.tables.tables import read_states, read_states_of
 from strandline.model.maintenance import Budget
-from strandline.model.schema.migration import Plan
+from strandline.model.schema.migration import MigrationPlan
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.steps import Step
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bites
 from strandline.operations.core.context import Context
 from strandline.operations.maintain.compact import Compact
@@ -47,7 +47,7 @@ class _Place:
     """A branch, or a tag, that has a table: with the schema that it shows it under."""
 
     name: str
-    state: TableState
+    state: BranchTable
     schema: Schema
     is_tag: bool = False
 
@@ -61,7 +61,7 @@ class _Place:
         return self.is_tag and bool(self.state.table.key)
 
 
-def with_erasing(ledger: Ledger, planned: Plan, states: Sequence[TableState]) -> Plan:
+def with_erasing(ledger: Ledger, planned: MigrationPlan, states: Sequence[BranchTable]) -> MigrationPlan:
     """A plan that leaves no values of what it drops from these tables, or dropped before; refused where others see it.
 
     A table is dropped without that: its rows are history, and a purge removes them.
@@ -94,7 +94,7 @@ def with_erasing(ledger: Ledger, planned: Plan, states: Sequence[TableState]) ->
     return replace(planned, steps=tuple(steps))
 
 
-def _refuse_loading(conn: Connection, state: TableState) -> None:
+def _refuse_loading(conn: Connection, state: BranchTable) -> None:
     """What a load has read already may have values of the column, and comes in later."""
     if any(load.table == state.table.name for load in list_loads(conn)):
         raise Busy(
@@ -127,7 +127,7 @@ def unseen(places: Sequence[_Place]) -> list[str]:
     return sorted(name for name in every if not any(place.shows(name) for place in places))
 
 
-def _places(conn: Connection, state: TableState) -> Iterator[_Place]:
+def _places(conn: Connection, state: BranchTable) -> Iterator[_Place]:
     """Every branch and tag that has a table; a log table is main's, and tags show it as it was then."""
     name = state.table.name
     for branch in list_branches(conn) if state.table.key else ():
@@ -152,11 +152,11 @@ def _places(conn: Connection, state: TableState) -> Iterator[_Place]:
             yield _Place(title, states[name], states[name].schemas[version], is_tag=True)
 
 
-def _parts(place: _Place) -> list[TableState]:
+def _parts(place: _Place) -> list[BranchTable]:
     return [place.state, *([place.state.folded] if place.state.folded is not None else [])]
 
 
-def _files(conn: Connection, state: TableState) -> list[DataFile]:
+def _files(conn: Connection, state: BranchTable) -> list[DataFile]:
     return read_files(conn, state.head.branch_id, state.head.table_id, state.head.version)
 
 
@@ -167,7 +167,7 @@ def _holds_any(conn: Connection, place: _Place, stored: str) -> bool:
     )
 
 
-def _in_tail(state: TableState, columns: Collection[str]) -> bool:
+def _in_tail(state: BranchTable, columns: Collection[str]) -> bool:
     written = {ref.schema_version for ref in state.tail}
     return any(name in state.schemas[version].stored for version in written for name in columns)
 

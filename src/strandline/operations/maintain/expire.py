@@ -22,12 +22,12 @@ from strandline.ledger.tables.holds import CondemnSnapshots, find_expirable
 from strandline.ledger.tables.tables import read_states
 from strandline.model.ids import state_id
 from strandline.model.maintenance import Budget, Maintained, together
-from strandline.model.tables import STATE, TableState
-from strandline.operations.core.branch_moment import Look
+from strandline.model.tables import STATE, BranchTable
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import DRY_RUN, GRACE, MAX_TIME, WORKERS_S, Declared, Docs, Due, option
 from strandline.operations.core.deletion_time import clock_of
-from strandline.operations.core.steps import Coverage, Running, run
+from strandline.operations.core.steps import Coverage, RunningOperation, run
 from strandline.operations.core.tables import each_table, keyed_names, table_names
 from strandline.operations.maintain.flush import scope_of
 
@@ -72,7 +72,7 @@ class Expiry(Declared):
         return each_table(table_names(ctx, tables, branch), work)
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """The snapshots that could go, those of a keyed table's state too."""
         table_id = state.table.table_id
         return {"snapshots": look.expirable.get(table_id, 0) + look.expirable.get(state_id(table_id), 0)}
@@ -111,7 +111,7 @@ class Expire:
             self.found = [snapshot for snapshot in self.found if not snapshot.condemned]
         return Coverage(head.branch_id, (scope_of(self.state),)) if self.found else None
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Nothing is written: what goes is removed when it is settled."""
         head = self.state.head
         snapshots = tuple(expirable.snapshot_id for expirable in self.found)

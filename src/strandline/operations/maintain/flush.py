@@ -18,11 +18,11 @@ from strandline.ledger.rows.batches import ReleaseBatches, sweep
 from strandline.ledger.tables.heads import MoveStreams, MoveTable
 from strandline.ledger.tables.tables import read_states
 from strandline.model.operations import Flushed, TableScope
-from strandline.model.tables import BatchRef, TableState
+from strandline.model.tables import BatchRef, BranchTable
 from strandline.operations.core.context import Context
 from strandline.operations.core.deletion_time import store_us
 from strandline.operations.core.failures import outages_typed
-from strandline.operations.core.steps import Coverage, Running, run
+from strandline.operations.core.steps import Coverage, RunningOperation, run
 from strandline.operations.maintain.stage_tail import StagedRows, prepare_branch, stage_tail
 
 log = logs.Logger("strandline.flush")
@@ -48,14 +48,14 @@ class Flush:
         self.refs = bite(self.state, self.upto)
         return Coverage(self.state.head.branch_id, (scope_of(self.state),)) if self.refs else None
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Append the bite to a private branch."""
         prepare_branch(ctx, self.state, running.op_id)
         staged = stage_tail(ctx, self.state, self.refs, running.op_id)
         return flush_effects(self.state, staged)
 
 
-def bite(state: TableState, upto: int) -> list[BatchRef]:
+def bite(state: BranchTable, upto: int) -> list[BatchRef]:
     """The first batches of a tail, up to a seq, as many as one operation takes; at least one if there is one."""
     taken: list[BatchRef] = []
     rows = size_bytes = 0
@@ -68,13 +68,13 @@ def bite(state: TableState, upto: int) -> list[BatchRef]:
     return taken
 
 
-def scope_of(state: TableState) -> TableScope:
+def scope_of(state: BranchTable) -> TableScope:
     """The table and the pins that an operation on it depends on."""
     head = state.head
     return TableScope(head.branch_id, head.table_id, state.table.iceberg_name, head.version, head.log_snapshot)
 
 
-def flush_effects(state: TableState, staged: StagedRows) -> Effects:
+def flush_effects(state: BranchTable, staged: StagedRows) -> Effects:
     """What publishing staged tail rows does to the table."""
     move = replace(
         MoveTable.of(state.head),

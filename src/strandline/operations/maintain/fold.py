@@ -26,9 +26,9 @@ from strandline.ledger.tables.tables import read_states
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.types import REMOVED, SEQ
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bites, somebody_waits
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import (
     DRY_RUN,
@@ -40,7 +40,7 @@ from strandline.operations.core.declared import (
     Docs,
     Due,
 )
-from strandline.operations.core.steps import Coverage, Running
+from strandline.operations.core.steps import Coverage, RunningOperation
 from strandline.operations.core.tables import each_table, keyed_names
 from strandline.operations.maintain.flush import scope_of
 from strandline.operations.maintain.layout import SMALL_SHARE, size_of
@@ -87,7 +87,7 @@ class Folding(Declared):
         return each_table(names, lambda name: fold(ctx, name, branch, actor, budget, dry_run=self.dry_run))
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """How much of a keyed table's log is not in its state, and how large that is; nothing for any other table."""
         log = unfolded(look.conn, state) if state.folded is not None else []
         if not log or state.folded is None:
@@ -112,7 +112,7 @@ class Folding(Declared):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FoldPlan:
     """What a fold writes: so many rows, in the place of these files."""
 
     gone: tuple[DataFile, ...]
@@ -137,7 +137,7 @@ class Fold:
             return None
         return Coverage(state.head.branch_id, (scope_of(state.folded),))
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the newest versions in the place of the older ones; the log's files stay for as long as that takes."""
         view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s).whole()
         with view.held():
@@ -166,7 +166,7 @@ class Fold:
         )
 
     def _write(
-        self, ctx: Context, state: TableState, plan: Plan, log_bytes: int, op_id: str
+        self, ctx: Context, state: BranchTable, plan: FoldPlan, log_bytes: int, op_id: str
     ) -> tuple[int, tuple[DataFile, ...]]:
         folded = folded_of(state)
         prepare_branch(ctx, folded, op_id)
@@ -177,7 +177,7 @@ class Fold:
             changed = read_view(ctx.iceberg().session, name, pin, None, columns, state.folded_seq, self.upto)
             return fold_rows(changed, held, columns, state.table.key, key_order(state), max(1, count))
 
-        place = maintain.Place(folded.table.iceberg_name, folded.head.log_snapshot, private_branch(op_id), op_id)
+        place = maintain.RewritePlace(folded.table.iceberg_name, folded.head.log_snapshot, private_branch(op_id), op_id)
         fail("stage.before_append")
         snapshot = maintain.replace(ctx.iceberg(), place, plan.gone, rows)
         fail("stage.after_append")
@@ -193,7 +193,7 @@ class Fold:
         return snapshot, added
 
 
-def folded_of(state: TableState) -> TableState:
+def folded_of(state: BranchTable) -> BranchTable:
     """The state of a keyed table; Unsupported where the table has none."""
     if state.folded is None:
         raise Unsupported(
@@ -202,16 +202,16 @@ def folded_of(state: TableState) -> TableState:
     return state.folded
 
 
-def key_order(state: TableState) -> list[str]:
+def key_order(state: BranchTable) -> list[str]:
     """The columns that a state is sorted by: its key, with those first that it is partitioned by."""
     table = state.table
     return [*table.partition_by, *(name for name in table.key if name not in table.partition_by)]
 
 
-def _plan(state: TableState, log: Sequence[DataFile], held: Sequence[DataFile], upto: int) -> Plan:
+def _plan(state: BranchTable, log: Sequence[DataFile], held: Sequence[DataFile], upto: int) -> FoldPlan:
     """Which files of a state the log's rows fall among, and how many rows there will be in their place."""
     if not log:
-        return Plan((), 0)
+        return FoldPlan((), 0)
     key, order = state.table.key, key_order(state)
     columns = [column for column in state.columns if column.name in (*key, SEQ, REMOVED)]
     with sandbox.interruptible(), sandbox.scratch() as connection:
@@ -220,7 +220,7 @@ def _plan(state: TableState, log: Sequence[DataFile], held: Sequence[DataFile], 
         sides = relations.sides(connection, [files_sql(state, [file], columns) for file in held], order)
         gone = chosen(list(zip(held, sides, strict=True)))
         kept = relations.count_unchanged(connection, files_sql(state, gone, columns), key) if gone else 0
-    return Plan(tuple(gone), changed + kept)
+    return FoldPlan(tuple(gone), changed + kept)
 
 
 def chosen(files: Sequence[tuple[DataFile, tuple[int, int]]]) -> list[DataFile]:
@@ -282,7 +282,7 @@ def fold(ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, d
     )
 
 
-def unfolded(conn: Connection, state: TableState) -> list[DataFile]:
+def unfolded(conn: Connection, state: BranchTable) -> list[DataFile]:
     """The files of a log that have versions which are not in the state yet."""
     head = state.head
     return read_files(conn, head.branch_id, head.table_id, head.version, since=state.folded_seq)

@@ -24,12 +24,12 @@ from strandline.ledger.tables.heads import MoveTable
 from strandline.ledger.tables.tables import read_states
 from strandline.model.maintenance import Maintained
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.bite_by_bite import Bite
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import DRY_RUN, Declared, Docs, option
-from strandline.operations.core.steps import Done, Running, run
+from strandline.operations.core.steps import Done, RunningOperation, run
 from strandline.operations.maintain.flush import flush
 from strandline.operations.maintain.purge_elsewhere import (
     Beside,
@@ -116,7 +116,7 @@ class Purge(Bite):
     doomed: DoomedRows
     kind: str = "purge"
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
         state, doomed = self.state, self.doomed
         note_hashes(ctx.ledger, state.table.table_id, running.op_id, doomed.hashes)
@@ -167,7 +167,7 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
             return done, doomed
 
 
-def find(ctx: Context, state: TableState, where: str) -> DoomedRows:
+def find(ctx: Context, state: BranchTable, where: str) -> DoomedRows:
     """What a condition names in the log, among the dead letters and in quarantine."""
     head = state.head
     with ctx.ledger.read() as conn:
@@ -185,7 +185,7 @@ def find(ctx: Context, state: TableState, where: str) -> DoomedRows:
     return DoomedRows(head.version, removal, hashes, find_beside(kept, gone, where))
 
 
-def _preview(ctx: Context, state: TableState, branch: str, where: str) -> Maintained:
+def _preview(ctx: Context, state: BranchTable, branch: str, where: str) -> Maintained:
     doomed = find(ctx, state, where)
     tail = 0
     if state.tail:

@@ -20,7 +20,7 @@ from strandline.ledger.tables.tables import create_table, read_states
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.migration import PURGE_COLUMNS, PURGE_KEY
 from strandline.model.schema.schema import parse_mapping
-from strandline.model.tables import Table, TableState
+from strandline.model.tables import BranchTable, Table
 from strandline.model.values.wire import decode, encode
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
@@ -29,7 +29,7 @@ from strandline.operations.maintain.sweep import sweep
 
 
 @dataclass(frozen=True)
-class Kept:
+class RowsSetAside:
     """Dead letters, with their seqs, and quarantined batches of a table: rows lie there too."""
 
     letters: Sequence[tuple[str, int, bytes]]
@@ -50,7 +50,7 @@ class Beside:
         """Whether nothing goes here."""
         return not (self.letters or self.quarantined)
 
-    def record(self, state: TableState, actor: str, where: str, rows: int, upto_seq: int) -> RecordPurge:
+    def record(self, state: BranchTable, actor: str, where: str, rows: int, upto_seq: int) -> RecordPurge:
         """What the publish writes down of a purge that removes so many rows."""
         table = state.table
         return RecordPurge(
@@ -83,17 +83,17 @@ def report(
     return Maintained(table.name, before, after, operations=tuple(operations), warnings=warnings, detail=detail)
 
 
-def count_rows(state: TableState) -> int:
+def count_rows(state: BranchTable) -> int:
     """How many rows, or versions, a table has in its log and its tail."""
     return state.head.books.log + sum(ref.rows for ref in state.tail)
 
 
-def read_kept(conn: Connection, table_id: str) -> Kept:
+def read_kept(conn: Connection, table_id: str) -> RowsSetAside:
     """What there is of a table."""
-    return Kept(purges.read_letters(conn, table_id), purges.read_quarantined(conn, table_id))
+    return RowsSetAside(purges.read_letters(conn, table_id), purges.read_quarantined(conn, table_id))
 
 
-def find_beside(kept: Kept, gone: set[int], where: str) -> Beside:
+def find_beside(kept: RowsSetAside, gone: set[int], where: str) -> Beside:
     """What a condition names of it, and the letters of rows that go: these may be gone from the log already."""
     letters: list[str] = []
     shrunk: list[Shortened] = []

@@ -36,10 +36,10 @@ from strandline.ledger.tables.tables import read_states
 from strandline.model.history.names import Holder
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import BatchRef, DataFile, Table, TableState
+from strandline.model.tables import BatchRef, BranchTable, DataFile, Table
 from strandline.operations.core.bite_by_bite import run_unmoved
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Coverage, Done, Running
+from strandline.operations.core.steps import Coverage, Done, RunningOperation
 from strandline.operations.maintain.flush import flush, scope_of
 from strandline.operations.maintain.fold import fold, folded_of
 from strandline.operations.maintain.purge_elsewhere import (
@@ -63,12 +63,12 @@ MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """The table as a branch or tag has it: its log and its state, each with its files."""
 
     name: Holder
     kind: str
-    parts: tuple[tuple[TableState, tuple[DataFile, ...]], ...]
+    parts: tuple[tuple[BranchTable, tuple[DataFile, ...]], ...]
 
     @property
     def tail(self) -> tuple[BatchRef, ...]:
@@ -77,23 +77,23 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Look:
+class KeySurvey:
     """All places at one moment, and where in them there are versions of some keys: in files, and at seqs of tails.
 
     The seqs are in their order.
     """
 
-    places: Sequence[Place]
+    places: Sequence[TablePlace]
     paths: frozenset[str] = frozenset()
     in_tails: Sequence[int] = ()
     rows: int = 0
 
     @property
-    def left(self) -> list[Place]:
+    def left(self) -> list[TablePlace]:
         """The places that have any."""
         return [place for place in self.places if self._has(place)]
 
-    def _has(self, place: Place) -> bool:
+    def _has(self, place: TablePlace) -> bool:
         filed = any(file.path in self.paths for _, files in place.parts for file in files)
         return filed or any(self._is_in(ref) for ref in place.tail)
 
@@ -143,14 +143,14 @@ class PurgeKeys:
     new: Sequence[bytes]
     of: str
     kind: str = "purge"
-    state: TableState = field(init=False)
+    state: BranchTable = field(init=False)
 
     def cover(self, conn: Connection) -> Coverage:
         """The log and the state."""
         self.state = read_states(conn, self.branch, [self.table])[0]
         return Coverage(self.state.head.branch_id, (scope_of(self.state), scope_of(folded_of(self.state))))
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write both without the rows, and the hashes of what is recorded now."""
         log, state = self.state, folded_of(self.state)
         (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
@@ -164,7 +164,7 @@ class PurgeKeys:
         unreferred = () if relied is None else (relied,)
         return *unreferred, *moves, *(() if self.record is None else (self.record,))
 
-    def _find(self, ctx: Context, part: TableState) -> tuple[Removal, pa.Table]:
+    def _find(self, ctx: Context, part: BranchTable) -> tuple[Removal, pa.Table]:
         head, key = part.head, part.table.key
         with ctx.ledger.read() as conn:
             files = read_files(conn, head.branch_id, head.table_id, head.version)
@@ -183,14 +183,14 @@ class PurgeKeys:
         return referring.relied
 
 
-def _without(ctx: Context, part: TableState, removal: Removal, op_id: str) -> MoveTable:
+def _without(ctx: Context, part: BranchTable, removal: Removal, op_id: str) -> MoveTable:
     if not removal.rows:
         return MoveTable.of(part.head)
     return stage_removal(ctx, part, removal, op_id)
 
 
 def purge_keyed(
-    ctx: Context, state: TableState, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
+    ctx: Context, state: BranchTable, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
 ) -> Maintained:
     """Remove every row of which a condition names a version; run again after a crash, it does what is left.
 
@@ -222,7 +222,7 @@ def purge_keyed(
     return report(table, rows, doomed.beside, detail, operations=operations, warnings=warnings)
 
 
-def find(ctx: Context, state: TableState, where: str) -> DoomedKeys:
+def find(ctx: Context, state: BranchTable, where: str) -> DoomedKeys:
     """The keys that a condition names on any branch, and what is left of purges that died on the way."""
     table = state.table
     with ctx.ledger.read() as conn:
@@ -241,7 +241,7 @@ def find(ctx: Context, state: TableState, where: str) -> DoomedKeys:
 
 
 def _of_letters(
-    ctx: Context, state: TableState, places: Sequence[Place], seqs: Sequence[int], hashes: Sequence[bytes]
+    ctx: Context, state: BranchTable, places: Sequence[TablePlace], seqs: Sequence[int], hashes: Sequence[bytes]
 ) -> set[int]:
     """Those of these seqs, which dead letters have, that are versions of rows that go: not only of the named ones."""
     if not seqs or not hashes:
@@ -252,23 +252,23 @@ def _of_letters(
     return {seq for rows in (filed, waiting) if rows.num_rows for seq in rows[SEQ].to_pylist()}
 
 
-def read_places(conn: Connection, table: Table) -> list[Place]:
+def read_places(conn: Connection, table: Table) -> list[TablePlace]:
     """The table wherever it is, as one database snapshot shows it."""
-    places: list[Place] = []
+    places: list[TablePlace] = []
     for name, kind in holders(conn, table.table_id):
         state = read_states(conn, name, [table.name])[0]
         heads = [(part, part.head) for part in (state, folded_of(state))]
         parts = [(part, tuple(read_files(conn, at.branch_id, at.table_id, at.version))) for part, at in heads]
-        places.append(Place(name, kind, tuple(parts)))
+        places.append(TablePlace(name, kind, tuple(parts)))
     return places
 
 
-def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> Look:
+def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> KeySurvey:
     """Where there are versions with these hashes, over all branches and tags at one moment."""
     with ctx.ledger.read() as conn:
         places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
     if not hashes or not places:
-        return Look(places)
+        return KeySurvey(places)
     paths: set[str] = set()
     seqs: list[pa.ChunkedArray] = []
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
@@ -279,18 +279,18 @@ def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> Look:
             seqs += [rows[SEQ]] if rows.num_rows else []
         in_tails = _in_tails(ctx, places[0].parts[0][0], places, _gone(table), [], hashes)[SEQ]
     every = pa.chunked_array([*seqs, in_tails], pa.int64())
-    return Look(places, frozenset(paths), sorted(in_tails.to_pylist()), pc.count_distinct(every).as_py())
+    return KeySurvey(places, frozenset(paths), sorted(in_tails.to_pylist()), pc.count_distinct(every).as_py())
 
 
-def _distinct(places: Sequence[Place], part: int) -> list[DataFile]:
+def _distinct(places: Sequence[TablePlace], part: int) -> list[DataFile]:
     """The files of all logs, or of all states: those that branches share once."""
     return list({file.path: file for place in places for file in place.parts[part][1]}.values())
 
 
 def _in_tails(
     ctx: Context,
-    state: TableState,
-    places: Sequence[Place],
+    state: BranchTable,
+    places: Sequence[TablePlace],
     condition: str,
     more: Sequence[str],
     hashes: Sequence[bytes] | None,
@@ -307,7 +307,7 @@ def _in_tails(
 
 
 def _work_off(
-    ctx: Context, state: TableState, holder: Holder, actor: str, doomed: DoomedKeys, record: RecordPurge | None
+    ctx: Context, state: BranchTable, holder: Holder, actor: str, doomed: DoomedKeys, record: RecordPurge | None
 ) -> tuple[list[str], list[str]]:
     """Remove the rows from one place after another, until no place has any; then forget their hashes."""
     name = state.table.name
@@ -363,7 +363,7 @@ def _gone(table: Table) -> str:
     return relations.has_hash(_scope(table))
 
 
-def _detail(doomed: DoomedKeys, look: Look) -> dict[str, Any]:
+def _detail(doomed: DoomedKeys, look: KeySurvey) -> dict[str, Any]:
     return {
         "rows": look.rows,
         "keys": len(doomed.hashes),
@@ -378,7 +378,7 @@ def _rows(ctx: Context, table: Table, branch: str) -> int:
         return count_rows(read_states(conn, branch, [table.name])[0])
 
 
-def _rows_without(ctx: Context, state: TableState, before: int, hashes: Sequence[bytes]) -> int:
+def _rows_without(ctx: Context, state: BranchTable, before: int, hashes: Sequence[bytes]) -> int:
     with ctx.ledger.read() as conn:
         places = read_places(conn, state.table)
     place = next(place for place in places if place.parts[0][0].head.branch_id == state.head.branch_id)

@@ -16,7 +16,7 @@ from strandline.ledger.changes.purges import StayUnreferred
 from strandline.ledger.history.starting_points import Base, read_base
 from strandline.ledger.tables.tables import read_states
 from strandline.model.reporting import and_more, most_reported
-from strandline.model.schema.declarations import Declared, Link
+from strandline.model.schema.declarations import Declarations, Link
 from strandline.model.schema.keys import claim_hash, shown_key
 from strandline.model.schema.violations import Violation
 from strandline.model.values.arrow import batch_arrow
@@ -38,7 +38,7 @@ def find_referring(ctx: Context, branch: str, table_id: str, keys: pa.Table) -> 
     with ctx.ledger.read() as conn:
         states = read_states(conn, branch, tails=False)
         base = read_base(conn, branch, [state.table.table_id for state in states])
-    links = Declared.of(base.branch_id, base.shape, states).links_to(table_id)
+    links = Declarations.of(base.branch_id, base.shape, states).links_to(table_id)
     if not links or not keys.num_rows:
         return Referring((), None)
     view = View(ctx.ledger, branch, ctx.iceberg, only=list({link.source.table.name: None for link in links}))

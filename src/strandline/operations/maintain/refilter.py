@@ -18,9 +18,9 @@ from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.tables import branch_id, read_states
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bites
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import (
     DRY_RUN,
@@ -70,7 +70,7 @@ class Refiltering(Declared):
         return each_table(names, lambda name: refilter(ctx, name, branch, actor, budget, dry_run=self.dry_run))
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """The files of a state that lack a filter."""
         if state.folded is None or look.branch_id != branch_id(look.conn, MAIN):
             return {}
@@ -88,7 +88,7 @@ class Refiltering(Declared):
         return cls(max_bytes=WORKERS_BYTES, max_time_s=WORKERS_S)
 
 
-def unfiltered(conn: Connection, folded: TableState) -> list[DataFile]:
+def unfiltered(conn: Connection, folded: BranchTable) -> list[DataFile]:
     """The files of a state that were written before the last of the rules whose values rows are looked for by."""
     since = _last_rule(folded)
     if not since:
@@ -98,7 +98,7 @@ def unfiltered(conn: Connection, folded: TableState) -> list[DataFile]:
     return [file for file in files if file.schema_version < since]
 
 
-def _last_rule(folded: TableState) -> int:
+def _last_rule(folded: BranchTable) -> int:
     """The first version of the schema under which files are written with all filters there are."""
     first: dict[str, int] = {}
     for version in sorted(folded.schemas):
@@ -129,7 +129,7 @@ def refilter(ctx: Context, table: str, branch: str, actor: str, budget: Budget, 
     )
 
 
-def _look(ctx: Context, table: str, branch: str) -> tuple[TableState, list[DataFile]]:
+def _look(ctx: Context, table: str, branch: str) -> tuple[BranchTable, list[DataFile]]:
     """The state of a keyed table now, and its files that lack a filter."""
     with ctx.ledger.read() as conn:
         folded = folded_of(read_states(conn, branch, [table])[0])

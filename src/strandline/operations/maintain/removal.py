@@ -21,7 +21,7 @@ from strandline.failpoints import fail
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.context import Context
 from strandline.operations.maintain.compact import place_of
 from strandline.operations.maintain.layout import Group, neighbours
@@ -61,7 +61,7 @@ class Removal:
 
 
 def find_rows(
-    state: TableState,
+    state: BranchTable,
     files: Sequence[DataFile],
     condition: str,
     more: Sequence[str] = (),
@@ -99,7 +99,7 @@ def removal_of(matches: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
     )
 
 
-def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str) -> MoveTable:
+def stage_removal(ctx: Context, state: BranchTable, removal: Removal, op_id: str) -> MoveTable:
     """Write the log without these rows on the operation's branch; says what the publish has to do."""
     prepare_branch(ctx, state, op_id)
     groups = _groups(ctx, state, removal)
@@ -121,7 +121,7 @@ def stage_removal(ctx: Context, state: TableState, removal: Removal, op_id: str)
     )
 
 
-def _groups(ctx: Context, state: TableState, removal: Removal) -> list[Group]:
+def _groups(ctx: Context, state: BranchTable, removal: Removal) -> list[Group]:
     """What is written together: neighbours in a log; of a state each file alone, because it is in the order of keys."""
     if not removal.partly or state.table.kind == "state":
         return [(file,) for file in removal.partly]
@@ -130,7 +130,7 @@ def _groups(ctx: Context, state: TableState, removal: Removal) -> list[Group]:
     return neighbours(files, removal.partly, removal.whole, state.table.settings.target_file_bytes)
 
 
-def _write_seqs(ctx: Context, state: TableState, op_id: str, seqs: pa.Array) -> str:
+def _write_seqs(ctx: Context, state: BranchTable, op_id: str, seqs: pa.Array) -> str:
     ctx.staging.create(op_id)
     fail("stage.before_files")
     uri = ctx.staging.uri(op_id, f"removed-{state.table.kind}.parquet")

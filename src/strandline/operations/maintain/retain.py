@@ -17,10 +17,10 @@ from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable, PruneStreams
 from strandline.ledger.tables.tables import read_states
 from strandline.model.maintenance import Budget, Maintained
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bite, Bites, somebody_waits
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import (
     DRY_RUN,
@@ -35,12 +35,12 @@ from strandline.operations.core.declared import (
     option,
 )
 from strandline.operations.core.deletion_time import deletion_us
-from strandline.operations.core.steps import Running
+from strandline.operations.core.steps import RunningOperation
 from strandline.operations.core.tables import each_table, table_names
 from strandline.operations.maintain import retain_keyed, retain_log
 from strandline.operations.maintain.layout import size_of
 from strandline.operations.maintain.removal import stage_removal
-from strandline.operations.maintain.retain_plan import Change, Planner, refuse_past_sinks, why_held
+from strandline.operations.maintain.retain_plan import Planner, RetentionBite, refuse_past_sinks, why_held
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Retention(Declared):
         return each_table(names, lambda name: retain(ctx, name, branch, actor, budget, self))
 
     @classmethod
-    def count(cls, look: Look, state: TableState) -> dict[str, int]:
+    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
         """About how many rows would go, or of a keyed table would be looked at."""
         if look.now_us is None:
             return {}
@@ -107,11 +107,11 @@ class Retention(Declared):
 class Retain(Bite):
     """Rows go from the log; of a keyed table the horizon moves, also where no version goes."""
 
-    change: Change
+    change: RetentionBite
     past_sinks: bool
     kind: str = "retain"
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows."""
         change = self.change
         move = MoveTable.of(self.state.head)
@@ -159,7 +159,7 @@ def retain(ctx: Context, table: str, branch: str, actor: str, budget: Budget, as
 
 def _plan(
     ctx: Context, table: str, branch: str, now_us: int, asked_for: Retention, *, has_begun: bool
-) -> tuple[TableState, Planner | None]:
+) -> tuple[BranchTable, Planner | None]:
     """The table now, and what may go of it; no planner where rows are kept for good."""
     eager, past_sinks = asked_for.eager, asked_for.force_past_sinks
     with ctx.ledger.read() as conn:
@@ -171,7 +171,7 @@ def _plan(
     return state, None if rows is None else retain_log.RowPlanner(ctx, rows, eager)
 
 
-def _preview(state: TableState, planner: Planner, before: Mapping[str, int]) -> Maintained:
+def _preview(state: BranchTable, planner: Planner, before: Mapping[str, int]) -> Maintained:
     rows, held = planner.rows(), planner.held()
     detail = {**planner.detail(), "pruned": rows, "held_by": [asdict(behind) for behind in held]}
     return Maintained(

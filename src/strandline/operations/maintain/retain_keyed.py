@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from strandline.engines.duck import relations, sandbox
 from strandline.ledger.history.ancestry import Graph
-from strandline.ledger.history.horizons import Point, count_passed, find_horizon
+from strandline.ledger.history.horizons import KeptCommit, count_passed, find_horizon
 from strandline.ledger.history.refs import tip_of
 from strandline.ledger.ledger import Connection
 from strandline.ledger.rows.reservations import read_late
@@ -28,12 +28,12 @@ from strandline.ledger.sinks.limits import Limit, lowest, read_limits
 from strandline.ledger.tables.files import read_files
 from strandline.model.history.commits import Commit
 from strandline.model.schema.types import COMMIT, SEQ
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.operations.maintain.layout import size_of
 from strandline.operations.maintain.removal import removal_of
-from strandline.operations.maintain.retain_plan import WORTH_SHARE, Behind, Change, Words
+from strandline.operations.maintain.retain_plan import WORTH_SHARE, Behind, RetentionBite, Words
 from strandline.operations.maintain.sweep import HISTORY_S
 from strandline.views.time_travel import Shown
 from strandline.views.view import files_sql
@@ -48,14 +48,14 @@ Superseded = Sequence[tuple[DataFile, pa.Table]]
 class OldVersions:
     """How far back a branch's table is kept, what that point shows, and how many versions have passed it since."""
 
-    state: TableState
+    state: BranchTable
     cutoff_us: int
     horizon: Commit | None
     shown: Shown | None
     files: tuple[DataFile, ...]
     limits: tuple[Limit, ...]
     passed: int
-    kept_for: Point | None = None
+    kept_for: KeptCommit | None = None
     """The tag or branch for which more is kept than the window says."""
     kept_versions: int = 0
     """How many versions came in between that point and the beginning of the window."""
@@ -66,7 +66,7 @@ class OldVersions:
         return bool(self.files) and 0 < self.passed >= WORTH_SHARE * sum(file.rows for file in self.files)
 
 
-def plan(conn: Connection, state: TableState, now_us: int) -> OldVersions | None:
+def plan(conn: Connection, state: BranchTable, now_us: int) -> OldVersions | None:
     """How far back a keyed table is kept; None when all versions are kept for good."""
     cutoff_us = state.table.settings.cutoff_us(now_us)
     if cutoff_us is None:
@@ -163,13 +163,13 @@ class VersionPlanner:
     def refuse_everything(self) -> None:
         """The newest version of each row stays in any case."""
 
-    def next_change(self, bite_bytes: int) -> Change | None:
+    def next_change(self, bite_bytes: int) -> RetentionBite | None:
         """The first files; after the last of them the horizon alone."""
         horizon = self.planned.horizon
         if horizon is None or not (self._free or self._moves(horizon)):
             return None
         bite = take_bite(self._free, bite_bytes)
-        return Change(removal_of(bite), pruned_upto(bite), kept_from=horizon.seq)
+        return RetentionBite(removal_of(bite), pruned_upto(bite), kept_from=horizon.seq)
 
     def _moves(self, horizon: Commit) -> bool:
         """Whether the horizon may go further, though no version goes."""

@@ -19,13 +19,13 @@ from strandline.ledger.sinks.limits import Limit, lowest, read_limits
 from strandline.ledger.tables.files import read_files, set_times
 from strandline.ledger.tables.table_settings import UNKNOWN_US
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import DataFile, TableState
+from strandline.model.tables import BranchTable, DataFile
 from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
 from strandline.operations.maintain.layout import size_of
 from strandline.operations.maintain.removal import Removal, find_rows
-from strandline.operations.maintain.retain_plan import WORTH_SHARE, Behind, Change, Words
+from strandline.operations.maintain.retain_plan import WORTH_SHARE, Behind, RetentionBite, Words
 from strandline.views.view import files_sql
 
 BITE_FILES = 1000
@@ -35,7 +35,7 @@ BITE_FILES = 1000
 class OldRows:
     """What of a table is past its window: what may go now, and what sinks still hold."""
 
-    state: TableState
+    state: BranchTable
     now_us: int
     cutoff_us: int
     whole: tuple[DataFile, ...]
@@ -50,7 +50,7 @@ class OldRows:
         return None if limit is None else limit.seq
 
 
-def plan(conn: Connection, state: TableState, now_us: int, *, past_sinks: bool = False) -> OldRows | None:
+def plan(conn: Connection, state: BranchTable, now_us: int, *, past_sinks: bool = False) -> OldRows | None:
     """What is past a table's window, by what the ledger knows of its files; None when rows are kept for good."""
     cutoff_us = state.table.settings.cutoff_us(now_us)
     if cutoff_us is None:
@@ -108,10 +108,10 @@ class RowPlanner:
                 count=total,
             )
 
-    def next_change(self, bite_bytes: int) -> Change | None:
+    def next_change(self, bite_bytes: int) -> RetentionBite | None:
         """Whole files first, and then of those at the edge of the window their old rows."""
         removal = self._bite(bite_bytes)
-        return Change(removal, removal.streams, barrier=True) if removal.rows else None
+        return RetentionBite(removal, removal.streams, barrier=True) if removal.rows else None
 
     def _bite(self, bite_bytes: int) -> Removal:
         whole = self.planned.whole[:BITE_FILES]
@@ -196,7 +196,7 @@ def _old_rows(ctx: Context, planned: OldRows, file: DataFile) -> Removal:
     return find_rows(state, [file], condition)[0]
 
 
-def _look_into(ctx: Context, state: TableState, file: DataFile, column: str) -> None:
+def _look_into(ctx: Context, state: BranchTable, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
     with sandbox.interruptible(), sandbox.scratch() as connection:
         rows = files_sql(state, [file], [time_column for time_column in state.columns if time_column.name == column])

@@ -18,7 +18,7 @@ WORTH_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Change:
+class RetentionBite:
     """One bite: what goes, the highest seq that goes of each stream, and what else the publish notes."""
 
     removal: Removal
@@ -56,7 +56,7 @@ class Planner(Protocol):
     def refuse_everything(self) -> None:
         """Refuse to leave nothing, unless a person says yes."""
 
-    def next_change(self, bite_bytes: int) -> Change | None:
+    def next_change(self, bite_bytes: int) -> RetentionBite | None:
         """The next bite; None when nothing may go."""
 
     def rows(self) -> int:

@@ -27,7 +27,7 @@ from strandline.ledger.tables.files import has_snapshots, read_files
 from strandline.model.ids import private_branch
 from strandline.model.schema.engine_types import column_ddl
 from strandline.model.schema.types import SEQ
-from strandline.model.tables import BatchRef, DataFile, TableState
+from strandline.model.tables import BatchRef, BranchTable, DataFile
 from strandline.model.values.arrow import stored_schema
 from strandline.model.values.rows import partitions
 from strandline.operations.core.context import Context
@@ -64,7 +64,7 @@ class StagedRows:
         return heads
 
 
-def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
+def prepare_branch(ctx: Context, state: BranchTable, op_id: str) -> None:
     """Make sure of the Iceberg table and of the operation's private branch at the pin."""
     state = state.stored
     iceberg = ctx.iceberg()
@@ -82,11 +82,11 @@ def prepare_branch(ctx: Context, state: TableState, op_id: str) -> None:
     fail("stage.after_branch")
 
 
-def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
+def stage_tail(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
     """Append these batches to the operation's branch, and set aside those that can't be read."""
     state = state.stored
     ctx.staging.create(op_id)
-    unreadable = _Unreadable(ctx, state)
+    unreadable = _UnreadableBatches(ctx, state)
     duplicates = _duplicates(ctx, state, refs, unreadable) if state.table.row_key else None
     fail("stage.before_files")
     paths, rows = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable)
@@ -104,10 +104,10 @@ def stage_tail(ctx: Context, state: TableState, refs: Sequence[BatchRef], op_id:
     return StagedRows(snapshot, files, rows, offered - rows, batches)
 
 
-class _Unreadable:
+class _UnreadableBatches:
     """Batches that could not be read. They are noted while a stream runs, and set aside when it has ended."""
 
-    def __init__(self, ctx: Context, state: TableState) -> None:
+    def __init__(self, ctx: Context, state: BranchTable) -> None:
         self._ctx = ctx
         self._state = state
         self._reasons: dict[str, str] = {}
@@ -130,7 +130,7 @@ class _Unreadable:
         return [ref for ref in refs if ref.batch_id not in self._reasons]
 
 
-def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
+def append(ctx: Context, state: BranchTable, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
     """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added.
 
     Its columns have their names in data files; those that it lacks are null.
@@ -148,19 +148,19 @@ def append(ctx: Context, state: TableState, frame: DataFrame, op_id: str) -> tup
     return snapshot, files
 
 
-def added_files(ctx: Context, state: TableState, snapshot: int) -> tuple[DataFile, ...]:
+def added_files(ctx: Context, state: BranchTable, snapshot: int) -> tuple[DataFile, ...]:
     """The files that a staged snapshot added, as the ledger will record them."""
     table = state.stored.table
     files = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
     return tuple(replace(file, origin=table.inbound, schema_version=max(state.schemas)) for file in files)
 
 
-def columns_ddl(state: TableState) -> str:
+def columns_ddl(state: BranchTable) -> str:
     """The columns of a table's log, as Spark writes them."""
     return ", ".join(column_ddl(column) for column in stored_columns(state))
 
 
-def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unreadable: _Unreadable) -> pa.Array:
+def _duplicates(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], unreadable: _UnreadableBatches) -> pa.Array:
     """The seqs of rows whose key is in the log, or earlier among these rows."""
     scope = key_scope(state)
     names = list(dict.fromkeys([*scope.within, *scope.row_key]))
@@ -194,11 +194,11 @@ def _duplicates(ctx: Context, state: TableState, refs: Sequence[BatchRef], unrea
 
 def _write_files(
     ctx: Context,
-    state: TableState,
+    state: BranchTable,
     refs: Sequence[BatchRef],
     op_id: str,
     duplicates: pa.Array | None,
-    unreadable: _Unreadable,
+    unreadable: _UnreadableBatches,
 ) -> tuple[list[str], int]:
     """Write the rows that stay into Parquet files of the operation's folder, in seq order.
 

@@ -37,7 +37,7 @@ from strandline.model.ids import branch_ref, private_branch
 from strandline.model.maintenance import Maintained, together
 from strandline.model.tables import STATE, Table
 from strandline.model.wording import counted
-from strandline.operations.core.branch_moment import Look
+from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
 from strandline.operations.core.declared import DRY_RUN, Declared, Docs, Due, option
 from strandline.operations.core.deletion_time import CLOCK, ask_store, clock_of, deletion_us, store_us
@@ -92,7 +92,7 @@ class Sweep(Declared):
         return sweep(ctx, names, grace_s=grace_s, dry_run=self.dry_run)
 
     @classmethod
-    def count_lake(cls, look: Look) -> dict[str, int]:
+    def count_lake(cls, look: BranchMoment) -> dict[str, int]:
         """The batches that nobody needs any more."""
         return {"released_batches": batches.count_released(look.conn, grace_s=look.grace_s)}
 

@@ -16,15 +16,15 @@ import pyarrow as pa
 from strandline.ledger.history.starting_points import Base
 from strandline.ledger.tables.adoption import Adoption
 from strandline.model.history.merge import Resolution, RowConflict, key_text
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import key_hash
 from strandline.model.schema.types import REMOVED
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values.row_versions import ValueHolder
 from strandline.model.values.wire import to_json_lines
 from strandline.operations.merge.rows import TableMerge
-from strandline.operations.merge.schemas import Schemas
-from strandline.rules.changes import Changes, Claims, RowChange, key_row
+from strandline.operations.merge.schemas import MergedSchemas
+from strandline.rules.changes import Changes, Claims, JudgedRow, key_row
 from strandline.rules.kinds import conflict_kind
 from strandline.rules.rows import examine
 from strandline.views.branch_rows import Looking
@@ -43,12 +43,12 @@ class MergePlan:
     base: Base
     source_id: str
     source_tip: str
-    declared: Declared
+    declared: Declarations
     is_ahead: bool = False
     tables: list[TableMerge] = field(default_factory=list)
     adopted: list[Adoption] = field(default_factory=list)
-    schemas: Schemas = field(default_factory=Schemas)
-    coming: list[tuple[TableState, pa.Table]] = field(default_factory=list)
+    schemas: MergedSchemas = field(default_factory=MergedSchemas)
+    coming: list[tuple[BranchTable, pa.Table]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     given_up: set[tuple[str, str]] = field(default_factory=set)
     conflicts: list[RowConflict] = field(default_factory=list)
@@ -63,7 +63,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
         gone = [table_id for table_id, brought in plan.schemas.brought.items() if brought.schema.dropped]
         states = dict(declared.states) | {state.table.table_id: state for state in others}
         states = {table_id: state for table_id, state in states.items() if table_id not in gone}
-        declared = Declared(declared.branch_id, declared.shape, states)
+        declared = Declarations(declared.branch_id, declared.shape, states)
     ids = [table.state.table.table_id for table in plan.tables if table.written.num_rows]
     ids += [state.table.table_id for state, _ in plan.coming]
     if not any(declared.depends(table_id) or declared.states[table_id].schema.constraints for table_id in ids):
@@ -106,7 +106,7 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
 
 def _give_up(
     plan: MergePlan,
-    orphaned: Sequence[tuple[TableState, ValueHolder]],
+    orphaned: Sequence[tuple[BranchTable, ValueHolder]],
     changes: Changes,
     look: Looking,
     resolution: Resolution,
@@ -123,12 +123,12 @@ def _give_up(
         look.ask(state, {row.hash: row.key})
         version = look.get(*at)
         if version is not None and version.row is not None:
-            changes[at] = RowChange(state, row.hash, row.key, version.row, None)
+            changes[at] = JudgedRow(state, row.hash, row.key, version.row, None)
             plan.given_up.add(named)
     return len(plan.given_up) > before
 
 
-def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] | None:
+def _image(row: Mapping[str, Any] | None, state: BranchTable) -> dict[str, Any] | None:
     if row is None:
         return None
     table = pa.Table.from_arrays(list(row.values()), names=list(row))
@@ -136,7 +136,7 @@ def _image(row: Mapping[str, Any] | None, state: TableState) -> dict[str, Any] |
     return document
 
 
-def _row_changes(table: TableMerge) -> Iterator[RowChange]:
+def _row_changes(table: TableMerge) -> Iterator[JudgedRow]:
     key = list(table.state.table.key)
     columns = [name for name in table.written.schema.names if name != REMOVED]
     before: dict[bytes, Mapping[str, Any]] = {}
@@ -148,4 +148,4 @@ def _row_changes(table: TableMerge) -> Iterator[RowChange]:
             digest = key_hash(list(values.values()))
             gone = batch.column(REMOVED)[place].as_py()
             after = None if gone else row_at(batch, place, columns)
-            yield RowChange(table.state, digest, row_at(batch, place, key), before.get(digest), after)
+            yield JudgedRow(table.state, digest, row_at(batch, place, key), before.get(digest), after)

@@ -24,11 +24,11 @@ from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.rows import reservations
 from strandline.ledger.tables.tables import branch_id, read_states_of
 from strandline.model.history.commits import MERGE
-from strandline.model.schema.declarations import Declared
-from strandline.model.tables import BatchRef, Payload, TableState
+from strandline.model.schema.declarations import Declarations
+from strandline.model.tables import BatchRef, BranchTable, Payload
 from strandline.operations.core.context import Context
-from strandline.operations.core.steps import Coverage, Running
-from strandline.operations.load.keyed_large import Staged, passed_over, staged_moves
+from strandline.operations.core.steps import Coverage, RunningOperation
+from strandline.operations.load.keyed_large import StagedTable, passed_over, staged_moves
 from strandline.operations.maintain.flush import scope_of
 from strandline.operations.maintain.stage_tail import (
     MAX_FILE_ROWS,
@@ -48,7 +48,7 @@ class Planned:
     """What a merge comes to, and the tables that it may write, by id and under the schemas that it brings."""
 
     mutation: Mutation
-    states: Mapping[str, TableState]
+    states: Mapping[str, BranchTable]
 
 
 @dataclass
@@ -69,10 +69,10 @@ class MergeTables:
         states = {state.table.table_id: state for state in read_states_of(conn, on_branch) if state.table.key}
         written = [change.append.table_id for change in self.first.changes]
         met = {*written, *(read.table_id for read in self.first.reads)}
-        met |= Declared.of(on_branch, 0, states.values()).joined(met).keys()
+        met |= Declarations.of(on_branch, 0, states.values()).joined(met).keys()
         return Coverage(on_branch, tuple(scope_of(states[table_id]) for table_id in sorted(met & states.keys())))
 
-    def stage(self, ctx: Context, running: Running) -> Effects:
+    def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Hold the tables, plan, and append what is written to every table's log."""
         self._hold(ctx, running)
         ctx.report("planning the merge", 0, None)
@@ -95,7 +95,7 @@ class MergeTables:
         ]
         return self._effects(mutation, staged, min(first_seqs))
 
-    def _hold(self, ctx: Context, running: Running) -> None:
+    def _hold(self, ctx: Context, running: RunningOperation) -> None:
         """From here on mutations of these tables wait; which seqs it needs is not known yet."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
@@ -104,7 +104,7 @@ class MergeTables:
             fail("reserve.before_commit")
         fail("reserve.after_commit")
 
-    def _number(self, ctx: Context, running: Running, changes: Sequence[TableChange]) -> tuple[list[int], int]:
+    def _number(self, ctx: Context, running: RunningOperation, changes: Sequence[TableChange]) -> tuple[list[int], int]:
         """Take the seqs of all rows."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
@@ -117,10 +117,10 @@ class MergeTables:
         return first_seqs, txn.at_us
 
     def _write(
-        self, ctx: Context, change: TableChange, state: TableState, first_seq: int, op_id: str, at_us: int
-    ) -> Staged:
+        self, ctx: Context, change: TableChange, state: BranchTable, first_seq: int, op_id: str, at_us: int
+    ) -> StagedTable:
         rows = change.append.rows
-        staged = Staged(state, StagedRows(None), rows, 0)
+        staged = StagedTable(state, StagedRows(None), rows, 0)
         prepare_branch(ctx, state, op_id)
         if state.tail:
             staged.tail = stage_tail(ctx, state, state.tail, op_id)
@@ -137,7 +137,7 @@ class MergeTables:
             raise Damaged(f"{rows} merged rows were staged, and Spark wrote {stored}", operation=op_id)
         return staged
 
-    def _effects(self, mutation: Mutation, staged: Sequence[Staged], first_seq: int) -> Effects:
+    def _effects(self, mutation: Mutation, staged: Sequence[StagedTable], first_seq: int) -> Effects:
         assert mutation.source is not None, "a merge has a source"
         rows = {change.append.table: change.append.rows for change in mutation.changes}
         tables = {**touched(mutation.source), **rows}
@@ -153,7 +153,7 @@ def _moved() -> Conflict:
     return TableMoved("a branch was changed while it was merged", hint="Try again.")
 
 
-def _numbered(change: TableChange, state: TableState, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:
+def _numbered(change: TableChange, state: BranchTable, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:
     """The merged rows as the log holds them: they were encoded under the schema that the merge brings."""
     version = state.head.schema_version
     log = replace(state.stored, schemas={**state.schemas, version: state.schema})

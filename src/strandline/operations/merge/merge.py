@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, SchemaMoved, TableMoved
 from strandline.failpoints import fail
-from strandline.ledger.changes.mutations import Moved, Mutation, Source, TableChange, TableRead, fast_forward
+from strandline.ledger.changes.mutations import MergeSource, Moved, Mutation, TableChange, TableRead, fast_forward
 from strandline.ledger.history.ancestry import Graph
 from strandline.ledger.history.refs import find_homes
 from strandline.ledger.history.starting_points import HeadNow
@@ -35,25 +35,25 @@ from strandline.model.history.merge import Merged, Resolution, RowConflict, conf
 from strandline.model.ids import new_id
 from strandline.model.reporting import most_reported
 from strandline.model.schema.constraints import Cardinality
-from strandline.model.schema.declarations import Declared
+from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.keys import key_hashes, shown_key
 from strandline.model.schema.migration import refers
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import REMOVED
 from strandline.model.schema.violations import Violation
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.change.mutate import give_way
 from strandline.operations.change.planning import table_change
 from strandline.operations.merge.judging import MergePlan, examined
 from strandline.operations.merge.rows import Sides, TableMerge
-from strandline.operations.merge.schemas import Line, merged_schemas
-from strandline.rules.changes import Claims, RowChange
+from strandline.operations.merge.schemas import SchemaHistory, merged_schemas
+from strandline.rules.changes import Claims, JudgedRow
 from strandline.rules.kinds import conflict_kind
 from strandline.rules.sets import breaking, newly_broken
 from strandline.views.branch_rows import Looking
 from strandline.views.diff import Written, plain_rows
-from strandline.views.versions import Versions
+from strandline.views.versions import NewestVersions
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ FEW_KEYS = 1000
 
 
 @dataclass(frozen=True)
-class Request:
+class MergeRequest:
     """A merge as it was asked for."""
 
     source: str
@@ -95,7 +95,7 @@ class Merger:
         self._appender = appender
         self._view = view
 
-    def merge(self, request: Request) -> Merged:
+    def merge(self, request: MergeRequest) -> Merged:
         """Merge, or in a dry run say what would come of it; MergeConflict where the sides disagree."""
         if request.source == request.into:
             raise BadRequest(f"{request.into!r} can't be merged into itself", hint="Name another branch.")
@@ -111,7 +111,7 @@ class Merger:
                 give_way(moved, self._context, most_s=0.02)
         raise AssertionError("unreachable")
 
-    def _merge(self, request: Request, *, adopting: bool) -> Merged:
+    def _merge(self, request: MergeRequest, *, adopting: bool) -> Merged:
         source, target = self._view(request.source, None), self._view(request.into, None)
         plan = self._plan(request, source, target, adopting=adopting)
         if plan is None:
@@ -132,7 +132,7 @@ class Merger:
         fail("merge.after_commit")
         return self._report(request, source, target, "fast_forward" if ahead else "merged", commit, plan, mutation)
 
-    def _merge_large(self, request: Request, first: Mutation, *, adopting: bool) -> Merged:
+    def _merge_large(self, request: MergeRequest, first: Mutation, *, adopting: bool) -> Merged:
         """The same as an operation, which plans it again when nothing that it depends on can change any more."""
         from strandline.operations.core.steps import run
         from strandline.operations.merge.large import MergeTables, Planned
@@ -174,7 +174,7 @@ class Merger:
 
     def _report(
         self,
-        request: Request,
+        request: MergeRequest,
         source: View,
         target: View,
         outcome: Any,
@@ -196,7 +196,7 @@ class Merger:
             rows_read=sum(table.looked_at for table in plan.tables) if plan else 0,
         )
 
-    def _plan(self, request: Request, source: View, target: View, *, adopting: bool) -> MergePlan | None:
+    def _plan(self, request: MergeRequest, source: View, target: View, *, adopting: bool) -> MergePlan | None:
         """What the merge comes to; None where the source has nothing new."""
         theirs, ours = source.base.tip, target.base.tip
         if theirs is None:
@@ -212,7 +212,7 @@ class Merger:
             plan = _started(source, target, theirs, is_ahead=_is_ahead(graph, theirs, ours, base))
             source, target = source.whole(), target.whole()
             names = _keyed(source, made)
-            line = Line(graph, ours, bases, kept)
+            line = SchemaHistory(graph, ours, bases, kept)
             plan.schemas = merged_schemas(line, source, target, names, request.resolution)
             homes = find_homes(conn, graph, theirs, made), find_homes(conn, graph, ours or theirs, kept)
             adopted = {name: self._adoption(conn, plan, source, target, name, made, kept) for name in names}
@@ -280,18 +280,18 @@ class Merger:
         is_adoptable = can_adopt(conn, source.base.branch_id, target.base.branch_id, table_id, last_seq)
         return Adoption(table_id, name, rows, last_seq) if is_adoptable else None
 
-    def _judged(self, request: Request, plan: MergePlan) -> Mutation:
+    def _judged(self, request: MergeRequest, plan: MergePlan) -> Mutation:
         """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
         commit_id = new_id()
         coming = {state.table.table_id for state, _ in plan.coming}
-        look = Looking(self._ledger, request.into, Versions(plan.base), coming)
+        look = Looking(self._ledger, request.into, NewestVersions(plan.base), coming)
         claims, changes = examined(plan, look, request.resolution)
         _refuse_unknown(request.resolution, plan)
         kept = [table for table in plan.tables if table.written.num_rows]
         if changes is None:
             written = [_batch_change(table, request.actor, commit_id) for table in kept]
         else:
-            by_table: dict[str, list[RowChange]] = {}
+            by_table: dict[str, list[JudgedRow]] = {}
             for change in changes.values():
                 if change.state.table.table_id not in coming:
                     by_table.setdefault(change.state.table.table_id, []).append(change)
@@ -311,11 +311,13 @@ class Merger:
             reads=tuple(_reads(plan, look, claims)),
             shape=plan.base.shape,
             tip=plan.base.tip if plan.is_ahead else None,
-            source=Source(plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas.brought, plan.barriers),
+            source=MergeSource(
+                plan.source_id, plan.source_tip, tuple(plan.adopted), plan.schemas.brought, plan.barriers
+            ),
         )
 
 
-def _refusal(request: Request, plan: MergePlan) -> MergeConflict | BadRequest:
+def _refusal(request: MergeRequest, plan: MergePlan) -> MergeConflict | BadRequest:
     """The error that lists what the sides disagree on, or what a resolution file leaves undecided of it."""
     left = request.resolution.undecided
     undecided = [conflict for conflict in plan.conflicts if (conflict.table, key_text(conflict.key)) in left]
@@ -349,12 +351,12 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
 
 def _is_linked(plan: MergePlan, source: View, name: str) -> bool:
     """Whether a table refers to others or is referred to, as either side declares it."""
-    theirs = Declared.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
+    theirs = Declarations.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
     table_id = source.state(name).table.table_id
     return any(declared.links_from(table_id) or declared.links_to(table_id) for declared in (plan.declared, theirs))
 
 
-def _coming(plan: MergePlan, source: View) -> list[tuple[TableState, pa.Table]]:
+def _coming(plan: MergePlan, source: View) -> list[tuple[BranchTable, pa.Table]]:
     """The new tables that are judged with what is there: all their rows are new to the target."""
     names = [
         adoption.table
@@ -400,7 +402,7 @@ def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> MergePl
     every = target.whole()
     heads = {every.state(name).table.table_id: HeadNow.of(every.state(name)) for name in every.tables}
     base = replace(target.base, heads=heads)
-    declared = Declared.of(base.branch_id, base.shape, [target.state(name) for name in target.tables])
+    declared = Declarations.of(base.branch_id, base.shape, [target.state(name) for name in target.tables])
     return MergePlan(base, source.base.branch_id, tip, declared, is_ahead)
 
 
@@ -463,13 +465,13 @@ def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
                 yield from breaking(after, state, rule, lambda row: (row.table, row.key) not in gone)
 
 
-def _note_seen(plan: MergePlan, after: View, state: TableState) -> None:
+def _note_seen(plan: MergePlan, after: View, state: BranchTable) -> None:
     """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
     seen = [state, *map(after.state, refers(state.schema))]
     plan.seen |= {seen_state.table.table_id for seen_state in seen} & plan.base.heads.keys()
 
 
-def _shown_keys(rows: pa.Table, state: TableState) -> set[str]:
+def _shown_keys(rows: pa.Table, state: BranchTable) -> set[str]:
     keys = [rows.column(name).to_pylist() for name in state.table.key]
     return {shown_key(key) for key in zip(*keys, strict=True)}
 

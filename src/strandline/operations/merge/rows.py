@@ -15,7 +15,7 @@ from strandline.model.history.merge import Resolution, RowConflict, key_text
 from strandline.model.schema.keys import key_hashes
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import REMOVED
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.values.arrow import batch_arrow
 from strandline.views.diff import Written, changed_rows, plain_rows
@@ -26,7 +26,7 @@ from strandline.views.view import View
 class TableMerge:
     """What a merge does to one table: the rows it writes, as the target has them now and as they will be."""
 
-    state: TableState
+    state: BranchTable
     written: pa.Table
     present: pa.Table
     looked_at: int

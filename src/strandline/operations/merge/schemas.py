@@ -17,7 +17,7 @@ from strandline.model.history.merge import Resolution, RowConflict, Side, key_te
 from strandline.model.schema.constraints import Reference
 from strandline.model.schema.merging import merge_schemas
 from strandline.model.schema.schema import Schema
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.views.time_travel import version_at
 from strandline.views.view import View
 
@@ -25,7 +25,7 @@ KIND = "divergent_schema"
 
 
 @dataclass
-class Schemas:
+class MergedSchemas:
     """What comes of the tables' schemas.
 
     `merged` are those that rows are merged under, and `brought` what the target does not have yet; both by table id.
@@ -48,7 +48,7 @@ class Schemas:
 
 
 @dataclass(frozen=True)
-class Line:
+class SchemaHistory:
     """Both sides' commits since the commits that both have: how a table's schema came to be what it is."""
 
     graph: Graph
@@ -68,16 +68,18 @@ class Line:
         """Whether the target has changed a table since, in whatever way."""
         return any(table in commit.tables for commit in self.kept)
 
-    def base(self, state: TableState) -> Schema | None:
+    def base(self, state: BranchTable) -> Schema | None:
         """What both began with; None where that is not one thing."""
         numbers = {version_at(self.graph, state, commit) for commit in self.bases}
         number = numbers.pop() if len(numbers) == 1 else None
         return state.schemas[number] if number is not None else None
 
 
-def merged_schemas(line: Line, source: View, target: View, names: Collection[str], resolution: Resolution) -> Schemas:
+def merged_schemas(
+    line: SchemaHistory, source: View, target: View, names: Collection[str], resolution: Resolution
+) -> MergedSchemas:
     """What becomes of these tables, which the source has changed; views with dropped tables too."""
-    schemas = Schemas()
+    schemas = MergedSchemas()
     for name in names:
         if name in target.tables:
             _merge(schemas, line, source.state(name), target.state(name), resolution)
@@ -87,7 +89,9 @@ def merged_schemas(line: Line, source: View, target: View, names: Collection[str
     return schemas
 
 
-def _merge(schemas: Schemas, line: Line, theirs: TableState, ours: TableState, resolution: Resolution) -> None:
+def _merge(
+    schemas: MergedSchemas, line: SchemaHistory, theirs: BranchTable, ours: BranchTable, resolution: Resolution
+) -> None:
     name, table_id = ours.table.name, ours.table.table_id
     schemas.merged[table_id] = ours.schema
     if ours.is_dropped or theirs.is_dropped or ours.schema.began != theirs.schema.began:
@@ -114,7 +118,9 @@ def _merge(schemas: Schemas, line: Line, theirs: TableState, ours: TableState, r
         schemas.conflicts.append(_conflict(ours, theirs))
 
 
-def _drop(schemas: Schemas, line: Line, theirs: TableState, ours: TableState, resolution: Resolution) -> None:
+def _drop(
+    schemas: MergedSchemas, line: SchemaHistory, theirs: BranchTable, ours: BranchTable, resolution: Resolution
+) -> None:
     """One side has dropped the table, or added it again; the source has changed it, by that or otherwise."""
     name = ours.table.name
     is_touched = line.is_touched(name)
@@ -130,7 +136,7 @@ def _drop(schemas: Schemas, line: Line, theirs: TableState, ours: TableState, re
         schemas.settled.discard(name)  # it comes back, with what the source has made of it
 
 
-def _shows_both(ours: TableState, theirs: TableState) -> bool:
+def _shows_both(ours: BranchTable, theirs: BranchTable) -> bool:
     """Whether rows of the target would be shown among those of the source's table, which is another one by that name.
 
     Which rows are a table's is said by the seq at which it was added again.
@@ -140,14 +146,14 @@ def _shows_both(ours: TableState, theirs: TableState) -> bool:
     return ours.schema.began > theirs.schema.began or ours.head.last_seq > theirs.schema.began
 
 
-def _later(ours: TableState, theirs: TableState) -> Side | None:
+def _later(ours: BranchTable, theirs: BranchTable) -> Side | None:
     """The side that has added a table again which the other has dropped: it has dropped it too."""
     if ours.is_dropped and theirs.schema.began > ours.schema.began:
         return "theirs"
     return "ours" if theirs.is_dropped and ours.schema.began > theirs.schema.began else None
 
 
-def _bring(schemas: Schemas, ours: TableState, schema: Schema, version: int | None = None) -> None:
+def _bring(schemas: MergedSchemas, ours: BranchTable, schema: Schema, version: int | None = None) -> None:
     """Without a version it is a new one, the merge's: so a reader of that commit finds what was decided there.
 
     So it is where the target's rows are others than the source's: which of them have a default is the target's affair.
@@ -158,13 +164,13 @@ def _bring(schemas: Schemas, ours: TableState, schema: Schema, version: int | No
     schemas.merged[ours.table.table_id] = schema
 
 
-def _decided(schemas: Schemas, name: str, resolution: Resolution) -> Side | None:
+def _decided(schemas: MergedSchemas, name: str, resolution: Resolution) -> Side | None:
     schemas.disputed.add(name)
     decision = resolution.rows.get((name, key_text({})))
     return decision if isinstance(decision, str) else resolution.side_of(name)
 
 
-def _conflict(ours: TableState, theirs: TableState) -> RowConflict:
+def _conflict(ours: BranchTable, theirs: BranchTable) -> RowConflict:
     fields = {column.declared for column in ours.schema.columns} ^ {column.declared for column in theirs.schema.columns}
     return RowConflict(
         KIND,
@@ -177,7 +183,9 @@ def _conflict(ours: TableState, theirs: TableState) -> RowConflict:
     )
 
 
-def _keep_targets(schemas: Schemas, source: View, target: View, names: Collection[str], resolution: Resolution) -> None:
+def _keep_targets(
+    schemas: MergedSchemas, source: View, target: View, names: Collection[str], resolution: Resolution
+) -> None:
     """Nothing may refer to a table that is not there after the merge: one side dropped it, the other refers to it.
 
     The target's side keeps the table that the merge would drop, or the rules that it would replace.
@@ -201,7 +209,7 @@ def _dangling(after: Mapping[str, Schema]) -> Iterator[tuple[str, Reference]]:
                 yield name, constraint
 
 
-def _after(schemas: Schemas, source: View, target: View, names: Collection[str]) -> Iterator[tuple[str, Schema]]:
+def _after(schemas: MergedSchemas, source: View, target: View, names: Collection[str]) -> Iterator[tuple[str, Schema]]:
     """The tables that are shown after the merge, by folded name, with their schemas."""
     for name in {*target.tables, *names}:
         state = target.state(name) if name in target.tables else source.state(name)
