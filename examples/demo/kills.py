@@ -23,6 +23,8 @@ VICTIM = LIVE[1]
 INTO_THE_APPEND_S = 0.5
 # A flush has been seen under way for this long when it is killed: Spark is at work then.
 INTO_THE_FLUSH_S = 0.25
+# A receiver and a ledger answer in far less.
+INTO_THE_ANSWER_S = 0.25
 CHUNKS_SENT = 3
 
 
@@ -57,11 +59,25 @@ def kill_writer(run: Run) -> None:
 
 
 def kill_inside_a_flush(run: Run) -> None:
-    """While the ledger shows a flush under way, which can't come to its end: see `hanging_flush`."""
-    run.wait("waiting for the next flush", lambda: bool(_flushes_under_way(run.lake)))
-    time.sleep(INTO_THE_FLUSH_S)
+    """While the ledger shows a flush under way; the first that can't come to its end is that of `hanging_flush`.
+
+    The worker is held before the last look: a flush of a dead worker is ended by the next process that opens the lake.
+    """
+    seen: list[Intent] = []
+
+    def inside_a_flush() -> bool:
+        seen[:] = _flushes_under_way(run.lake)
+        return bool(seen)
+
+    while True:
+        run.wait("waiting for the next flush", inside_a_flush)
+        time.sleep(INTO_THE_FLUSH_S)
+        _hold_worker(run)
+        flush = next((flush for flush in _flushes_under_way(run.lake) if flush.op_id == seen[0].op_id), None)
+        if flush is not None:
+            break
+        run.processes.go_on(WORKER)
     run.processes.kill(WORKER)
-    (flush,) = _flushes_under_way(run.lake)
     run.narrator.say(f"killed the worker in the middle of flush {flush.op_id} (phase {flush.phase})")
     run.killed.append({"process": WORKER, "operation": flush.op_id, "phase": flush.phase})
 
@@ -76,9 +92,7 @@ def kill_inside_a_delivery(run: Run) -> None:
 
     while True:
         run.wait("waiting for the next delivery", inside_a_delivery)
-        run.processes.pause(WORKER)
-        # Everything that was sent has been answered by then.
-        time.sleep(INTO_THE_FLUSH_S)
+        _hold_worker(run)
         still = halfway(run.lake, run.receiver)
         if still is not None and still.delivery.delivery_id == caught[0].delivery.delivery_id:
             break
@@ -99,6 +113,12 @@ def kill_inside_a_delivery(run: Run) -> None:
             "arrived": still.mark,
         }
     )
+
+
+def _hold_worker(run: Run) -> None:
+    """Let the worker do nothing more; what it had sent is answered when this returns."""
+    run.processes.pause(WORKER)
+    time.sleep(INTO_THE_ANSWER_S)
 
 
 def _flushes_under_way(lake: sl.Lake) -> list[Intent]:

@@ -11,11 +11,14 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
 
+from examples.demo import kills
 from examples.demo.figures import Figures, Held, fingerprint, held, wrong
 from examples.demo.messages import BODY_CHARS, COLUMNS, messages
 from examples.demo.places import Places, fresh_lake
@@ -115,6 +118,28 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
 
     assert process.returncode == 130, err
     assert_nothing_runs(folder)
+
+
+def test_a_flush_that_ended_before_the_kill_is_not_taken_for_a_killed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is held, goes on when the flush that was seen has ended, and is killed inside another."""
+    first, second = (SimpleNamespace(op_id=op_id, phase="staging") for op_id in ("first", "second"))
+    looks = iter([[first], [], [second], [second]])
+    done: list[str] = []
+    monkeypatch.setattr(kills, "_flushes_under_way", lambda _lake: next(looks))
+    monkeypatch.setattr(kills.time, "sleep", lambda _s: None)
+    verbs = {verb: lambda _name, verb=verb: done.append(verb) for verb in ("pause", "go_on", "kill")}
+    run: Any = SimpleNamespace(
+        lake=None,
+        wait=lambda _what, reached: reached() or pytest.fail("no flush was seen"),
+        processes=SimpleNamespace(**verbs),
+        narrator=SimpleNamespace(say=lambda _line: None),
+        killed=[],
+    )
+
+    kills.kill_inside_a_flush(run)
+
+    assert done == ["pause", "go_on", "pause", "kill"]
+    assert run.killed == [{"process": "worker", "operation": "second", "phase": "staging"}]
 
 
 def test_a_folder_that_is_not_its_own_is_never_removed(tmp_path: Path) -> None:
