@@ -15,7 +15,7 @@ from strandline import config
 from strandline.errors import NewerFormat, RecoveryRequired
 from strandline.lake import Lake
 from strandline.ledger import ledger as ledgers
-from strandline.ledger import migrations, schema
+from strandline.ledger.database import migrations, schema
 from strandline.ledger.ledger import Ledger
 from tests.kept.unpacking import Kept, copy_rows, unpacked
 from tests.kit import in_ledger, python_process, read_only_fingerprint, strand, wait_until

@@ -10,7 +10,7 @@ import pytest
 
 import strandline as sl
 from strandline.lake import Lake
-from strandline.model.tables import TableState
+from strandline.model.tables import BranchTable
 from strandline.reports.doctor import examine
 from tests.acceptance.test_rewrites import tokens
 from tests.kept.conftest import Unpack
@@ -134,5 +134,5 @@ def _is_written(lake: Lake) -> None:
             lake.append(name, [{key: value for key, value in message(900).items() if key in state.schema.names}])
 
 
-def _required(state: TableState) -> dict[str, Any]:
+def _required(state: BranchTable) -> dict[str, Any]:
     return {"age": 1} if any(one.name == "age" and not one.nullable for one in state.schema.columns) else {}

@@ -142,7 +142,7 @@ def _bury(root: Path) -> None:
 
 @lru_cache(maxsize=1)
 def _dead_owner() -> str:
-    code = "from strandline.ledger import owner; print(owner.register().text())"
+    code = "from strandline.ledger.publish import owner; print(owner.register().text())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
