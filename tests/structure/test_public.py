@@ -14,6 +14,7 @@ import pytest
 
 import strandline
 from strandline.create import create
+from strandline.lake import operations
 from tests.kit import environment
 
 RUN = """
@@ -25,6 +26,37 @@ try:
 finally:
     Path(sys.argv[1]).write_text(" ".join(name for name in ("pyspark", "py4j") if name in sys.modules))
 sys.exit(code)
+"""
+
+HELPS = """
+import os, sys
+import typer
+from strandline.cli.app import app
+from strandline.cli.session import hoist
+
+strand = typer.main.get_command(app)
+
+def commands(command, words):
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, [*words, name])
+
+def help_of(words):
+    strand(args=[*words, "--help"], prog_name="strand", standalone_mode=False, obj=hoist([])[0])
+    sys.stdout.flush()
+
+answers = os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+help_of(["append"])  # what all of them need is imported once
+for words in commands(strand, []):
+    child = os.fork()  # each in a process of its own: none has the imports of another
+    if child:
+        assert os.waitpid(child, 0)[1] == 0, words
+        continue
+    help_of(words)
+    loaded = [name for name in sys.argv[1:] if name in sys.modules]
+    os.write(answers, " ".join([*words, ":", *loaded, os.linesep]).encode())
+    os._exit(0)
 """
 
 
@@ -77,6 +109,26 @@ def test_a_lake_is_opened_without_arrow(tmp_path: Path) -> None:
 def test_an_import_of_spark_is_found(strand: Any) -> None:
     _, _, loaded = strand("--help", code=RUN.replace("import sys", "import pyspark, sys", 1))
     assert loaded == "pyspark py4j"
+
+
+def imports_of_helps(*libraries: str) -> dict[str, set[str]]:
+    """Every command, with those of these libraries that its help imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELPS, *libraries], env=environment(), capture_output=True, text=True, check=True
+    )
+    pairs = [line.split(":") for line in done.stdout.splitlines()]
+    return {words.strip(): set(loaded.split()) for words, loaded in pairs}
+
+
+def test_the_help_of_a_command_waits_for_no_library() -> None:
+    """Only what an operation declares is read together with what it works with, and that is never Spark."""
+    imports = imports_of_helps(
+        "pyspark", "py4j", "pandas", "fastapi", "pyiceberg", "duckdb", "sqlalchemy", "pyarrow", "numpy"
+    )
+    assert {"", "compact", "fold", "table create", "sink add"} <= imports.keys()
+    for name in operations.listed():
+        imports[name] -= {"duckdb", "sqlalchemy", "pyarrow", "numpy"}
+    assert {words: loaded for words, loaded in imports.items() if loaded} == {}
 
 
 def signatures(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
-
 
 class JvmName:
     """A package, a class or the JVM itself. Every name on the way is a call, so each is asked for once."""
@@ -16,6 +14,8 @@ class JvmName:
         self._of = of
 
     def __getattr__(self, name: str) -> Any:
+        from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
+
         member = getattr(self._of, name)
         if isinstance(member, JavaPackage | JavaClass):
             member = JvmName(member)

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from py4j.protocol import Py4JJavaError
-
 from strandline.engines.spark.classes import each, entries, java_of
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged, of_outage
@@ -28,6 +26,7 @@ from strandline.model.values.rows import partition_text
 from strandline.outages import judge
 
 if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
     from pyspark.sql import SparkSession
 
 MAIN_REF = "main"
@@ -94,6 +93,8 @@ class Iceberg:
 
     def _build(self, catalog: Mapping[str, str]) -> Any:
         """The catalog. Its first user makes its tables, and who comes at the same moment has to come again."""
+        from py4j.protocol import Py4JJavaError
+
         context: Any = cast(Any, self.session)._jsparkSession.sparkContext()
         for left in reversed(range(BUILD_ATTEMPTS)):
             try:
@@ -121,6 +122,8 @@ class Iceberg:
 
     def load(self, name: str) -> Any:
         """The Java table, with its newest metadata."""
+        from py4j.protocol import Py4JJavaError
+
         try:
             return self._catalog.loadTable(self._identifier(name))
         except Py4JJavaError as error:
@@ -157,6 +160,8 @@ class Iceberg:
 
         Who commits nothing afterwards leaves them unused; who reads less than a column holds casts it.
         """
+        from py4j.protocol import Py4JJavaError
+
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)
             fields = {column.stored: table.schema().findField(column.stored) for column in columns}
@@ -208,6 +213,8 @@ class Iceberg:
         The catalog looks and then inserts. Who is too late in between gets the database's error and not the catalog's,
         so what counts is whether the namespace is there afterwards.
         """
+        from py4j.protocol import Py4JJavaError
+
         name = self.java.org.apache.iceberg.catalog.Namespace.of(_strings(self.java, *namespace.split(".")))
         try:
             self._catalog.createNamespace(name)
@@ -241,6 +248,8 @@ class Iceberg:
             nothing.toBranch(branch).set("strand-op", branch.removeprefix("op_")).commit()
 
     def _create_branch(self, name: str, branch: str, at_snapshot: int | None, *, shared: bool) -> None:
+        from py4j.protocol import Py4JJavaError
+
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)
             if at_snapshot is None and table.currentSnapshot() is not None and not shared:
@@ -354,6 +363,8 @@ class Iceberg:
         the race for the commit, so a late settle never moves a ref back. A ref at a snapshot that is not `ours` was
         moved by somebody else: it is reported and left alone.
         """
+        from py4j.protocol import Py4JJavaError
+
         for _ in range(SETTLE_ATTEMPTS):
             table = self.load(name)
             manage = table.manageSnapshots()  # this call takes the metadata that the commit will insist on
@@ -383,6 +394,8 @@ class Iceberg:
 
     def take_back(self, name: str, ref: str, foreign: int, pin: Callable[[], int | None]) -> str:
         """Point `ref` at the pin though somebody else's commit is there; that commit stays, under a tag."""
+        from py4j.protocol import Py4JJavaError
+
         tag = f"foreign_{foreign}"
         for attempt in range(SETTLE_ATTEMPTS):
             table = self.load(name)

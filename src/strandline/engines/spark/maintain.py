@@ -18,9 +18,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
-
 from strandline.engines.spark.classes import each, entries
 from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
 from strandline.engines.spark.read import with_defaults
@@ -285,6 +282,8 @@ def expire(iceberg: Iceberg, name: str, snapshot_ids: Sequence[int]) -> list[int
 
     By name alone: whatever else is old stays. One that a ref still points at stays too, until the ref has moved.
     """
+    from py4j.protocol import Py4JJavaError
+
     table = iceberg.load(name)
     named = {int(at.snapshotId()) for _, at in entries(table.refs())}
     gone = [snapshot_id for snapshot_id in snapshot_ids if snapshot_id not in named]
@@ -322,6 +321,8 @@ def staged_snapshots(iceberg: Iceberg, name: str) -> dict[int, str]:
 
 def drop_branch(iceberg: Iceberg, name: str, branch: str) -> None:
     """Drop a private branch whose operation is over."""
+    from py4j.protocol import Py4JJavaError
+
     for attempt in range(SETTLE_ATTEMPTS):
         table = iceberg.load(name)
         manage = table.manageSnapshots()
@@ -340,6 +341,9 @@ def orphans(iceberg: Iceberg, name: str, older_than: dt.datetime) -> list[str]:
 
     An expiry beside it removes what the listing is about to read; then it is made anew, of the snapshots that are left.
     """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import CapturedException
+
     place = str(iceberg.load(name).location())
     is_local = place.startswith(("file:", "/"))
     if is_local and not _has_older(Path(place.removeprefix("file:")), older_than.timestamp()):

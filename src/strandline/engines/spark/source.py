@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 
 from strandline.engines.files import Input, find_inputs
 from strandline.engines.spark.iceberg import Iceberg, MissingTable
@@ -53,6 +52,8 @@ def find(iceberg: Iceberg, name: str) -> IcebergSource | None:
 
 
 def _by_metadata(iceberg: Iceberg, path: str) -> IcebergSource:
+    from py4j.protocol import Py4JJavaError
+
     try:
         with _registered(iceberg, path) as name:
             current = iceberg.load(name).currentSnapshot()
