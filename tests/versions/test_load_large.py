@@ -15,8 +15,9 @@ import pytest
 
 import strandline as sl
 from strandline import failpoints
-from strandline.errors import Busy, Conflict, InvalidRows
+from strandline.errors import Busy, Conflict, InvalidRows, StrandError
 from strandline.lake import Lake
+from strandline.model.reporting import reporting
 from strandline.operations.change import mutate
 from strandline.reports.doctor import examine
 from strandline.views.spark_sql import spark_sql
@@ -238,6 +239,31 @@ def test_lines_are_told_whatever_piece_of_a_file_they_are_in(
     assert [(one["index"], one["field"]) for one in wrong.value.detail["rows"]] == [(len(rows), "n")]
     assert ids(lake, "member") == [] and intents_of(lake) == []
     assert lake.context.staging.listing() == []
+
+
+@pytest.mark.parametrize(
+    ("breaking", "error", "figure", "count"),
+    [
+        (lambda n: {"n": 100 + n}, InvalidRows, "bad", 50),
+        (lambda _: {"n": 1}, Conflict, "count", 50),
+        (lambda _: {"team": "green"}, Conflict, "count", 50),
+        (lambda n: {"n": -n % 2 - 2, "team": "green"}, Conflict, "count", 150),
+    ],
+    ids=["a row alone", "rows together", "rows of other tables", "three rules"],
+)
+def test_all_breaches_are_counted_and_the_first_are_listed(
+    lake: Lake, tmp_path: Path, breaking: Any, error: type[StrandError], figure: str, count: int
+) -> None:
+    """Twenty at first, however many there are, and whatever rules they break; all of them where that is wanted."""
+    make_teams(lake)
+    file = written(tmp_path, [{"id": f"m{n:02}", **breaking(n)} for n in range(50)])
+    with pytest.raises(error) as caught:
+        lake.load("member", [file], mode="merge")
+    assert (caught.value.detail[figure], len(caught.value.detail["violations"])) == (count, 20)
+    assert f"(and {count - 1} more)" in caught.value.message
+    with reporting(1000), pytest.raises(error) as caught:
+        lake.load("member", [file], mode="merge")
+    assert (caught.value.detail[figure], len(caught.value.detail["violations"])) == (count, count)
 
 
 def test_a_parquet_file_of_the_right_shape_is_used_as_it_is(lake: Lake, tmp_path: Path) -> None:

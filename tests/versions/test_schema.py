@@ -332,6 +332,27 @@ def test_a_constraint_that_rows_break_is_refused_with_these_rows(
     assert told(apply(lake, constrained(), "member")) == [(f"drop {constraint}", None, "safe")]
 
 
+def test_all_rows_that_forbid_a_change_are_counted_and_the_first_are_listed(lake: Lake) -> None:
+    """Of every rule that comes with it, and also where the rows are another table's; a new table is no exception."""
+    make_people(lake)
+    lake.mutate([sl.put("person", {"id": f"p{n:02}", "age": n}) for n in range(50)])
+
+    def refused(change: Callable[[], Any]) -> tuple[int, int]:
+        with pytest.raises(Conflict) as caught:
+            change()
+        assert caught.value.message.endswith(f"(and {caught.value.detail['count'] - 1} more)")
+        return caught.value.detail["count"], len(caught.value.detail["violations"])
+
+    assert refused(lambda: apply(lake, constrained("range(age: 50..)"))) == (50, 20)
+    assert refused(lambda: apply(lake, constrained("range(age: 45..)", "check(id: /^q/)"))) == (95, 20)
+    assert refused(lambda: apply(lake, column("name", "string"))) == (50, 20)
+    columns = {"id": "string", "owner": "string"}
+    rules = ["reference(owner -> person)", "cardinality(owner: 1..)"]
+    pets = {"columns": columns, "key": ["id"], "constraints": rules}
+    assert refused(lambda: lake.schema_apply({"tables": {"pet": pets}})) == (50, 20)
+    assert refused(lambda: lake.create_table("pet", columns, key=["id"], constraints=rules)) == (50, 20)
+
+
 def test_how_many_may_refer_is_looked_at_from_both_ends(lake: Lake) -> None:
     """A row with too many, and one with too few: both are named, in the table that they are in."""
     teams(lake)

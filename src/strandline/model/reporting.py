@@ -7,10 +7,12 @@ they come from other processes too: whatever an entry looks like, it has a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -19,6 +21,7 @@ from strandline.model.wording import judged
 MAX_REPORTED = 20
 MEND_ROWS = "Nothing was stored. Mend the rows that are named, and give all of them again."
 NO_LIMIT = 1_000_000_000
+T = TypeVar("T")
 _most: ContextVar[int] = ContextVar("most_reported", default=MAX_REPORTED)
 _LISTS = ("undecided", "violations", "rows", "steps", "conflicts")
 _NAMED_BY_MESSAGE = ("violations", "rows", "steps")
@@ -43,6 +46,21 @@ def reporting(most: int) -> Iterator[None]:
 def report_all() -> None:
     """Let errors list all of their entries from now on, until the `reporting` block around it ends."""
     _most.set(NO_LIMIT)
+
+
+@dataclass
+class Listed(Generic[T]):
+    """The first entries of each of several lists, as many as an error lists, and how many there are in all."""
+
+    first: list[T] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, entries: Iterable[T]) -> None:
+        """List the first of these too; the others are counted as they come, so they cost no memory."""
+        left = iter(entries)
+        first = list(islice(left, most_reported()))
+        self.first += first
+        self.count += len(first) + sum(1 for _ in left)
 
 
 def listed_lines(detail: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,8 @@ def judge(declared: Declarations, changes: Changes, look: LookUp, claims: Claims
     """
     judging = examine(declared, changes, look, claims)
     if judging.breaches:
-        raise refusal([breach.violation for breach in judging.breaches], only_rows=judging.only_rows)
+        violations = [breach.violation for breach in judging.breaches]
+        raise refusal(violations, len(violations), only_rows=judging.only_rows)
     return judging.claims
 
 
@@ -49,10 +50,10 @@ def examine(declared: Declarations, changes: Changes, look: LookUp, claims: Clai
     return judging
 
 
-def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows | Conflict:
-    """The error that lists what is broken; `only_rows` where every row is wrong by itself."""
+def refusal(violations: Sequence[Violation], count: int, *, only_rows: bool) -> InvalidRows | Conflict:
+    """The error that lists the first of so many breaches; `only_rows` where every row is wrong by itself."""
     first = violations[0]
-    more = and_more(len(violations))
+    more = and_more(count)
     hint = "Nothing was changed."
     first_violations = violations[: most_reported()]
     listed = [asdict(violation) for violation in first_violations]
@@ -61,7 +62,7 @@ def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows 
             {"index": row.index, "field": row.field, "value": row.value, "reason": row.reason}
             for row in first_violations
         ]
-        return InvalidRows(first.text() + more, hint=hint, rows=bad, bad=len(violations), violations=listed)
+        return InvalidRows(first.text() + more, hint=hint, rows=bad, bad=count, violations=listed)
     return Conflict(
         first.text() + more,
         kind="constraint",
@@ -69,5 +70,5 @@ def refusal(violations: Sequence[Violation], *, only_rows: bool) -> InvalidRows 
         expected=first.rule,
         actual=first.value,
         violations=listed,
-        count=len(violations),
+        count=count,
     )

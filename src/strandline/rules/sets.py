@@ -1,8 +1,8 @@
 """Which rows of a relation break a rule: set by set, for rules that rows have not been judged by before.
 
 Sets (what is unique, what refers to what) are DuckDB's work; what a row keeps or breaks by itself is judged as it is in
-a mutation. A table that a rule refers to and that the relations lack comes with the rule: it has no rows. Rows are
-counted as they come, so the first breaches of a table cost no more memory than they are.
+a mutation. A table that a rule refers to and that the relations lack comes with the rule: it has no rows. What is
+found comes one by one, so a caller that lists the first and counts the others holds no more than it lists.
 """
 
 from __future__ import annotations
@@ -36,38 +36,31 @@ def breaches(relations: Relations, state: BranchTable, rule: Constraint) -> Iter
     return kind_of(rule).search(relations, state, rule)
 
 
-def breaking(relations: Relations, state: BranchTable, rule: Constraint, counts: Counts = _all) -> list[Violation]:
-    """The first of them that count, as an error lists them."""
-    return _first((breach.violation for breach in breaches(relations, state, rule)), counts)
+def breaking(relations: Relations, state: BranchTable, rule: Constraint, counts: Counts = _all) -> Iterator[Violation]:
+    """Those of them that count, as an error lists them."""
+    return filter(counts, (breach.violation for breach in breaches(relations, state, rule)))
 
 
-def lacking(relations: Relations, state: BranchTable, column: str, counts: Counts = _all) -> list[Violation]:
-    """The first rows without a value in a column. A log table has no key: there a row is named by its seq."""
+def lacking(relations: Relations, state: BranchTable, column: str, counts: Counts = _all) -> Iterator[Violation]:
+    """The rows without a value in a column. A log table has no key: there a row is named by its seq."""
     query = f"SELECT {names(key_of(state))} FROM {table(state)} WHERE {quote_name(column)} IS NULL"
     keys = rows_of(relations, query)
     name = state.table.name
     rows = (Violation(name, shown_key(key), column, "required", shown(None), "there is no value") for key in keys)
-    return _first(rows, counts)
+    return filter(counts, rows)
 
 
-def newly_broken(relations: Relations, state: BranchTable, before: Schema, counts: Counts = _all) -> list[Violation]:
+def newly_broken(relations: Relations, state: BranchTable, before: Schema, counts: Counts) -> Iterator[Violation]:
     """The first rows that count and break what a table declares and did not declare before."""
     required = {column.stored for column in before.columns if not column.nullable}
-    violations: list[Violation] = []
     for column in state.schema.columns:
         if not column.nullable and column.stored not in required:
-            violations += lacking(relations, state, column.name, counts)
+            yield from islice(lacking(relations, state, column.name, counts), most_reported())
     for rule in state.schema.constraints:
         if rule not in before.constraints:
-            violations += breaking(relations, state, rule, counts)
-    return violations
+            yield from islice(breaking(relations, state, rule, counts), most_reported())
 
 
-def too_few(relations: Relations, name: str, schema: Schema) -> list[Violation]:
-    """The first rows that too few refer to if a table comes now, without rows."""
-    return _first((breach.violation for breach in unreferred(relations, name, schema)), _all)
-
-
-def _first(violations: Iterator[Violation], counts: Counts) -> list[Violation]:
-    # What does not count is left out before the first are taken: it may be so many that none of the others is seen.
-    return list(islice(filter(counts, violations), most_reported()))
+def too_few(relations: Relations, name: str, schema: Schema) -> Iterator[Violation]:
+    """The rows that too few refer to if a table comes now, without rows."""
+    return (breach.violation for breach in unreferred(relations, name, schema))

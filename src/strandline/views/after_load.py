@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.engines.duck import relations, sandbox
 from strandline.engines.duck.sandbox import quote_name
-from strandline.model.reporting import most_reported
+from strandline.model.reporting import Listed, most_reported
 from strandline.model.schema.constraints import Constraint, Reference
 from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.types import SEQ
@@ -147,22 +146,23 @@ class Coming:
 
     # -- whether that is allowed ---------------------------------------------------------------------------------------
 
-    def broken(self) -> list[Broken]:
+    def broken(self) -> Listed[Broken]:
         """What the tables will not keep of what they declare, as far as it can be due to what comes and goes."""
         getting = [table_id for table_id in self._incoming if self._puts[table_id]]
         losing = [table_id for table_id in sorted(self._losing) if self.goes(table_id)]
-        broken: list[Broken] = []
+        broken: Listed[Broken] = Listed()
         for table_id in getting:
             for rule in self._state(table_id).schema.constraints:
                 if rule.scope != "tables":
-                    broken += islice(self._breaking(table_id, rule), most_reported())
+                    broken.add(self._breaking(table_id, rule))
         made = [link for table_id in {*getting, *losing} for link in self._declared.links_from(table_id)]
         met = [link for table_id in {*getting, *losing} for link in self._declared.links_to(table_id)]
         for link in {(link.source.table.table_id, link.reference): link for link in (*made, *met)}.values():
             rules: tuple[Constraint, ...] = (link.reference, *link.counts)
             for rule in rules:
-                broken += islice(self._breaking(link.source.table.table_id, rule), most_reported())
-        return sorted(broken, key=lambda breach: (breach.at is None, breach.at))
+                broken.add(self._breaking(link.source.table.table_id, rule))
+        broken.first.sort(key=lambda breach: (breach.at is None, breach.at))
+        return broken
 
     def _breaking(self, table_id: str, rule: Constraint) -> Iterator[Broken]:
         state = self._state(table_id)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from strandline.errors import BadRequest, Conflict
 from strandline.ledger.tables.tables import check_name
-from strandline.model.reporting import and_more, most_reported
+from strandline.model.reporting import Listed, and_more, most_reported
 from strandline.model.schema.keys import check_key
 from strandline.model.schema.migration import RESERVED
 from strandline.model.schema.partitions import check_partition_columns
@@ -62,20 +62,23 @@ def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> lis
     if not references:
         return []
     view = take_view()
-    refuse_broken(too_few(view, name, schema))
+    violations: Listed[Violation] = Listed()
+    violations.add(too_few(view, name, schema))
+    refuse_broken(violations)
     return [view.state(reference.table) for _, reference in references]
 
 
-def refuse_broken(violations: Sequence[Violation]) -> None:
+def refuse_broken(violations: Listed[Violation]) -> None:
     """Conflict that lists the rows which break what is to be declared."""
-    if not violations:
+    if not violations.count:
         return
+    first = violations.first[0]
     raise Conflict(
-        violations[0].text() + and_more(len(violations)),
+        first.text() + and_more(violations.count),
         kind="constraint",
         hint="Nothing was changed. Change these rows first, or give a default.",
-        expected=violations[0].rule,
-        actual=violations[0].value,
-        violations=[asdict(violation) for violation in violations[: most_reported()]],
-        count=len(violations),
+        expected=first.rule,
+        actual=first.value,
+        violations=[asdict(violation) for violation in violations.first[: most_reported()]],
+        count=violations.count,
     )

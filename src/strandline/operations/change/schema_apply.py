@@ -15,6 +15,7 @@ from strandline.errors import BadRequest, SchemaMoved, TableMoved
 from strandline.failpoints import fail
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
+from strandline.model.reporting import Listed
 from strandline.model.schema.document import parse_wanted, to_document
 from strandline.model.schema.migration import Applied, MigrationPlan, TablePlan, numbered, plan, refers
 from strandline.model.schema.violations import Violation
@@ -118,11 +119,11 @@ def refuse(planned: MigrationPlan) -> None:
 def look_at(view: View, planned: MigrationPlan) -> list[BranchTable]:
     """Look for rows that forbid a plan, a conflict if there are any; returns the tables that were looked at."""
     after = preview(view, planned)
-    violations: list[Violation] = []
+    violations: Listed[Violation] = Listed()
     seen: set[str] = set()
     for table in planned.tables:
         if table.state is None or table.state.is_dropped:
-            violations += too_few(after, table.name, table.schema)
+            violations.add(too_few(after, table.name, table.schema))
             seen |= {reference.table.lower() for _, reference in leasts(table.name, table.schema)}
             continue
         if not table.is_validated:
@@ -130,9 +131,9 @@ def look_at(view: View, planned: MigrationPlan) -> list[BranchTable]:
         state = after.state(table.name)
         seen |= {table.name.lower(), *refers(state.schema)}
         for column in table.required:
-            violations += lacking(after, state, column)
+            violations.add(lacking(after, state, column))
         for constraint in table.constraints:
-            violations += breaking(after, state, constraint)
+            violations.add(breaking(after, state, constraint))
     refuse_broken(violations)
     return [view.state(name) for name in view.tables if name.lower() in seen]
 

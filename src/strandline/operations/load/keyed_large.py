@@ -230,11 +230,11 @@ class LoadTables:
 
     def _refuse_broken(self, coming: Coming, reserved: Mapping[str, _Reserved]) -> None:
         broken = coming.broken()
-        if not broken:
+        if not broken.count:
             return
-        only_rows = all(breach.only_row for breach in broken)
-        error = refusal([breach.violation for breach in broken], only_rows=only_rows)
-        places = list(self._places(coming, reserved, broken))
+        only_rows = all(breach.only_row for breach in broken.first)
+        error = refusal([breach.violation for breach in broken.first], broken.count, only_rows=only_rows)
+        places = list(self._places(coming, reserved, broken.first))
         listed: dict[str, list[dict[str, Any]]] = {
             name: [{**entry, **place} for entry, place in zip(error.detail[name], places, strict=False)]
             for name in ("violations", "rows")

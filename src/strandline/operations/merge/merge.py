@@ -462,7 +462,8 @@ def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
         for rule in state.schema.constraints:
             if isinstance(rule, Cardinality) and rule.low:
                 _note_seen(plan, after, state)
-                yield from breaking(after, state, rule, lambda row: (row.table, row.key) not in gone)
+                left = breaking(after, state, rule, lambda row: (row.table, row.key) not in gone)
+                yield from itertools.islice(left, most_reported())
 
 
 def _note_seen(plan: MergePlan, after: View, state: BranchTable) -> None:
