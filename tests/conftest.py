@@ -8,6 +8,7 @@ $STRAND_TEST_WAREHOUSE=s3 puts their files into buckets of a real S3 server.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -100,6 +101,17 @@ def pytest_report_header() -> str:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let two processes have a Spark, however many there are."""
     return Sharing(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection look at what was imported and collected: it stays, and to look takes half a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let the end of the process clean up as ever."""
+    gc.unfreeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
