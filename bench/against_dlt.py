@@ -61,7 +61,7 @@ def _ours(lake: Lake, table: str, source: Path, size: int, *, keyed: bool) -> fl
         lake.flush(table, actor="bench")
 
     taken = timed(job)
-    state = lake.view().state(table)
+    state = lake.view().branch_table(table)
     assert not state.tail, "rows are left in the ledger"
     assert state.head.books.log == size, "another number of rows is in Iceberg"
     return taken

@@ -142,7 +142,7 @@ def in_threads(scale: Scale, lake: Lake) -> Line:
 
 
 def _payload(lake: Lake, new_rows: Any) -> bytes:
-    state = lake.view().state(TABLE)
+    state = lake.view().branch_table(TABLE)
     (batch,) = encode_rows(new_rows, state, Intake(lake.ledger, state.table)).batches
     return batch.payload
 

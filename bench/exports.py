@@ -41,7 +41,7 @@ def lines(scale: Scale, folder: Path) -> Iterator[Line]:
 
 def export(scale: Scale, lake: Lake, size: int, folder: Path) -> Line:
     """A blob sink into a folder, against Spark's own writer."""
-    state = lake.view().state(TABLE)
+    state = lake.view().branch_table(TABLE)
     snapshot, name = str(state.head.log_snapshot), f"strand.{state.table.iceberg_name}"
 
     def ours(number: int) -> float:

@@ -108,7 +108,7 @@ def _flush_more(lake: Lake, table: str, first: int, size: int, day: int | None) 
     rows.append_all(lake, table, rows.batches(first, size - again, day=day))
     lake.append(table, _rows_of_the_log(first, again, day), actor="bench")
     taken = timed(lambda: lake.flush(table, actor="bench"))
-    state = lake.view().state(table)
+    state = lake.view().branch_table(table)
     assert state.head.books.dropped % again == 0, "dedupe found another number of duplicates"
     assert bool(state.head.books.dropped) == bool(state.table.row_key), "dedupe found none, or some without a key"
     return taken

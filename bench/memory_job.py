@@ -24,7 +24,7 @@ def put(lake: Lake, job: str, table: str, files: list[str]) -> int:
     if job == "load":
         lake.load(table, files, actor="bench")
     lake.flush(table, actor="bench")
-    return lake.view().state(table).head.books.log
+    return lake.view().branch_table(table).head.books.log
 
 
 def deliver(lake: Lake, job: str, settings: str) -> int:

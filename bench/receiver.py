@@ -50,7 +50,7 @@ class Receiver:
     def stored(self, table: str) -> int:
         """How many rows are in a table."""
         with strandline.open(self.root, read_only=True) as lake:
-            return lake.view().state(table).head.books.acked
+            return lake.view().branch_table(table).head.books.acked
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Those of a forward sink to it."""

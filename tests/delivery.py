@@ -159,7 +159,7 @@ def refused_rows(root: Path, *seqs: int) -> None:
     """A forward sink whose destination has refused these rows: what a tick leaves, without Spark and without HTTP."""
     with Lake(root) as lake:
         lake.add_sink("central", "forward", {"url": "http://127.0.0.1:9"}, check=False)
-        head = lake.view().state("messages").head
+        head = lake.view().branch_table("messages").head
         stream = Stream(head.branch_id, head.table_id, "all")
         key = {"branch_id": stream.branch_id, "table_id": stream.table_id, "partition": "all"}
         with lake.ledger.read() as conn:

@@ -55,7 +55,7 @@ def part_ids(lake: Lake, table: str = "messages") -> list[str]:
 
 def log_part_ids(lake: Lake, table: str = "messages") -> list[str]:
     """What is in the Iceberg log at the pin, read by Spark, in seq order; the tail is left out."""
-    state = lake.view().state(table)
+    state = lake.view().branch_table(table)
     if state.head.log_snapshot is None:
         return []
     rows = lake.spark.read.option("versionAsOf", str(state.head.log_snapshot)).table(
@@ -153,7 +153,7 @@ def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None =
     """
     lake.recover()
     assert intents_of(lake) == [], "an intent is left"
-    state = lake.view().state(table)
+    state = lake.view().branch_table(table)
     iceberg = lake.iceberg()
     if iceberg.exists(state.table.iceberg_name):
         refs = iceberg.refs(state.table.iceberg_name)
@@ -170,10 +170,10 @@ def assert_recovered(lake: Lake, outcome: str | None = None, op_id: str | None =
         assert moved and all(entry["to_snapshot"] in (pinned, entry["from_snapshot"]) for entry in moved)
         if outcome == "rolled_back":
             assert all(entry["to_snapshot"] == entry["from_snapshot"] for entry in moved)
-    before = lake.view().state(table), len(found)
+    before = lake.view().branch_table(table), len(found)
     with Lake(lake.root) as second:
         assert second.recover() == []
-        assert (second.view().state(table), len(audits(second))) == before, "a second open changed something"
+        assert (second.view().branch_table(table), len(audits(second))) == before, "a second open changed something"
     books = state.head.books
     tail_rows = sum(ref.rows for ref in state.tail)
     assert books.acked == books.log + tail_rows + books.dropped + books.pruned + books.quarantined

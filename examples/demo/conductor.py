@@ -157,7 +157,7 @@ def _figures(run: Run, recoveries: list[AuditEntry], flushes: set[str]) -> Figur
     """Read everything back, while Spark counts in a process of its own."""
     expected, acked = expected_rows(run.places, run.shares.values())
     view, seqs = run.lake.view(), dict[str, int]()
-    state = view.state(TABLE)
+    state = view.branch_table(TABLE)
     log = held(stored(view), expected, seqs)
     receiver = held(received(run.receiver.view()), expected, seqs)
     blobs = held(written(run.places), expected, seqs)

@@ -18,7 +18,7 @@ from strandline import logs
 
 def count(lake: sl.Lake) -> dict[str, int]:
     """Count with Spark through the catalog alone."""
-    name = lake.view().state(TABLE).table.iceberg_name
+    name = lake.view().branch_table(TABLE).table.iceberg_name
     row = lake.spark.sql(f"SELECT count(*) AS n, count(DISTINCT part_id) AS keys FROM strand.{name}").first()
     assert row is not None, "a count has a row"
     return {"rows": row.n, "keys": row.keys}

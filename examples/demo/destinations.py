@@ -69,7 +69,7 @@ def arrived(lake: sl.Lake) -> bool:
     """Whether everything that was acked is in the log, and everything that is in the log has been delivered."""
     states = streams(lake).values()
     return (
-        not lake.view().state(TABLE).tail
+        not lake.view().branch_table(TABLE).tail
         and len(states) == 2
         and all(
             state.delivery is None and state.mark is not None and state.mark.seq >= state.head_seq for state in states

@@ -101,7 +101,7 @@ class Run:
         if not now and time.monotonic() - heard.at_s < HEAR_S:
             return
         heard.at_s = time.monotonic()
-        books = self.lake.view().state(TABLE).head.books
+        books = self.lake.view().branch_table(TABLE).head.books
         if (books.log, books.dropped) != (heard.log_rows, heard.dropped):
             more, dropped = books.log - heard.log_rows, books.dropped - heard.dropped
             heard.log_rows, heard.dropped, heard.flushes = books.log, books.dropped, heard.flushes + 1

@@ -181,7 +181,7 @@ def test_f07_with_partition_scope_the_same_key_in_two_partitions_is_two_rows(lak
 
 def damage_batch(lake: Lake, position: int, table: str = "messages") -> str:
     """Change one byte of a value in the payload of one batch of a tail: it stays a readable Arrow stream."""
-    ref = lake.view().state(table).tail[position]
+    ref = lake.view().branch_table(table).tail[position]
     with lake.ledger.write() as txn:
         where = schema.batches.c.batch_id == ref.batch_id
         payload = bytearray(txn.conn.execute(select(schema.batches.c.payload).where(where)).scalar_one())
@@ -236,7 +236,7 @@ def test_f43_a_key_scan_that_fails_fails_the_flush_and_drops_nothing(lake: Lake)
     lake.append("messages", messages(2, 6))
     with pytest.raises(Exception, match=r"parquet|file|gone"):
         lake.flush("messages")
-    assert sum(ref.rows for ref in lake.view().state("messages").tail) == 4
+    assert sum(ref.rows for ref in lake.view().branch_table("messages").tail) == 4
     hidden.rename(path)
     (flushed,) = lake.flush("messages")
     assert (flushed.rows, flushed.duplicates_dropped) == (3, 1)
@@ -248,7 +248,7 @@ def test_f45_a_schema_that_moves_under_an_append_is_noticed(lake: Lake) -> None:
     """Rows validated against an older schema are validated again, and refused if they don't fit the new one."""
     make_table(lake)
     lake.append("messages", [message(1)])
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     definition = state.schema.to_json()
     definition["columns"].append({"name": "added", "type": "long", "nullable": False})
     with lake.ledger.write() as txn:
@@ -356,12 +356,12 @@ def test_f10_large_cells_large_batches_and_many_batches(lake: Lake) -> None:
     with ThreadPoolExecutor(8) as pool:
         # Tuples, because calls with a short list of dicts would share batches.
         list(pool.map(lambda row: lake.append("messages", (row,)), rows))
-    assert len(lake.view().state("messages").tail) >= 10_000
+    assert len(lake.view().branch_table("messages").tail) >= 10_000
     count = "select count(*), count(distinct n), max(length(body)), sum(length(body)) from messages"
     before = lake.view().sql(count).rows()
     assert before[0][:3] == (11_101, 11_101, 1 << 19)
     lake.flush("messages")
-    assert lake.view().state("messages").tail == ()
+    assert lake.view().branch_table("messages").tail == ()
     assert lake.view().sql(count).rows() == before
 
 

@@ -223,7 +223,7 @@ def test_f79_without_a_grace_time_decides_nothing(lake: Lake, clock: Set) -> Non
 
 
 def place(lake: Lake) -> tuple[str, str]:
-    head = lake.view().state("messages").head
+    head = lake.view().branch_table("messages").head
     return head.branch_id, head.table_id
 
 

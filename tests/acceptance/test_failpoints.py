@@ -199,7 +199,7 @@ def test_f09_setting_a_batch_aside_survives_a_crash(lake: Lake, name: str) -> No
     with reopened(lake) as again:
         again.flush("messages")
         assert part_ids(again) == ["p0", "p2"]
-        assert again.view().state("messages").head.books.quarantined == 1
+        assert again.view().branch_table("messages").head.books.quarantined == 1
         assert_recovered(again)
 
 

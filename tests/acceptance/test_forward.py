@@ -189,7 +189,7 @@ def assert_finished(source: Lake, receiver: Receiver) -> None:
     source.flush("messages")
     source.tick("central")
     assert_once([f"p{n}" for n in range(15)], receiver.rows())
-    assert watermark(source) == source.view().state("messages").head.last_seq
+    assert watermark(source) == source.view().branch_table("messages").head.last_seq
     assert source.tick("central") == []
 
 
@@ -201,7 +201,7 @@ def test_f14_two_ticks_at_once_send_each_row_once(source: Lake, receiver: Receiv
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, out + err
     assert_once([f"p{n}" for n in range(10)], receiver.rows())
-    assert watermark(source) == source.view().state("messages").head.last_seq
+    assert watermark(source) == source.view().branch_table("messages").head.last_seq
 
 
 def test_f14_a_worker_and_a_command_that_tick_one_sink_send_each_row_once(

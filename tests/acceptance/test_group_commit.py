@@ -23,7 +23,7 @@ from strandline.ledger.rows.encode import encode_rows
 from strandline.ledger.rows.group_commit import FEW_ROWS, _Joint
 from strandline.ledger.rows.groups import Member
 from strandline.ledger.rows.intake import Intake
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.tables import Ack
 from tests.kit import make_table, message, messages, part_ids, wait_until
 
@@ -87,7 +87,7 @@ def test_calls_of_a_group_share_a_batch_and_have_their_own_seqs(lake: Lake) -> N
     with one_group(lake) as group:
         for rows in calls:
             group.append(rows, actor="a")
-    assert [batch.rows for batch in lake.view().state("messages").tail] == [1, 9]
+    assert [batch.rows for batch in lake.view().branch_table("messages").tail] == [1, 9]
     found = {seq: (part_id, actor) for seq, part_id, actor in stored(lake)}
     seen: list[int] = []
     for rows, ack in zip(calls, group.outcomes[1:], strict=True):
@@ -178,7 +178,7 @@ def test_every_member_of_a_refused_group_raises_an_error_of_its_own(lake: Lake) 
 def test_a_schema_that_moves_under_a_group_is_noticed_by_each_member(lake: Lake) -> None:
     """All members are validated again; those that don't fit the new schema are refused, the others stored."""
     make_table(lake, row_key=[])
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     columns = [*state.schema.to_json()["columns"], {"name": "added", "type": "long", "nullable": True}]
     columns = [column | {"nullable": False} if column["name"] == "body" else column for column in columns]
     definition = json.dumps({"columns": columns})
@@ -295,7 +295,7 @@ def test_an_error_among_what_goes_out_with_the_commit_stores_nothing(lake: Lake)
     make_table(lake, row_key=[])
     ack = lake.append("messages", messages(0, 2))
     with lake.ledger.read() as conn:
-        state = read_states(conn, "main", ["messages"])[0]
+        state = read_branch_tables(conn, "main", ["messages"])[0]
     intake = Intake(lake.ledger, state.table)
     batches = [one for at in (2, 4) for one in encode_rows(messages(at, at + 2), state, intake).batches]
     twice = Append.of(state, "a", [batches[0], batches[0], batches[1]])

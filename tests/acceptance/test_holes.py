@@ -128,7 +128,7 @@ def test_what_is_visible_is_exported_also_beside_a_reserved_range(lake: Lake) ->
     """A resumable read stays below a load's range; an export and a DataFrame give all that SQL shows."""
     make_table(lake)
     lake.append("messages", [message(1)])
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     with lake.ledger.write() as txn:
         reservations.reserve(txn, "op", state.head.branch_id, state.table.table_id, 5)
     lake.append("messages", [message(2)])
@@ -148,7 +148,7 @@ def test_discarding_an_unreadable_operation_frees_its_range(lake: Lake) -> None:
         lake.flush("messages")
     with reopened(lake, recovering=False) as writer:
         (intent,) = intents_of(writer)
-        state = writer.view().state("messages")
+        state = writer.view().branch_table("messages")
         with writer.ledger.write() as txn:
             reservations.reserve(txn, intent.op_id, state.head.branch_id, state.table.table_id, 5)
             txn.conn.execute(update(schema.intents).values(format=99))
@@ -215,7 +215,7 @@ def test_a_flush_that_touches_many_partitions_writes_them_one_after_another(lake
     lake.append("messages", [message(n, source=f"s{n % 100}") for n in range(300)])
     lake.flush("messages")
     assert log_part_ids(lake) == [f"p{n}" for n in range(300)]
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     with lake.ledger.read() as conn:
         files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
     assert (len(files), len({file.partition for file in files})) == (100, 100)

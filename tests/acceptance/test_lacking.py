@@ -164,7 +164,7 @@ def test_a_table_that_a_document_makes_has_its_defaults(lake: Lake) -> None:
     lake.schema_apply(document)
     lake.append("t", [{"id": "a"}, {"id": "b", "region": "us"}])
     assert values(lake, "region", "n") == {"a": ("eu", 1), "b": ("us", 1)}
-    (ref,) = lake.view().state("t").tail
+    (ref,) = lake.view().branch_table("t").tail
     with lake.ledger.read() as conn:
         (text,) = conn.exec_driver_sql(f"select partitions from batches where batch_id = '{ref.batch_id}'").one()
     assert set(json.loads(text)) == {'["eu"]', '["us"]'}

@@ -74,7 +74,7 @@ class LakeMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         """The tail goes into Iceberg."""
         self.lake.flush("messages")
-        assert self.lake.view().state("messages").tail == ()
+        assert self.lake.view().branch_table("messages").tail == ()
 
     @rule(keys=KEYS, bulk=st.booleans())
     def load(self, keys: list[int], bulk: bool) -> None:
@@ -179,8 +179,8 @@ class LakeMachine(RuleBasedStateMachine):
         assert len({row[1] for row in rows}) == len(rows)
         read = [key for batch in view.read("messages") for key in batch.column("part_id").to_pylist()]
         assert read == [row[0] for row in rows][: len(read)]
-        books = view.state("messages").head.books
-        tail = sum(ref.rows for ref in view.state("messages").tail)
+        books = view.branch_table("messages").head.books
+        tail = sum(ref.rows for ref in view.branch_table("messages").tail)
         assert books.acked == books.log + tail + books.dropped + books.pruned + books.quarantined
 
     def teardown(self) -> None:

@@ -22,7 +22,7 @@ from strandline.ledger.database import schema
 from strandline.ledger.ledger import Connection
 from strandline.ledger.publish import leases
 from strandline.ledger.publish.publishing import Effect, Effects
-from strandline.ledger.tables.tables import read_head, read_states
+from strandline.ledger.tables.tables import read_branch_tables, read_head
 from strandline.model.tables import BranchTable
 from strandline.operations.core import settle as settling
 from strandline.operations.core.context import Context
@@ -91,13 +91,13 @@ def test_f06_a_paused_process_cannot_publish_after_losing_its_lease(two_flushed:
     try:
         (flushed,) = lake.flush("messages")
         assert part_ids(lake) == [f"p{n}" for n in range(20)]
-        snapshot = lake.view().state("messages").head.log_snapshot
+        snapshot = lake.view().branch_table("messages").head.log_snapshot
     finally:
         zombie.send_signal(signal.SIGCONT)
     out, err = zombie.communicate(timeout=60)
     assert out.startswith("refused lease_lost"), out + err
     assert "another process took over" in out
-    assert lake.view().state("messages").head.log_snapshot == snapshot
+    assert lake.view().branch_table("messages").head.log_snapshot == snapshot
     assert log_part_ids(lake) == [f"p{n}" for n in range(20)]
     assert flushed.rows in (0, 10), "the other one published it, or recovery rolled it forward first"
     assert_recovered(lake, "rolled_forward")
@@ -125,13 +125,13 @@ def test_f29_an_operation_in_which_nothing_changes_recovers_like_any_other(lake:
     make_table(lake)
     lake.append("messages", messages(0, 5))
     lake.flush("messages")
-    before = lake.view().state("messages").head.log_snapshot
+    before = lake.view().branch_table("messages").head.log_snapshot
     lake.append("messages", messages(0, 5))
     failpoints.arm("staged.after_commit=raise")
     with crash(lake):
         lake.flush("messages")
     with reopened(lake) as again:
-        state = again.view().state("messages")
+        state = again.view().branch_table("messages")
         assert (state.tail, state.head.log_snapshot, state.head.books.dropped) == ((), before, 5)
         assert_recovered(again, "rolled_forward")
 
@@ -147,7 +147,7 @@ class FlushSeveral:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """All of the tables."""
-        self.states = read_states(conn, "main", self.tables)
+        self.states = read_branch_tables(conn, "main", self.tables)
         return Coverage(self.states[0].head.branch_id, tuple(scope_of(state) for state in self.states))
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
@@ -177,7 +177,7 @@ def test_f27_an_operation_over_several_tables_is_visible_in_all_or_in_none(lake:
     with crash(lake):
         run(lake.context, FlushSeveral(["messages", "others", "idle"]))
     with reopened(lake) as again:
-        heads = [again.view().state(table).head for table in ("messages", "others")]
+        heads = [again.view().branch_table(table).head for table in ("messages", "others")]
         assert len({head.version for head in heads}) == 1, "both or neither"
         assert part_ids(again) == [f"p{n}" for n in range(6)]
         assert part_ids(again, "others") == [f"p{n}" for n in range(4)]
@@ -300,7 +300,7 @@ def test_f54_a_late_settle_never_moves_a_ref_back(two_flushed: Lake) -> None:
     try:
         lake.append("messages", messages(20, 30))
         lake.flush("messages")
-        newest = lake.view().state("messages").head.log_snapshot
+        newest = lake.view().branch_table("messages").head.log_snapshot
         assert lake.iceberg().refs("lake.messages")["main"] == newest
     finally:
         late.send_signal(signal.SIGCONT)
@@ -323,7 +323,7 @@ def test_f54_a_pin_that_moves_while_its_ref_is_set_wins(two_flushed: Lake, monke
             with Lake(lake.root) as other:
                 other.append("messages", messages(20, 30))
                 other.flush("messages")
-                newest[0] = other.view().state("messages").head.log_snapshot
+                newest[0] = other.view().branch_table("messages").head.log_snapshot
         return head
 
     monkeypatch.setattr(settling, "read_head", overtaken)
@@ -409,7 +409,7 @@ def test_a_pin_without_its_snapshot_makes_the_table_refuse_writes(two_flushed: L
         lake.flush("messages")
     with reopened(lake, recovering=False) as writer:
         writer.append("messages", [message(50)])
-        right = writer.view().state("messages").head.log_snapshot
+        right = writer.view().branch_table("messages").head.log_snapshot
         with writer.ledger.write() as txn:
             txn.conn.execute(update(schema.heads).values(log_snapshot=12345))
     with Lake(lake.root) as again:
@@ -442,7 +442,7 @@ def test_a_lost_lease_is_noticed_in_the_publish_itself(two_flushed: Lake) -> Non
 
     with pytest.raises(LeaseLost):
         run(lake.context, Robbed(["messages"]))
-    assert sum(ref.rows for ref in lake.view().state("messages").tail) == 10
+    assert sum(ref.rows for ref in lake.view().branch_table("messages").tail) == 10
 
 
 STREAM = """

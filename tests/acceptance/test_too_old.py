@@ -72,7 +72,7 @@ def test_f70_what_is_past_the_retention_is_counted_before_the_ack(lake: Lake, wa
     assert part_ids(lake) == ["p0", "p2", "p4"]
     again = WAYS[way](lake, [aged(0, 1), aged(1, 11), aged(2, None), aged(3, 99), aged(4, 5)]) if "key" in way else ack
     assert again.too_old == 2, "a key covers what was left out too"
-    books = lake.view().state("messages").head.books
+    books = lake.view().branch_table("messages").head.books
     assert (books.acked, books.dropped) == (3, 0)
 
 
@@ -89,7 +89,7 @@ def test_f70_a_call_of_old_rows_alone_is_acked_with_no_rows(lake: Lake) -> None:
 def test_f70_calls_that_share_a_batch_get_a_count_each(lake: Lake) -> None:
     """Three calls in one transaction: each answer has the seqs and the count of its own rows."""
     make(lake)
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     few = [FewRows(state, "a", rows) for rows in ([aged(0, 1), aged(1, 99)], [aged(2, 99)], [aged(3, 1), aged(4, 1)])]
     append, shares = _append_of(lake.ledger, few)
     members: list[Any] = [Member(one) for one in few]

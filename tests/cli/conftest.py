@@ -76,7 +76,7 @@ def content(root: Path) -> list[tuple[Any, ...]]:
             for name in view.tables
             for row in view.sql(f"select *, _seq, _at, _actor from {name} order by _seq").rows()
         ]
-        return [*rows, tuple(view.state(name).head.last_seq for name in view.tables)]
+        return [*rows, tuple(view.branch_table(name).head.last_seq for name in view.tables)]
 
 
 @pytest.fixture

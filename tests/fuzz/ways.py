@@ -27,7 +27,7 @@ class Ways:
     def __init__(self, folder: str) -> None:
         self._lake = create(Path(folder) / "lake")
         self._lake.create_table(TABLE, COLUMNS, unknown_fields="json")
-        self._state = self._lake.view().state(TABLE)
+        self._state = self._lake.view().branch_table(TABLE)
         self._file = Path(folder) / "stream.arrow"
         self.by_name: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
             "append": lambda body: self._encoded(read_stream(body)),

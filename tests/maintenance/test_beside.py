@@ -119,7 +119,7 @@ def test_f14_two_ticks_at_once_send_each_row_once_while_maintenance_loops(
     sent = [post.headers["Strand-Until"] for post in proxy.posts]
     assert len(sent) == len(set(sent)) == 16, "a chunk was sent twice"
     assert_once([f"p{n}" for n in range(16)], receiver.rows())
-    assert watermark(source) == source.view().state("messages").head.last_seq
+    assert watermark(source) == source.view().branch_table("messages").head.last_seq
 
 
 def more_files(lake: Lake) -> None:

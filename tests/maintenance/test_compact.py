@@ -64,14 +64,14 @@ def test_small_files_become_one_for_each_partition_and_no_row_changes(lake: Lake
     """Rows, seqs, times and books are the same before and after; outside engines see the same rows on main."""
     make_table(lake, partition_by=["source"])
     expected = small_files(lake, 6)
-    before, books = seqs(lake), lake.view().state("messages").head.books
+    before, books = seqs(lake), lake.view().branch_table("messages").head.books
     (planned,) = lake.compact("messages", dry_run=True)
     assert (planned.before["files"], planned.after["files"], planned.complete) == (12, 2, False)
     assert len(lake.view().files("messages")) == 12, "a dry run changes nothing"
     (done,) = lake.compact("messages")
     assert (done.before["files"], done.after["files"], done.complete) == (12, 2, True)
     assert seqs(lake) == before
-    assert lake.view().state("messages").head.books == books
+    assert lake.view().branch_table("messages").head.books == books
     assert log_part_ids(lake) == expected
     assert lake.spark.table("strand.lake.messages").count() == len(expected)
     assert_disjoint(lake)

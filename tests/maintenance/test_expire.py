@@ -40,7 +40,7 @@ EXPIRE_POINTS = {
 
 def known(lake: Lake) -> list[int]:
     """The snapshots that the ledger keeps, newest first."""
-    head = lake.view().state("messages").head
+    head = lake.view().branch_table("messages").head
     with lake.ledger.read() as conn:
         return [snapshot.snapshot_id for snapshot in list_snapshots(conn, head.branch_id, head.table_id, limit=100)]
 
@@ -67,7 +67,7 @@ def test_superseded_snapshots_go_when_their_grace_is_over(lake: Lake) -> None:
     assert (done.before["snapshots"], done.after["snapshots"], done.complete) == (5, 1, True)
     assert done.after["files_known"] == 1, "the ledger does not grow with history"
     assert lake.sweep()[1].before["unpublished_snapshots"] == 1, "the empty one that the first branch began with"
-    assert known(lake) == list(in_iceberg(lake)) == [lake.view().state("messages").head.log_snapshot]
+    assert known(lake) == list(in_iceberg(lake)) == [lake.view().branch_table("messages").head.log_snapshot]
     assert data_files(lake) == {file.path.removeprefix("file:") for file in lake.view().files("messages")}
     assert part_ids(lake) == expected
     assert lake.expire("messages", grace_s=0)[0].operations == (), "again, there is nothing to do"
@@ -155,11 +155,11 @@ def test_f55_a_pin_and_an_expiry_never_miss_each_other(lake: Lake, tmp_path: Pat
     lake.append("messages", messages(100, 101))
     lake.flush("messages")
     lake.add_sink("archive", "blob", {"uri": f"file://{tmp_path}/archive"})
-    table_id = view.state("messages").table.table_id
+    table_id = view.branch_table("messages").table.table_id
     current, old, older = known(lake)
 
     def condemn(snapshot: int) -> None:
-        effect, head = CondemnSnapshots(table_id, (snapshot,)), view.state("messages").head
+        effect, head = CondemnSnapshots(table_id, (snapshot,)), view.branch_table("messages").head
         with lake.ledger.write() as txn:
             intent = Intent("op", "expire", "staged", head.branch_id, "ann", "", txn.at_us, ())
             effect.check(txn.conn, intent)

@@ -52,7 +52,7 @@ def test_a_purge_covers_the_log_and_the_tail_and_is_recorded(lake: Lake) -> None
     assert (done.before["rows"], done.after["rows"]) == (20, 10)
     assert part_ids(lake) == log_part_ids(lake) == EVEN
     assert dict(lake.view().sql("select part_id, _seq from messages").rows()) == {key: seqs[key] for key in EVEN}
-    assert lake.view().state("messages").head.books.pruned == 10
+    assert lake.view().branch_table("messages").head.books.pruned == 10
     assert tombstones(lake) == [("messages", ODD, 10, "the law")]
     again = lake.purge("messages", ODD)
     assert again.operations == () and len(tombstones(lake)) == 1, "again, there is nothing to do"
@@ -155,7 +155,7 @@ def test_quarantine_is_purged_as_far_as_it_can_be_read(lake: Lake) -> None:
     make_table(lake)
     lake.append("messages", messages(0, 4))
     lake.append("messages", messages(4, 6))
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     for ref in state.tail:
         quarantine(lake.ledger, state.head.branch_id, state.table.table_id, ref.batch_id, "a test")
     with lake.ledger.write() as txn:
@@ -166,7 +166,7 @@ def test_quarantine_is_purged_as_far_as_it_can_be_read(lake: Lake) -> None:
     assert f"strand quarantine discard {state.tail[1].batch_id}" in done.warnings[0]
     with lake.ledger.read() as conn:
         assert [batch.rows for batch in list_quarantined(conn)] == [2, 2]
-    books = lake.view().state("messages").head.books
+    books = lake.view().branch_table("messages").head.books
     assert (books.quarantined, books.pruned, books.acked) == (4, 2, 6)
     assert [row[2] for row in tombstones(lake)] == [2]
 

@@ -56,7 +56,7 @@ def assert_settled(lake: Lake, outcome: str | None = None) -> None:
     """Nothing is under way, the state's refs are its pin, all is well, and the audit says what recovery did."""
     lake.recover()
     assert intents_of(lake) == [] and lake.context.staging.listing() == []
-    folded = lake.view().state("t").folded
+    folded = lake.view().branch_table("t").folded
     assert folded is not None
     assert lake.iceberg().refs(folded.table.iceberg_name) == {"main": folded.head.log_snapshot}
     assert [row["outcome"] for row in audits(lake)] == ([outcome] if outcome else [])

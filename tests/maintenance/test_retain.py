@@ -76,7 +76,7 @@ def test_rows_past_the_window_go_and_others_stay_as_they_are(lake: Lake, known: 
     assert part_ids(lake) == log_part_ids(lake) == ["p3", "p4", "p5", "p6"]
     after = dict(lake.view().sql("select part_id, _seq from messages").rows())
     assert after == {key: seqs[key] for key in after}, "seqs stay"
-    head = lake.view().state("messages").head
+    head = lake.view().branch_table("messages").head
     assert (head.books.log, head.books.pruned) == (4, 3)
     with lake.ledger.read() as conn:
         assert read_pruned(conn, head.branch_id, head.table_id) == {"all": seqs["p2"]}
@@ -98,7 +98,7 @@ def test_f20_a_retention_that_dies_anywhere_is_done_or_undone(lake: Lake, name: 
         assert_recovered(again, FLUSH_POINTS[name])
         again.retain("messages")
         assert part_ids(again)[:2] == ["p3", "p4"]
-        assert again.view().state("messages").head.books.pruned == 1
+        assert again.view().branch_table("messages").head.books.pruned == 1
 
 
 def test_f20_retention_stops_at_the_lowest_watermark_and_says_whose(lake: Lake, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_settings_that_make_no_sense_are_refused(lake: Lake) -> None:
     for changes in ({"time_column": "tss"}, {"time_column": "n"}, {"retention_s": 0.0}, {"target_file_bytes": 0}):
         with pytest.raises(BadRequest):
             lake.set_table("messages", **changes)  # type: ignore[typeddict-item]
-    assert lake.view().state("messages").table.settings.retention_s is None
+    assert lake.view().branch_table("messages").table.settings.retention_s is None
 
 
 def test_the_worker_leaves_a_file_with_few_old_rows_for_later(lake: Lake) -> None:

@@ -212,7 +212,7 @@ def test_the_window_of_a_keyed_table_has_no_time_column(lake: Lake) -> None:
     with pytest.raises(BadRequest, match="goes by their commits"):
         lake.set_table("person", time_column="age")
     strand_json(lake, "table", "set", "person", "retention=90d")
-    assert lake.view().state("person").table.settings.retention_s == 90 * DAY_S
+    assert lake.view().branch_table("person").table.settings.retention_s == 90 * DAY_S
 
 
 @pytest.mark.parametrize("branch", ["main", "x"])
@@ -235,7 +235,7 @@ def test_a_retention_that_dies_anywhere_is_done_or_undone(lake: Lake, name: str,
     with reopened(lake) as again:
         for _ in ("what recovery left", "what the next run made of it"):
             kept = len(every(again, branch))
-            assert (kept, again.view(branch).state("person").head.kept_from > 0) in ((4, False), (3, True))
+            assert (kept, again.view(branch).branch_table("person").head.kept_from > 0) in ((4, False), (3, True))
             assert rows(again, branch) == [("a", 3), ("b", 1)] and rows(again, at=second) == [("a", 2), ("b", 1)]
             assert rows(again, at=first) == [("a", 1), ("b", 1)], "the other branch has it"
             check(again, branch)

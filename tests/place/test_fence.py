@@ -196,7 +196,7 @@ def test_f69_a_lake_whose_copy_wrote_meanwhile_publishes_and_deletes_nothing(
     monkeypatch.setattr(Flush, "stage", meanwhile)
     with pytest.raises(Displaced):
         lake.flush("messages")
-    assert sum(ref.rows for ref in lake.view().state("messages").tail) == 5, "what was staged is published"
+    assert sum(ref.rows for ref in lake.view().branch_table("messages").tail) == 5, "what was staged is published"
     monkeypatch.setattr(Flush, "stage", stage)
     there = files(lake) if lake.config.warehouse.startswith("file:") else set()
     for delete in (

@@ -68,6 +68,6 @@ def send(
 
 def origin(lake: Lake) -> list[tuple[Any, ...]]:
     """Gateway and origin seq of every row, in the order they were stored."""
-    if not lake.view().state("messages").table.inbound:
+    if not lake.view().branch_table("messages").table.inbound:
         return []
     return lake.view().sql("select _gateway, _origin_seq from messages order by _seq").rows()

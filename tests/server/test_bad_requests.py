@@ -29,7 +29,7 @@ MIB = 1 << 20
 def _nothing_is_stored(lake: Lake) -> Iterator[None]:
     """Whatever was refused has left no row."""
     yield
-    assert lake.view().state("messages").head.books.acked == 0
+    assert lake.view().branch_table("messages").head.books.acked == 0
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def test_rows_are_stored_once_and_the_mark_moves(lake: Lake, sender: Sender) -> 
 def test_a_range_without_rows_moves_the_mark(lake: Lake, sender: Sender) -> None:
     """What was withheld or is dead leaves no gap: the range says what was considered."""
     assert send(lake, sender, 0, 9, [], opens=True) == Received(0, 9, 1)
-    assert not lake.view().state("messages").table.inbound
+    assert not lake.view().branch_table("messages").table.inbound
     assert send(lake, sender, 9, 30, [12, 20]) == Received(2, 30, 1)
-    assert lake.view().state("messages").table.inbound
+    assert lake.view().branch_table("messages").table.inbound
     assert origin(lake) == edge(12, 20)
 
 

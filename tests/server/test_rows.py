@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from strandline.lake import Lake
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from tests.kit import message, messages, part_ids
 from tests.server.chunks import ndjson
 from tests.server.conftest import NDJSON, Running, error
@@ -118,4 +118,4 @@ def test_clients_that_post_at_the_same_time_share_transactions(lake: Lake, serve
     assert len(set(part_ids(lake))) == len(part_ids(lake)) == 160
     assert commits < 160, "no two appends shared a transaction"
     with lake.ledger.read() as conn:
-        assert read_states(conn, "main", ["messages"])[0].head.books.acked == 160
+        assert read_branch_tables(conn, "main", ["messages"])[0].head.books.acked == 160

@@ -141,7 +141,7 @@ def _columns(delivery: Delivery) -> dict[str, object]:
 def scene(lake: Lake) -> Scene:
     make_table(lake)
     lake.append("messages", messages(0, 30))
-    head = lake.view().state("messages").head
+    head = lake.view().branch_table("messages").head
     stream = Stream(head.branch_id, head.table_id, "all")
     lake.add_sink("central", "forward", {"url": "http://127.0.0.1:9"}, check=False)
     key = {"branch_id": stream.branch_id, "table_id": stream.table_id, "partition": "all"}

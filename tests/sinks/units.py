@@ -36,7 +36,7 @@ def unit_of(
 ) -> Unit:
     """The rows of a flushed table's partition, as the tick would describe them."""
     view = lake.view()
-    state = view.state(table)
+    state = view.branch_table(table)
     files = [file for file in view.files(table, since, until) if file.partition == partition]
     end = until if until is not None else max([file.last_seq for file in files], default=since + 1)
     stored = log_schema(state)

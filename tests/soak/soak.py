@@ -235,7 +235,7 @@ def _left(lake: Lake) -> list[str]:
     with lake.ledger.read() as conn:
         found = [f"{intent.kind} is under way" for intent in read_intents(conn)]
         states = [(sink.name, state) for sink in list_sinks(conn) for state in read_streams(conn, sink)]
-    found += [f"{table} has a tail" for table in (*TABLES, LISTS) if view.state(table).tail]
+    found += [f"{table} has a tail" for table in (*TABLES, LISTS) if view.branch_table(table).tail]
     for sink, state in states:
         where = f"{sink} {state.table}/{state.stream.partition}"
         if state.delivery is not None:

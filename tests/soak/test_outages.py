@@ -132,7 +132,7 @@ def root(tmp_path: Path) -> Path:
 def refuse(root: Path) -> None:
     """A table that needs a person."""
     with Lake(root) as lake, lake.ledger.write() as txn:
-        head = lake.view().state("messages").head
+        head = lake.view().branch_table("messages").head
         refuse_writes(txn, head.branch_id, head.table_id, "its file is gone")
 
 

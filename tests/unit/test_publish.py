@@ -43,7 +43,7 @@ DATA_FILE = DataFile("file:///old/data/1.parquet", 1, 100, 1, 1, "")
 
 def head_of(lake: Lake, table: str) -> Head:
     """Where a table is on main."""
-    return lake.view().state(table).head
+    return lake.view().branch_table(table).head
 
 
 def intent_of(head: Head, *effects: Effect, kind: str = "load", op_id: str = "") -> Intent:
@@ -172,7 +172,7 @@ def filled(lake: Lake) -> Lake:
 
 def fine(lake: Lake) -> tuple[Effect, ...]:
     """What a flush of the log table publishes, with a commit."""
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     move = MoveTable(state.head.branch_id, state.head.table_id, 0, None, 5, (DATA_FILE,), rows_added=1)
     batches = tuple(ref.batch_id for ref in state.tail)
     at = move.branch_id, move.table_id
@@ -207,7 +207,7 @@ def test_without_a_failing_check_all_of_it_is_written(filled: Lake) -> None:
     intent = intent_of(head_of(filled, "messages"), *fine(filled))
     with filled.ledger.write() as txn:
         publish.apply(txn, intent)
-    state = filled.view().state("messages")
+    state = filled.view().branch_table("messages")
     assert (state.head.version, state.head.log_snapshot, state.tail) == (1, 5, ())
     assert in_ledger(filled, "select path from files") == [(DATA_FILE.path,)]
     assert in_ledger(filled, "select message from commits where op_id is not null") == [("m",)]

@@ -119,7 +119,9 @@ class Case:
     def under(self, rules: Mapping[str, Sequence[Constraint]]) -> Case:
         """The same with other rules, by table."""
         states = {state.table.name: with_rules(state, rules[state.table.name]) for state in self.states}
-        statements = [replace(change, state=states[change.state.table.name]) for change in self.statements]
+        statements = [
+            replace(change, branch_table=states[change.branch_table.table.name]) for change in self.statements
+        ]
         return replace(self, states=list(states.values()), statements=statements)
 
     def changed(self) -> Changes:
@@ -326,7 +328,7 @@ class Tables:
     def ask(self, query: str) -> Result:
         return Result(self._connection, query, None)
 
-    def state(self, name: str) -> BranchTable:
+    def branch_table(self, name: str) -> BranchTable:
         return self._states[name.lower()]
 
 
@@ -380,7 +382,9 @@ def takers(case: Case, changes: Changes, subject: Subject) -> set[Values]:
     keys: set[Values] = set()
     for state in case.states:
         for rule in state.schema.constraints:
-            rows = [change for change in changes.values() if change.state is state] if rule.text() == text else []
+            rows = (
+                [change for change in changes.values() if change.branch_table is state] if rule.text() == text else []
+            )
             before = values_of([change.before for change in rows], state, rule.columns)
             after = values_of([change.after for change in rows], state, rule.columns)
             for change, had, has in zip(rows, before, after, strict=True):

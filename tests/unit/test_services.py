@@ -63,7 +63,7 @@ def test_repaired_rows_take_the_place_of_a_damaged_batch(lake: Lake) -> None:
     assert len(lake.quarantine.payload(batch_id)) == batch.size_bytes
     repaired = lake.quarantine.repair(batch_id, [message(1)], actor="eve")
     assert (repaired.table, repaired.rows) == ("messages", 1)
-    assert repaired.first_seq == repaired.last_seq == lake.view().state("messages").head.last_seq
+    assert repaired.first_seq == repaired.last_seq == lake.view().branch_table("messages").head.last_seq
     assert lake.quarantine.list() == [] and sorted(part_ids(lake)) == ["p0", "p1", "p2"]
     entry = lake.reports.audit(limit=1)[0]
     assert (entry.op, entry.outcome, entry.actor, entry.is_recovery) == (batch_id, "restored", "eve", False)
@@ -84,13 +84,13 @@ def test_a_repair_that_dies_in_the_middle_stores_its_rows_once(lake: Lake, monke
     assert [batch.batch for batch in lake.quarantine.list()] == [batch_id]
     lake.quarantine.repair(batch_id, [message(1)])
     assert lake.quarantine.list() == [] and sorted(part_ids(lake)) == ["p0", "p1", "p2"]
-    assert lake.view().state("messages").head.books.acked == 4, "the row was stored again, as a duplicate"
+    assert lake.view().branch_table("messages").head.books.acked == 4, "the row was stored again, as a duplicate"
 
 
 def test_a_batch_is_given_up_once(lake: Lake) -> None:
     batch_id = set_one_aside(lake)
     assert lake.quarantine.discard(batch_id, actor="eve").rows == 1
-    assert lake.view().state("messages").head.books.pruned == 1
+    assert lake.view().branch_table("messages").head.books.pruned == 1
     entry = lake.reports.audit(limit=1)[0]
     assert (entry.outcome, entry.actor, entry.original_actor) == ("discarded", "eve", "ann")
     for call in (lake.quarantine.show, lake.quarantine.payload, lake.quarantine.discard):

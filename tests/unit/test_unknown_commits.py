@@ -21,7 +21,7 @@ def test_a_lost_flush_of_the_lake_is_told_from_a_foreign_commit(lake: Lake, summ
     look = Examination.at(lake, deep=False)
     snapshot = {"snapshot-id": AT, "timestamp-ms": 1_700_000_000_000, "summary": summary}
     metadata = {"refs": {"main": {"snapshot-id": AT, "type": "branch"}}, "snapshots": [snapshot]}
-    (finding,) = _refs(look, lake.view().state("messages"), metadata, UnderWay(frozenset(), frozenset()))
+    (finding,) = _refs(look, lake.view().branch_table("messages"), metadata, UnderWay(frozenset(), frozenset()))
     assert (finding.kind, finding.severity) == (kind, "error")
     assert "`strand doctor --fix --take-back messages`" in finding.fix
     assert ("of this lake's operation 01a1" in finding.what) == (kind == "lost_commit")

@@ -53,7 +53,7 @@ def clean(lake: Lake, *, deep: bool = False) -> None:
     assert intents_of(lake) == [] and lake.context.staging.listing() == []
     assert in_ledger(lake, "select * from leases where op_id is not null") == []
     for table in ("person", "person$state"):
-        states = [lake.view(one.name).state(table) for one in lake.branches()]
+        states = [lake.view(one.name).branch_table(table) for one in lake.branches()]
         refs = lake.iceberg().refs(states[0].table.iceberg_name)
         assert set(refs.values()) <= {state.head.log_snapshot for state in states}, refs
         assert not [ref for ref in refs if ref.startswith("op_")]

@@ -245,5 +245,5 @@ def test_a_fold_that_is_killed_while_it_stands_still_is_finished(lake: Lake) -> 
     assert (seen(lake), tips(lake)) == (before, was)
     lake.recover()
     assert story(lake, "x/y")[1] == ["fold rolled_forward"]
-    assert lake.view("x/y").state("person").folded_seq == lake.view("x/y").stable_seq("person")
+    assert lake.view("x/y").branch_table("person").folded_seq == lake.view("x/y").stable_seq("person")
     assert (lake.fold("person", branch="x/y")[0].operations, seen(lake)) == ((), before)

@@ -307,4 +307,4 @@ def test_f78_a_ledger_of_format_1_goes_on(lake: Lake) -> None:
     assert lake.merge("x").outcome == "merged"
     assert cities(lake) == {"a": "Rome", "b": None, "c": "Rome", "g": None}
     assert strand_json(lake, "schema", "show", "t")
-    assert OPEN not in {fill.below for one in lake.view().state("t").schema.columns for fill in one.fills}
+    assert OPEN not in {fill.below for one in lake.view().branch_table("t").schema.columns for fill in one.fills}

@@ -19,7 +19,7 @@ from strandline.backup import backup
 from strandline.errors import BadRequest, Busy, Conflict, MergeConflict, NotFound
 from strandline.lake import Lake
 from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.operations.change.schema_apply import make_plan
 from strandline.operations.maintain.purge_elsewhere import ensure_tombstones
 from strandline.reports.doctor import examine
@@ -48,7 +48,7 @@ def is_gone(lake: Lake, branch: str = "main") -> bool:
 def branch_tables(lake: Lake, branch: str) -> list[str]:
     """The tables that a branch has, dropped ones too."""
     with lake.ledger.read() as conn:
-        return [one.table.name for one in read_states(conn, branch)]
+        return [one.table.name for one in read_branch_tables(conn, branch)]
 
 
 @pytest.mark.both_ledgers
@@ -63,7 +63,7 @@ def test_a_dropped_table_is_not_there_for_who_reads_and_writes_its_branch(lake: 
     file = tmp_path / "rows.jsonl"
     file.write_text('{"id": "z"}\n')
     refused: list[Callable[[], Any]] = [
-        lambda: lake.view().state("person"),
+        lambda: lake.view().branch_table("person"),
         lambda: lake.view().table("PERSON"),
         lambda: lake.view().sql("select * from person"),
         lambda: lake.view().sql('select * from "person$log"'),
@@ -221,7 +221,7 @@ def test_f66_a_row_that_was_judged_before_its_table_was_dropped_does_not_come_in
 def test_a_table_is_not_dropped_while_rows_are_loaded_into_it(lake: Lake) -> None:
     """Its rows would come in afterwards."""
     make_table(lake)
-    head = lake.view().state("messages").head
+    head = lake.view().branch_table("messages").head
     from strandline.ledger.rows import reservations
 
     with lake.ledger.write() as txn:

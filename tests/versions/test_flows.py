@@ -58,7 +58,7 @@ def refs_are_pins(lake: Lake) -> None:
     for table, state in (("lake.person", "person"), ("state.person", "person$state")):
         refs = lake.iceberg().refs(table) if lake.iceberg().exists(table) else {}
         for branch, ref in names.items():
-            head = lake.view(branch).state(state).head.log_snapshot
+            head = lake.view(branch).branch_table(state).head.log_snapshot
             assert refs.get(ref, head) == head, (table, branch)
 
 

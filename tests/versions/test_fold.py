@@ -136,7 +136,7 @@ def test_a_fold_makes_no_commit_and_a_second_one_does_nothing(lake: Lake) -> Non
         assert sorted(row["_seq"] for row in view.spark("person", since).collect()) == [
             seq for (seq,) in seqs if seq > since
         ]
-    until = view.state("person").folded_seq - 3
+    until = view.branch_table("person").folded_seq - 3
     assert sorted(row["id"] for row in view.spark("person", until=until).collect()) == ["a", "b", "c"]
 
 
@@ -192,7 +192,7 @@ def test_hashes_of_what_is_folded_are_forgotten(lake: Lake) -> None:
     """As soon as everybody who sees it has it in a state; changes find their rows all the same."""
 
     def known(branch: str) -> int:
-        of = lake.view(branch).state("person").head.branch_id
+        of = lake.view(branch).branch_table("person").head.branch_id
         found = in_ledger(lake, "select count(*) from touches where branch_id = :of", of=of)
         return int(found[0][0])
 
@@ -217,7 +217,7 @@ def test_hashes_of_what_is_folded_are_forgotten(lake: Lake) -> None:
             lake.mutate([sl.insert("person", {"id": there})], branch=branch)
         lake.mutate([sl.insert("person", {"id": gone, "age": 3}), sl.patch("person", "a", {"age": 8})], branch=branch)
         assert [row[0] for row in check(lake, branch)] == sorted({"a", "b", "c", "d"} if branch == "main" else "acdx")
-    head = lake.view().state("person").head
+    head = lake.view().branch_table("person").head
     in_ledger(lake, "update heads set last_seq = 0, version = 0, log_snapshot = null where table_id = :state",
               state=f"{head.table_id}-state")  # fmt: skip
     with pytest.raises(Conflict, match="there already"):
@@ -312,11 +312,11 @@ def test_f44_a_fold_of_a_branch_that_dies_anywhere_is_done_or_undone(lake: Lake,
         assert intents_of(again) == []
         assert [row["outcome"] for row in audits(again)] == ([FOLD_POINTS[name]] if FOLD_POINTS[name] else [])
         refs = again.iceberg().refs("state.person")
-        pins = {again.view(branch).state("person$state").head.log_snapshot for branch in before}
+        pins = {again.view(branch).branch_table("person$state").head.log_snapshot for branch in before}
         assert set(refs.values()) <= pins and not [ref for ref in refs if ref.startswith("op_")]
         again.fold("person", branch="x/y")
         assert again.view("x/y").sql("select count(*) from person").rows() == [(2,)]
-        assert again.view("x/y").state("person").folded_seq == again.view("x/y").stable_seq("person")
+        assert again.view("x/y").branch_table("person").folded_seq == again.view("x/y").stable_seq("person")
         assert {branch: check(again, branch, spark=branch == "x/y") for branch in before} == before
         assert examine(again, deep=True) == []
 
@@ -335,7 +335,7 @@ def test_f31_recovery_of_a_fold_that_dies_anywhere_ends_in_the_same_state(lake: 
         last.recover()
         outcome = "rolled_back" if name == "stage.after_append" else "rolled_forward"
         assert [row["outcome"] for row in audits(last)] == [outcome]
-        head = last.view().state("person$state").head
+        head = last.view().branch_table("person$state").head
         assert last.iceberg().refs("state.person") == {"main": head.log_snapshot}
         assert (people(last), intents_of(last)) == (AFTER, [])
 
@@ -368,7 +368,7 @@ def test_the_command_line_folds(lake: Lake) -> None:
     lake.flush()
     (preview,) = strand_json(lake, "fold", "--dry-run")
     assert (preview["table"], preview["dry_run"], preview["after"]["unfolded_rows"]) == ("person", True, 0)
-    assert lake.view().state("person").folded_seq < lake.view().stable_seq("person")
+    assert lake.view().branch_table("person").folded_seq < lake.view().stable_seq("person")
     (done,) = strand_json(lake, "fold", "person")
     assert (done["after"]["state_rows"], done["complete"], len(done["operations"])) == (3, True, 1)
     assert strand_json(lake, "table", "show", "person")["state"]["rows"] == 3

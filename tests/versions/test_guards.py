@@ -67,7 +67,7 @@ def teams(lake: Lake) -> StayUnreferred:
     lake.create_table("person", {"id": "string", "team": "string?"}, key=["id"], constraints=[rule])
     put(lake, "t", table="team")
     put(lake, "u", table="team")
-    table_id = lake.view().state("team").table.table_id
+    table_id = lake.view().branch_table("team").table.table_id
     found = find_referring(lake.context, "main", table_id, pa.table({"id": ["t"]}))
     assert list(found.violations) == []
     assert found.relied is not None
@@ -171,7 +171,7 @@ def test_the_horizon_is_the_oldest_point_that_anybody_may_ask_for(lake: Lake) ->
 
     def horizon(cutoff_us: int = 1) -> str | None:
         with lake.ledger.read() as conn:
-            found = find_horizon(conn, lake.view().state("person").head.branch_id, cutoff_us)
+            found = find_horizon(conn, lake.view().branch_table("person").head.branch_id, cutoff_us)
         return None if found is None else found.commit.commit_id
 
     commits = [change(key) for key in "abcdef"]

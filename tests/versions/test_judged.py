@@ -96,7 +96,7 @@ def prepared(lake: Lake) -> None:
 
 
 def head(lake: Lake, table: str = "person", branch: str = "main") -> Any:
-    return lake.view(branch).state(table).head
+    return lake.view(branch).branch_table(table).head
 
 
 def raise_barrier(lake: Lake, branch: str = "main") -> None:

@@ -147,7 +147,7 @@ def test_sinks_deliver_every_version_of_a_load_once(lake: Lake, tmp_path: Path) 
     lake.mutate([sl.put("person", {"id": "d"})])
     file = written(tmp_path, [{"id": "a", "age": 1}, {"id": "z"}])
     with loading(lake, "reserve.after_commit", "person", [file], mode="overwrite"):
-        assert lake.view().stable_seq("person") < lake.view().state("person").reserved_from  # type: ignore[operator]
+        assert lake.view().stable_seq("person") < lake.view().branch_table("person").reserved_from  # type: ignore[operator]
     lake.tick("archive")
     lake.mutate([sl.put("person", {"id": "e"})])
     lake.tick("archive")

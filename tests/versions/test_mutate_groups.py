@@ -211,8 +211,8 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
     mutator = people_lake.memory.mutator
 
     def company(*statements: Any, expect: Any = None) -> Any:
-        state_of = people_lake.view().state
-        request = prepare(statements, expect, state_of, branch="main", actor="a", message="")
+        table_of = people_lake.view().branch_table
+        request = prepare(statements, expect, table_of, branch="main", actor="a", message="")
         return mutator._company(request)
 
     put = sl.put("person", {"id": "a"})
@@ -222,8 +222,8 @@ def test_who_needs_more_than_its_own_rows_makes_nobody_wait(people_lake: Lake) -
     assert company(put, sl.put("named", {"id": "a", "name": "x"})) is None
     assert company(*(sl.put("person", {"id": str(n)}) for n in range(mutate.FEW_ROWS + 1))) is None
     assert company(put, expect=[sl.row("person", str(n), 1) for n in range(mutate.FEW_ROWS)]) is None
-    whole = prepare([put], None, people_lake.view().state, branch="main", actor="a", message="")
-    whole.whole = [people_lake.view().state("person")]
+    whole = prepare([put], None, people_lake.view().branch_table, branch="main", actor="a", message="")
+    whole.whole = [people_lake.view().branch_table("person")]
     assert mutator._company(whole) is None
 
 

@@ -105,7 +105,7 @@ def test_status_shows_what_waits_on_every_branch(lake: Lake) -> None:
     lake.create_table("pet", {"id": "string"}, key=["id"], branch="x")
     lake.mutate([sl.put("pet", {"id": "tom"}), sl.put("person", {"id": "c", "age": 1})], branch="x")
     lake.protect_branch("x")
-    pet = lake.view("x").state("pet")
+    pet = lake.view("x").branch_table("pet")
     with lake.ledger.write() as txn:
         refuse_writes(txn, pet.head.branch_id, pet.table.table_id, "its newest batch can't be read")
     page = strand_json(lake, "status")

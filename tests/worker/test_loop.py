@@ -189,7 +189,7 @@ def test_two_workers_share_the_jobs_and_neither_complains(
     with working(lake.root), working(lake.root):
         for start in range(0, 50, 10):
             lake.append("messages", messages(start, start + 10))
-            wait_until(lambda: not lake.view().state("messages").tail)
+            wait_until(lambda: not lake.view().branch_table("messages").tail)
         wait_until(lambda: len(lake_workers(lake)) == 2)
     assert log_part_ids(lake) == [f"p{n}" for n in range(50)]
     assert job(lake, "tick:archive").runs == 1

@@ -95,7 +95,7 @@ def test_keyed_tables_of_every_branch_are_flushed_and_folded(lake: Lake, monkeyp
         Worker(again).once()
         assert kinds(again) == []
         for branch, rows in (("main", "abc"), ("x", "bc")):
-            state = again.view(branch).state("person")
+            state = again.view(branch).branch_table("person")
             assert (state.tail, state.folded_seq) == ((), state.stable_seq)
             found = again.view(branch).sql("select id from person order by id").rows()
             assert "".join(key for (key,) in found) == rows

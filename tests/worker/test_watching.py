@@ -44,7 +44,7 @@ def test_a_worker_shows_what_it_did(lake: Lake, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("STRAND_WORKER_METRICS", url.removeprefix("http://"))
     monkeypatch.setenv("STRAND_FLUSH_MAX_AGE", "0s")
     with working(lake.root):
-        wait_until(lambda: not lake.view().state("messages").tail)
+        wait_until(lambda: not lake.view().branch_table("messages").tail)
         flushed = ("strand_job_seconds_count", (("kind", "flush"), ("outcome", "done")))
         wait_until(lambda: figures(url).get(flushed) == 1)
         found = figures(url)
@@ -106,7 +106,7 @@ def test_operations_and_deliveries_are_traced_where_an_endpoint_is_set(lake: Lak
     assert by_name["publish"].parent_span_id == operation.span_id
     assert by_name["delivery blob"].trace_id == by_name["job tick"].trace_id
     about = {one.key: one.value.string_value for one in operation.attributes}
-    op_id = lake.view().state("messages").head.version and _op_of(lake)
+    op_id = lake.view().branch_table("messages").head.version and _op_of(lake)
     assert about["strand.op"] == op_id
 
 
@@ -129,7 +129,7 @@ def test_log_lines_carry_the_ids_of_what_they_are_about(lake: Lake, capsys: pyte
 
 def _op_of(lake: Lake) -> str:
     """The operation that made the newest snapshot, as its summary says."""
-    state = lake.view().state("messages")
+    state = lake.view().branch_table("messages")
     rows = lake.spark.sql(f"select summary from strand.{state.table.iceberg_name}.snapshots").collect()
     return str(rows[-1].summary["strand-op"])
 

@@ -116,7 +116,7 @@ def _carry_out(
     with session.open() as lake:
         if not operation.of_one_table:
             for name in tables:
-                lake.view(branch).state(name)
+                lake.view(branch).branch_table(name)
         _agree(session, lake, operation, tables, branch)
         request = operation.request(tables, branch, who(actor))
         return [

@@ -177,14 +177,14 @@ def tail(
 
 def _print_since(view: View, table: str, since: int) -> int:
     """Print what there is after `since`; returns where to go on."""
-    state = view.state(table)
-    if state.readable_seq <= since:
+    branch_table = view.branch_table(table)
+    if branch_table.readable_seq <= since:
         return since
     from strandline.model.values.wire import to_json_lines
 
     rows = view.read(table, since)
     for batch in rows:
-        output.write(b"".join(to_json_lines(batch, state.schema)))
+        output.write(b"".join(to_json_lines(batch, branch_table.schema)))
     return rows.continuation
 
 

@@ -91,7 +91,7 @@ def drop(
 
     session = session_of(context)
     with session.open() as lake:
-        table = lake.view(branch).state(name).table.name
+        table = lake.view(branch).branch_table(name).table.name
         document = {"tables": {table: {"drop": True}}}
         done = apply_document(session, lake, document, branch=branch, actor=actor, message=message, yes=yes)
     commit = done.commit.commit_id if done.commit is not None else None

@@ -58,7 +58,7 @@ def append(
 
     session = session_of(context)
     with session.without_pandas(), session.open() as lake:
-        lake.view(branch).state(table)  # an unknown table is said before anybody types rows
+        lake.view(branch).branch_table(table)  # an unknown table is said before anybody types rows
         if file == "-" and sys.stdin.isatty():
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
         options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}
@@ -206,9 +206,9 @@ def flush(
     session = session_of(context)
     with session.open() as lake:
         view = lake.view(branch).whole()
-        names = [view.state(name).table.name for name in tables or view.tables]
+        names = [view.branch_table(name).table.name for name in tables or view.tables]
         arguments = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
-        idle = not any(view.state(name).tail for name in names)
+        idle = not any(view.branch_table(name).tail for name in names)
         done = [
             Flushed(**answer)
             for answer in session.carry_out(lake, "flush", arguments, in_this_process=in_this_process or idle)

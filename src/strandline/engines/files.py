@@ -222,9 +222,9 @@ class RowShape:
     partition_by: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: BranchTable) -> RowShape:
+    def of(cls, branch_table: BranchTable) -> RowShape:
         """What a table asks for as it is now."""
-        return cls(state.schema, state.table.extra, state.table.partition_by)
+        return cls(branch_table.schema, branch_table.table.extra, branch_table.table.partition_by)
 
 
 def read_chunk(

@@ -47,7 +47,7 @@ class Export:
     """The rows of tables as one view has them. It is read once, by `pieces` or by `write`."""
 
     def __init__(self, view: View, tables: Sequence[str], format: ExportFormat) -> None:
-        self.tables = tuple(view.state(name).table.name for name in tables or view.tables)
+        self.tables = tuple(view.branch_table(name).table.name for name in tables or view.tables)
         self._view, self._format = view, format
         if format == "arrow" and len(self.tables) != 1:
             raise BadRequest(
@@ -82,11 +82,11 @@ def _lines(view: View, names: Sequence[str]) -> Iterator[ExportPiece]:
     from strandline.model.values.wire import to_json_lines
 
     for name in names:
-        state = view.state(name)
+        branch_table = view.branch_table(name)
         head = b'{"_table":' + orjson.dumps(name) + b"," if len(names) > 1 else b"{"
         for batch in view.rows(name):
-            extras = batch.column("_extra").to_pylist() if state.table.extra else [None] * batch.num_rows
-            lines = to_json_lines(batch.select(list(state.schema.names)), state.schema)
+            extras = batch.column("_extra").to_pylist() if branch_table.table.extra else [None] * batch.num_rows
+            lines = to_json_lines(batch.select(list(branch_table.schema.names)), branch_table.schema)
             data = b"".join(_line(line, head, extra) for line, extra in zip(lines, extras, strict=True))
             yield ExportPiece(name, batch.num_rows, data)
 
@@ -104,8 +104,8 @@ def _arrow(view: View, name: str) -> Iterator[ExportPiece]:
 
     from strandline.model.values.arrow import stored_schema
 
-    state = view.state(name)
-    schema = stored_schema(state.schema, state.table.extra)
+    branch_table = view.branch_table(name)
+    schema = stored_schema(branch_table.schema, branch_table.table.extra)
     buffered = _Drain()
     with ipc.new_stream(pa.PythonFile(buffered, mode="w"), schema) as writer:
         for batch in view.rows(name):

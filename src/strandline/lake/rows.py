@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.lake.door import Lake
-    from strandline.lake.schema_memory import StateOf
+    from strandline.lake.schema_memory import TableOf
     from strandline.ledger.rows.encode import Rows
     from strandline.model.delivery.chunk_rows import ChunkRows
     from strandline.model.delivery.inbound import Chunk, Received
@@ -48,12 +48,12 @@ class LakeRows:
         actor = checked_actor(actor, idempotency_key)
         if idempotency_key is None and are_few(rows) and not keep_old:
             few = rows.copy()  # the caller may be interrupted, and its list change, while another thread encodes
-            return self._append(table, lambda state: FewRows(state, actor, few), branch)
+            return self._append(table, lambda branch_table: FewRows(branch_table, actor, few), branch)
         from strandline.ledger.rows.encode import append_rows
         from strandline.ledger.rows.rereading import kept_rows
 
         kept, how = kept_rows(rows), (self._lake.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_rows(kept, state, *how), branch, kept)
+        return self._append(table, lambda branch_table: append_rows(kept, branch_table, *how), branch, kept)
 
     def append_json_lines(
         self,
@@ -72,21 +72,21 @@ class LakeRows:
         alone = idempotency_key is not None or keep_old
         few = few_objects(lines, FEW_ROWS) if not alone and isinstance(lines, list) else None
         if few is not None:
-            return self._append(table, lambda state: FewRows(state, actor, few), branch)
+            return self._append(table, lambda branch_table: FewRows(branch_table, actor, few), branch)
 
         from strandline.ledger.rows.rereading import kept_lines
 
         kept, how = kept_lines(lines), (self._lake.ledger, actor, idempotency_key, keep_old)
-        return self._append(table, lambda state: append_lines(kept, state, *how), branch, kept)
+        return self._append(table, lambda branch_table: append_lines(kept, branch_table, *how), branch, kept)
 
     def _append(self, table: str, call_for: Callable[[BranchTable], Call], branch: str, rows: object = ()) -> Ack:
         """Validate by the schema as we know it, and again by the newer one if it has changed meanwhile."""
         memory = self._lake.memory
 
-        def work(state_of: StateOf) -> Ack:
-            state = state_of(table)
-            state.table.require_log("takes no appends")
-            return memory.appender.append(call_for(state))
+        def work(table_of: TableOf) -> Ack:
+            branch_table = table_of(table)
+            branch_table.table.require_log("takes no appends")
+            return memory.appender.append(call_for(branch_table))
 
         return memory.retried(work, branch, rows)
 
@@ -107,8 +107,8 @@ class LakeRows:
         statements = listed_statements(statements)
         memory = self._lake.memory
 
-        def work(state_of: StateOf) -> Commit:
-            request = prepare(statements, expect, state_of, branch=branch, actor=actor, message=message)
+        def work(table_of: TableOf) -> Commit:
+            request = prepare(statements, expect, table_of, branch=branch, actor=actor, message=message)
             return memory.mutator.mutate(request)
 
         return memory.retried(work, branch)
@@ -117,10 +117,12 @@ class LakeRows:
         """Store a chunk that another lake forwards: each of its rows once, however often it is sent."""
         from strandline.views.held import receive
 
-        def work(state_of: StateOf) -> Received:
-            state = state_of(table)
-            state.table.require_log("takes no forwarded rows", "Rows and versions of rows are received in log tables.")
-            return receive(self._lake.ledger, self._lake.view, state, chunk, rows, gateway)
+        def work(table_of: TableOf) -> Received:
+            branch_table = table_of(table)
+            branch_table.table.require_log(
+                "takes no forwarded rows", "Rows and versions of rows are received in log tables."
+            )
+            return receive(self._lake.ledger, self._lake.view, branch_table, chunk, rows, gateway)
 
         return self._lake.memory.retried(work, branch)
 
@@ -130,7 +132,7 @@ class LakeRows:
 
         view = self._lake.view(branch).whole()  # rows of a dropped table are still delivered, and looked back at
         names = [table] if table is not None else view.tables
-        if any(view.state(name).tail for name in names):
+        if any(view.branch_table(name).tail for name in names):
             self._lake.iceberg()  # where there is no Java, say so before anything is begun
         return [flush(self._lake.context, name, branch, actor or default_actor()) for name in names]
 
@@ -159,7 +161,7 @@ class LakeRows:
         )
         if not request.is_keyed:
             return load(lake.context, request)
-        return memory.retried(lambda state_of: load_keyed(lake.context, memory.mutator, state_of, request), branch)
+        return memory.retried(lambda table_of: load_keyed(lake.context, memory.mutator, table_of, request), branch)
 
     def adopt(
         self,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_RETRIES = 5
 
 T = TypeVar("T")
-StateOf: TypeAlias = "Callable[[str], BranchTable]"
+TableOf: TypeAlias = "Callable[[str], BranchTable]"
 
 
 class SchemaMemory:
@@ -36,7 +36,7 @@ class SchemaMemory:
         self.appender = Appender(ledger)
         self._ledger = ledger
         self._context = context
-        self._states: dict[tuple[str, str], BranchTable] = {}
+        self._branch_tables: dict[tuple[str, str], BranchTable] = {}
 
     @cached_property
     def mutator(self) -> Mutator:
@@ -45,7 +45,7 @@ class SchemaMemory:
 
         return Mutator(self._ledger, self.appender, self._context)
 
-    def retried(self, work: Callable[[StateOf], T], branch: str, rows: object = ()) -> T:
+    def retried(self, work: Callable[[TableOf], T], branch: str, rows: object = ()) -> T:
         """Do it, and again with what the tables are then if they have changed meanwhile.
 
         `rows` that can be read once are read by a schema that was looked up for them, and again as far as they are
@@ -55,13 +55,13 @@ class SchemaMemory:
         for _ in range(SCHEMA_RETRIES):
             heads: list[Head] = []
 
-            def state_of(table: str, heads: list[Head] = heads) -> BranchTable:
-                state = self.state(table, branch) if kept is None else self._current_state(table, branch)
-                heads.append(state.head)
-                return state
+            def table_of(table: str, heads: list[Head] = heads) -> BranchTable:
+                branch_table = self.branch_table(table, branch) if kept is None else self._current_table(table, branch)
+                heads.append(branch_table.head)
+                return branch_table
 
             try:
-                return work(state_of)
+                return work(table_of)
             except (Conflict, InvalidRows, BadRequest) as error:
                 if not self._forgets(error, heads, branch):
                     raise
@@ -72,24 +72,24 @@ class SchemaMemory:
                     ) from error
         raise SchemaMoved("the schemas keep changing")
 
-    def state(self, table: str, branch: str) -> BranchTable:
+    def branch_table(self, table: str, branch: str) -> BranchTable:
         """A table's schema, remembered: the append's transaction checks that it is still the same."""
         key = (branch, table.lower())
-        remembered = self._states.get(key)
+        remembered = self._branch_tables.get(key)
         if remembered is None:  # one look: another thread may forget it in between
             with self._ledger.read() as conn:
-                remembered = self._states[key] = read_shown(conn, branch, [table])[0]
+                remembered = self._branch_tables[key] = read_shown(conn, branch, [table])[0]
         return remembered
 
-    def _current_state(self, table: str, branch: str) -> BranchTable:
+    def _current_table(self, table: str, branch: str) -> BranchTable:
         """The same as `state`, after one look whether it is still so."""
-        state = self.state(table, branch)
+        branch_table = self.branch_table(table, branch)
         with self._ledger.read() as conn:
-            current = has_schema(conn, state.head)
+            current = has_schema(conn, branch_table.head)
         if not current:
             self._forget()
-            state = self.state(table, branch)
-        return state
+            branch_table = self.branch_table(table, branch)
+        return branch_table
 
     def _forgets(self, error: StrandError, judged_by: Iterable[Head], branch: str) -> bool:
         """Whether an error may be due to schemas that we remember and that have moved; then they are forgotten.
@@ -99,7 +99,9 @@ class SchemaMemory:
         """
         moved = isinstance(error, SchemaMoved)
         if isinstance(error, TakesNoVersions) or not isinstance(error, Conflict):
-            remembered = [state.head for (on, _), state in list(self._states.items()) if on == branch]
+            remembered = [
+                branch_table.head for (on, _), branch_table in list(self._branch_tables.items()) if on == branch
+            ]
             with self._ledger.read() as conn:
                 moved = not all(has_schema(conn, head) for head in [*judged_by, *remembered])
         if moved:
@@ -107,5 +109,5 @@ class SchemaMemory:
         return moved
 
     def _forget(self) -> None:
-        self._states.clear()
+        self._branch_tables.clear()
         self.mutator.forget()

@@ -113,8 +113,8 @@ class Tables:
         from strandline.rules.kind import Target
 
         def target(table: str) -> Target:
-            state = self._lake.memory.state(table, branch)
-            return Target(state.table.name, state.table.key, state.schema)
+            branch_table = self._lake.memory.branch_table(table, branch)
+            return Target(branch_table.table.name, branch_table.table.key, branch_table.schema)
 
         schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
         schema = Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
@@ -157,12 +157,12 @@ class Tables:
         if window_s is None:
             return None
         view = self._lake.view()
-        state = view.state(name)
-        keyed = bool(state.table.key)
-        column = AT if keyed else changes.get("time_column", state.table.settings.time_column)
-        total = state.head.books.log
+        branch_table = view.branch_table(name)
+        keyed = bool(branch_table.table.key)
+        column = AT if keyed else changes.get("time_column", branch_table.table.settings.time_column)
+        total = branch_table.head.books.log
         older = view.count_older(name, column, window_s) if total else 0
-        return PastWindow(state.table.name, older, total, keyed) if older else None
+        return PastWindow(branch_table.table.name, older, total, keyed) if older else None
 
 
 def names_at(root: Path) -> Sequence[str]:

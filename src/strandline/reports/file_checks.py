@@ -54,10 +54,10 @@ def _about(look: Examination) -> str:
 
 def data_files(look: Examination) -> Iterator[Finding]:
     """Every pinned data file is there, has its size, and in a deep look its rows."""
-    for state in look.states():
-        name = state.table.name
+    for branch_table in look.branch_tables():
+        name = branch_table.table.name
         files = look.view.files(name)
-        sizes = _listed_sizes(look, state)
+        sizes = _listed_sizes(look, branch_table)
         wrong = {file.path: fault for file in files if (fault := _wrong(file, sizes, deep=look.deep)) is not None}
         if wrong:
             more = f" (and {len(wrong) - TOLD_FILES} more)" if len(wrong) > TOLD_FILES else ""
@@ -72,7 +72,7 @@ def data_files(look: Examination) -> Iterator[Finding]:
                 since=_since(list(wrong)),
             )
         if look.deep:
-            yield from _seqs(state, [file for file in files if file.path not in wrong])
+            yield from _seqs(branch_table, [file for file in files if file.path not in wrong])
 
 
 def _since(paths: Sequence[str]) -> str | None:
@@ -87,13 +87,13 @@ def _since(paths: Sequence[str]) -> str | None:
     return text_of(min(times)) if times else None
 
 
-def _data_folder(look: Examination, state: BranchTable) -> str:
-    return f"{look.lake.config.warehouse}/{state.table.iceberg_name.replace('.', '/')}/data"
+def _data_folder(look: Examination, branch_table: BranchTable) -> str:
+    return f"{look.lake.config.warehouse}/{branch_table.table.iceberg_name.replace('.', '/')}/data"
 
 
-def _listed_sizes(look: Examination, state: BranchTable) -> Mapping[str, int]:
+def _listed_sizes(look: Examination, branch_table: BranchTable) -> Mapping[str, int]:
     """The sizes of a table's files in a bucket, where to ask for each would take long. A disk is quick to answer."""
-    folder = _data_folder(look, state)
+    folder = _data_folder(look, branch_table)
     return {path: info.size for path, info in entries(folder).items() if info.is_file} if folder.startswith(S3) else {}
 
 
@@ -120,9 +120,9 @@ def _wrong_inside(file: DataFile) -> str | None:
     return None if rows == file.rows else f"{local_path(file.path)}: {rows:,} rows instead of {file.rows:,}"
 
 
-def _seqs(state: BranchTable, files: list[DataFile]) -> Iterator[Finding]:
+def _seqs(branch_table: BranchTable, files: list[DataFile]) -> Iterator[Finding]:
     """Every seq is in its file's range, and none is there twice. Files whose ranges overlap are looked at together."""
-    name = state.table.name
+    name = branch_table.table.name
     for run in disjoint_runs(files):
         seqs = [_read_seqs(file) for file in run]
         for file, seqs_of_file in zip(run, seqs, strict=True):
@@ -158,15 +158,16 @@ def _wrong_seqs(name: str, what: str) -> Finding:
 def orphans(look: Examination) -> Iterator[Finding]:
     """Data files that no snapshot names and working folders of no operation, older than a day."""
     oldest_s = look.now_us / 1e6 - YOUNG_S
-    for state in look.states():
-        stored = entries(_data_folder(look, state))
+    for branch_table in look.branch_tables():
+        stored = entries(_data_folder(look, branch_table))
         with look.lake.ledger.read() as conn:
-            named = {local_path(path) for path in known_paths(conn, state.table.table_id)}
+            named = {local_path(path) for path in known_paths(conn, branch_table.table.table_id)}
         old = {path: info for path, info in stored.items() if info.is_file and info.mtime_ns / 1e9 < oldest_s}
         sizes = [info.size for path, info in old.items() if path.endswith(".parquet") and path not in named]
         if sizes:
-            yield _garbage("orphan_files", state.table.name, f"table {state.table.name}: {len(sizes):,} data files "
-                           f"({sum(sizes):,} bytes) belong to no snapshot of the lake")  # fmt: skip
+            name = branch_table.table.name
+            belonging = f"{len(sizes):,} data files ({sum(sizes):,} bytes) belong to no snapshot of the lake"
+            yield _garbage("orphan_files", name, f"table {name}: {belonging}")
     yield from _left_folders(look, oldest_s)
 
 

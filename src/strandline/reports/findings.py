@@ -45,10 +45,13 @@ class Examination:
         """Take a view and look at it."""
         return cls(lake, lake.view(MAIN).whole(), deep, time.time_ns() // 1000)
 
-    def states(self) -> list[BranchTable]:
+    def branch_tables(self) -> list[BranchTable]:
         """Every table as the view has it, and the states of the keyed ones."""
-        states = [self.view.state(name) for name in self.view.tables]
-        return [*states, *(state.folded for state in states if state.folded is not None)]
+        branch_tables = [self.view.branch_table(name) for name in self.view.tables]
+        return [
+            *branch_tables,
+            *(branch_table.folded for branch_table in branch_tables if branch_table.folded is not None),
+        ]
 
 
 Findings = Sequence[Finding]

@@ -52,19 +52,19 @@ def catalog(look: Examination) -> Iterator[Finding]:
     """The pins are in Iceberg, its ref is at them, and no other writer has been there."""
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
-    for state in look.states():
-        location = locations.get(state.table.iceberg_name)
+    for branch_table in look.branch_tables():
+        location = locations.get(branch_table.table.iceberg_name)
         if location is None:
-            if state.head.log_snapshot is not None:
-                yield _gone(state, "table_gone", "it is not in the Iceberg catalog")
+            if branch_table.head.log_snapshot is not None:
+                yield _gone(branch_table, "table_gone", "it is not in the Iceberg catalog")
             continue
         try:
             metadata = read_metadata(location.current)
         except UNREADABLE as error:
-            yield _unreadable(look, state, location, error)
+            yield _unreadable(look, branch_table, location, error)
             continue
-        yield from _pins(look, state, metadata)
-        yield from _refs(look, state, metadata, under_way)
+        yield from _pins(look, branch_table, metadata)
+        yield from _refs(look, branch_table, metadata, under_way)
     yield from _strangers(look, locations)
 
 
@@ -86,30 +86,31 @@ def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
 # -- pins --------------------------------------------------------------------------------------------------------------
 
 
-def _pins(look: Examination, state: BranchTable, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _pins(look: Examination, branch_table: BranchTable, metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Every snapshot that a reader may be at is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
-        pins = pinned_snapshots(conn, state.table.table_id)
+        pins = pinned_snapshots(conn, branch_table.table.table_id)
     snapshot_by_id = snapshots(metadata)
     for pin, reader in pins.items():
         if pin not in snapshot_by_id:
-            what = "its pinned snapshot" if pin == state.head.log_snapshot else f"the snapshot of {reader},"
-            yield _gone(state, "pin_gone", f"{what} {pin} is not in Iceberg any more")
+            what = "its pinned snapshot" if pin == branch_table.head.log_snapshot else f"the snapshot of {reader},"
+            yield _gone(branch_table, "pin_gone", f"{what} {pin} is not in Iceberg any more")
             continue
         try:
             files = _manifested(snapshot_by_id[pin], deep=look.deep)
         except UNREADABLE as error:
             yield Finding(
                 kind="metadata_unreadable",
-                about=state.table.name,
-                what=f"table {state.table.name}: the metadata of snapshot {pin} ({reader}) can't be read: {error}",
+                about=branch_table.table.name,
+                what=f"table {branch_table.table.name}: the metadata of snapshot {pin} ({reader}) can't be read: "
+                f"{error}",
                 meaning="Flushes and outside engines can't use this table; reads work as long as its data files are "
                 "there.",
                 fix=f"put the file back from a backup of the warehouse, or {RESTORE}",
             )
             continue
-        if files is not None and pin == state.head.log_snapshot:
-            yield from _other_files(look, state, files)
+        if files is not None and pin == branch_table.head.log_snapshot:
+            yield from _other_files(look, branch_table, files)
 
 
 def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
@@ -123,57 +124,59 @@ def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
     return files if deep else None
 
 
-def _other_files(look: Examination, state: BranchTable, iceberg: set[str]) -> Iterator[Finding]:
-    ledger = {file.path for file in look.view.files(state.table.name)}
+def _other_files(look: Examination, branch_table: BranchTable, iceberg: set[str]) -> Iterator[Finding]:
+    ledger = {file.path for file in look.view.files(branch_table.table.name)}
     if ledger != iceberg:
         yield Finding(
             kind="files_differ",
-            about=state.table.name,
-            what=f"table {state.table.name}: of the data files of snapshot {state.head.log_snapshot}, "
+            about=branch_table.table.name,
+            what=f"table {branch_table.table.name}: of the data files of snapshot {branch_table.head.log_snapshot}, "
             f"{len(ledger - iceberg)} are known to the ledger alone and {len(iceberg - ledger)} to Iceberg alone",
             meaning="Reads of the lake and of outside engines don't give the same rows.",
             fix=RESTORE,
         )
 
 
-def _unreadable(look: Examination, state: BranchTable, location: Location, error: Exception) -> Finding:
+def _unreadable(look: Examination, branch_table: BranchTable, location: Location, error: Exception) -> Finding:
     """The current metadata file is damaged. The one before it may do: the last commit of an operation moves a ref."""
-    if can_step_back(look, state, location):
+    if can_step_back(look, branch_table, location):
         fix = "`strand doctor --fix`   (goes back to the metadata before it, which has every snapshot that is read)"
     else:
         fix = f"put {location.current} back from a backup of the warehouse, or {RESTORE}"
     return Finding(
         kind="metadata_unreadable",
-        about=state.table.name,
-        what=f"table {state.table.name}: its Iceberg metadata {location.current} can't be read: {error}",
+        about=branch_table.table.name,
+        what=f"table {branch_table.table.name}: its Iceberg metadata {location.current} can't be read: {error}",
         meaning="Flushes and outside engines can't use this table; reads work as long as its data files are there.",
         fix=fix,
         since=changed_at(location.current),
     )
 
 
-def can_step_back(look: Examination, state: BranchTable, location: Location) -> bool:
+def can_step_back(look: Examination, branch_table: BranchTable, location: Location) -> bool:
     """Whether the metadata before the last commit has every snapshot that is read, and no operation writes now."""
-    if location.previous is None or state.table.table_id in UnderWay.of(look).unsettled:
+    if location.previous is None or branch_table.table.table_id in UnderWay.of(look).unsettled:
         return False
     try:
         before = read_metadata(location.previous)
     except UNREADABLE:
         return False
     with look.lake.ledger.read() as conn:
-        return serves(before, pinned_snapshots(conn, state.table.table_id))
+        return serves(before, pinned_snapshots(conn, branch_table.table.table_id))
 
 
 # -- refs --------------------------------------------------------------------------------------------------------------
 
 
-def _refs(look: Examination, state: BranchTable, metadata: Mapping[str, Any], under_way: UnderWay) -> Iterator[Finding]:
-    name, pin = state.table.name, state.head.log_snapshot
+def _refs(
+    look: Examination, branch_table: BranchTable, metadata: Mapping[str, Any], under_way: UnderWay
+) -> Iterator[Finding]:
+    name, pin = branch_table.table.name, branch_table.head.log_snapshot
     ref_ids = refs(metadata)
     at = ref_ids.get(MAIN_REF)
-    if at is not None and not _is_ours(look, state, at):
-        yield _unknown_commit(state, metadata, at)
-    elif at != pin and state.table.table_id in under_way.unsettled:
+    if at is not None and not _is_ours(look, branch_table, at):
+        yield _unknown_commit(branch_table, metadata, at)
+    elif at != pin and branch_table.table.table_id in under_way.unsettled:
         yield Finding(
             kind="unsettled",
             about=name,
@@ -209,9 +212,10 @@ def orphan_branches(ref_ids: Mapping[str, int], under_way: UnderWay) -> Sequence
     return sorted(ref for ref in ref_ids.keys() - under_way.branches if ref.startswith("op_"))
 
 
-def _unknown_commit(state: BranchTable, metadata: Mapping[str, Any], at: int) -> Finding:
+def _unknown_commit(branch_table: BranchTable, metadata: Mapping[str, Any], at: int) -> Finding:
     """A commit that the ledger does not know: from outside, or by its summary an operation of a ledger that is gone."""
-    name, since = state.table.name, _committed_at(metadata, at)
+    name, iceberg_name = branch_table.table.name, branch_table.table.iceberg_name
+    since = _committed_at(metadata, at)
     take_back = f"`strand doctor --fix --take-back {name}`"
     snapshot = snapshots(metadata).get(at) or {}
     op_id = (snapshot.get("summary") or {}).get("strand-op")
@@ -219,7 +223,7 @@ def _unknown_commit(state: BranchTable, metadata: Mapping[str, Any], at: int) ->
         return Finding(
             kind="lost_commit",
             about=name,
-            what=f"table {name}: its Iceberg table {state.table.iceberg_name} is at snapshot {at} of this lake's "
+            what=f"table {name}: its Iceberg table {iceberg_name} is at snapshot {at} of this lake's "
             f"operation {op_id}, which the ledger does not know",
             meaning="The ledger is older than its warehouse: it was put back from a copy, or another copy of this lake "
             "wrote here. Outside engines see rows that the lake does not, and flushes don't move the ref any more.",
@@ -230,18 +234,18 @@ def _unknown_commit(state: BranchTable, metadata: Mapping[str, Any], at: int) ->
     return Finding(
         kind="foreign_commit",
         about=name,
-        what=f"table {name}: its Iceberg table {state.table.iceberg_name} was changed from outside (snapshot {at})",
+        what=f"table {name}: its Iceberg table {iceberg_name} was changed from outside (snapshot {at})",
         meaning="The lake's own rows are complete and its reads are unaffected, but outside engines see the other "
         "commit, and flushes don't move the ref any more.",
-        fix=f"keep others from writing {state.table.iceberg_name}, then: {take_back}   (main goes back to the lake's "
+        fix=f"keep others from writing {iceberg_name}, then: {take_back}   (main goes back to the lake's "
         "rows; the other commit is kept as a tag)",
         since=since,
     )
 
 
-def _is_ours(look: Examination, state: BranchTable, snapshot_id: int) -> bool:
+def _is_ours(look: Examination, branch_table: BranchTable, snapshot_id: int) -> bool:
     with look.lake.ledger.read() as conn:
-        return knows_snapshot(conn, state.table.table_id, snapshot_id)
+        return knows_snapshot(conn, branch_table.table.table_id, snapshot_id)
 
 
 def _committed_at(metadata: Mapping[str, Any], snapshot_id: int) -> str | None:
@@ -260,7 +264,7 @@ def _moved_at(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _strangers(look: Examination, locations: Mapping[str, Location]) -> Iterator[Finding]:
-    own = {state.table.iceberg_name for state in look.states()}
+    own = {branch_table.table.iceberg_name for branch_table in look.branch_tables()}
     namespaces = {name.rpartition(".")[0] for name in own}
     strangers = sorted(name for name in locations if name.rpartition(".")[0] in namespaces and name not in own)
     if strangers:
@@ -275,11 +279,11 @@ def _strangers(look: Examination, locations: Mapping[str, Location]) -> Iterator
         )
 
 
-def _gone(state: BranchTable, kind: str, reason: str) -> Finding:
+def _gone(branch_table: BranchTable, kind: str, reason: str) -> Finding:
     return Finding(
         kind=kind,
-        about=state.table.name,
-        what=f"table {state.table.name}: {reason}",
+        about=branch_table.table.name,
+        what=f"table {branch_table.table.name}: {reason}",
         meaning="Flushes and outside engines can't use this table; reads work as long as its data files are there.",
         fix=RESTORE,
     )

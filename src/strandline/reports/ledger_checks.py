@@ -94,25 +94,26 @@ def parked_jobs(look: Examination) -> Iterator[Finding]:
 
 def books(look: Examination) -> Iterator[Finding]:
     """Every acked row is somewhere: acked = log + tail + dropped + pruned + quarantined."""
-    for state in look.states():
-        count = state.head.books
-        tail = sum(ref.rows for ref in state.tail)
+    for branch_table in look.branch_tables():
+        count = branch_table.head.books
+        tail = sum(ref.rows for ref in branch_table.tail)
         total = count.log + tail + count.dropped + count.pruned + count.quarantined
         if total != count.acked:
             yield Finding(
                 kind="books",
-                about=state.table.name,
-                what=f"table {state.table.name}: {count.acked:,} rows were acked, and {total:,} are accounted for",
+                about=branch_table.table.name,
+                what=f"table {branch_table.table.name}: {count.acked:,} rows were acked, and {total:,} are accounted "
+                "for",
                 meaning=f"{count.log:,} in the log + {tail:,} in the tail + {count.dropped:,} dropped + "
                 f"{count.pruned:,} pruned + {count.quarantined:,} quarantined should be the rows acked.",
                 fix=RESTORE,
             )
-        files = sum(file.rows for file in look.view.files(state.table.name))
+        files = sum(file.rows for file in look.view.files(branch_table.table.name))
         if files != count.log:
             yield Finding(
                 kind="books",
-                about=state.table.name,
-                what=f"table {state.table.name}: its log has {count.log:,} rows, and its files {files:,}",
+                about=branch_table.table.name,
+                what=f"table {branch_table.table.name}: its log has {count.log:,} rows, and its files {files:,}",
                 meaning="The list of data files in the ledger does not agree with its books.",
                 fix=RESTORE,
             )
@@ -135,19 +136,19 @@ def seq_order(look: Examination) -> Iterator[Finding]:
             meaning="Acked rows are missing.",
             fix=RESTORE,
         )
-    for state in look.states():
-        yield from _tail_order(state)
+    for branch_table in look.branch_tables():
+        yield from _tail_order(branch_table)
 
 
-def _tail_order(state: BranchTable) -> Iterator[Finding]:
-    name, reached = state.table.name, 0
-    for ref in state.tail:
+def _tail_order(branch_table: BranchTable) -> Iterator[Finding]:
+    name, reached = branch_table.table.name, 0
+    for ref in branch_table.tail:
         if ref.first_seq <= reached or ref.last_seq - ref.first_seq + 1 != ref.rows:
             yield _out_of_order(name, f"table {name}: batch {ref.batch_id} has seqs {ref.first_seq}..{ref.last_seq}")
         reached = max(reached, ref.last_seq)
-    if reached > state.head.last_seq:
+    if reached > branch_table.head.last_seq:
         yield _out_of_order(
-            name, f"table {name}: its tail reaches seq {reached:,}, its head says {state.head.last_seq:,}"
+            name, f"table {name}: its tail reaches seq {reached:,}, its head says {branch_table.head.last_seq:,}"
         )
 
 
@@ -163,12 +164,12 @@ def _out_of_order(about: str, what: str) -> Finding:
 
 def payloads(look: Examination) -> Iterator[Finding]:
     """The bytes of the tail; all of them if it is a deep look, else a sample."""
-    for state in look.states():
-        for ref, reason in unreadable(look, state):
+    for branch_table in look.branch_tables():
+        for ref, reason in unreadable(look, branch_table):
             yield Finding(
                 kind="payload_damaged",
                 about=ref.batch_id,
-                what=f"table {state.table.name}: batch {ref.batch_id} ({counted(ref.rows, 'row')}, seqs "
+                what=f"table {branch_table.table.name}: batch {ref.batch_id} ({counted(ref.rows, 'row')}, seqs "
                 f"{ref.first_seq}..{ref.last_seq}) can't be read: {reason}",
                 meaning="Reads leave these rows out, with a warning. The next flush sets the batch aside.",
                 fix="`strand doctor --fix`   (sets it aside; then `strand quarantine save` gives you its bytes)",
@@ -176,18 +177,18 @@ def payloads(look: Examination) -> Iterator[Finding]:
             )
 
 
-def unreadable(look: Examination, state: BranchTable) -> list[tuple[BatchRef, str]]:
+def unreadable(look: Examination, branch_table: BranchTable) -> list[tuple[BatchRef, str]]:
     """The batches of a tail that can't be read, and why."""
     bad: list[tuple[BatchRef, str]] = []
-    refs = state.tail if look.deep else _sample(state.tail)
-    for _ in read_batches(look.lake.ledger, state, refs, lambda ref, reason: bad.append((ref, reason))):
+    refs = branch_table.tail if look.deep else _sample(branch_table.tail)
+    for _ in read_batches(look.lake.ledger, branch_table, refs, lambda ref, reason: bad.append((ref, reason))):
         pass
     return bad
 
 
-def damaged(lake: OpenLake, state: BranchTable) -> list[BatchRef]:
+def damaged(lake: OpenLake, branch_table: BranchTable) -> list[BatchRef]:
     """Those batches of a tail whose bytes have changed; of a long one as many are read as by a quick look."""
-    payloads = read_payloads(lake.ledger, _sample(state.tail))
+    payloads = read_payloads(lake.ledger, _sample(branch_table.tail))
     return [payload.ref for payload in payloads if checksum(payload.payload) != payload.checksum]
 
 
@@ -201,7 +202,7 @@ def under_way(look: Examination) -> Iterator[Finding]:
     with look.lake.ledger.read() as conn:
         intents = read_intents(conn)
         loads = list_loads(conn)
-    names = {state.table.table_id: state.table.name for state in look.states()}
+    names = {branch_table.table.table_id: branch_table.table.name for branch_table in look.branch_tables()}
     one_host = look.lake.ledger.has_one_host
     for intent in intents:
         if isinstance(intent, UnreadableIntent):
@@ -260,12 +261,12 @@ def is_dead(intent: Intent | UnreadableIntent, *, one_host: bool) -> bool:
 
 def set_aside(look: Examination) -> Iterator[Finding]:
     """Tables that refuse writes, and batches in quarantine."""
-    for state in look.states():
-        if state.head.refuses is not None:
+    for branch_table in look.branch_tables():
+        if branch_table.head.refuses is not None:
             yield Finding(
                 kind="table_refuses",
-                about=state.table.name,
-                what=f"table {state.table.name} refuses writes: {state.head.refuses}",
+                about=branch_table.table.name,
+                what=f"table {branch_table.table.name} refuses writes: {branch_table.head.refuses}",
                 meaning="Reads go on; appends and flushes of this table fail.",
                 fix=RESTORE,
             )

@@ -55,7 +55,7 @@ def mend(
 ) -> Diagnosis:
     """Do what is safe, then check everything; `claim_warehouse` says that this ledger is the warehouse's own."""
     for name in take_back:
-        lake.view().state(name)  # a table that is not there is an error before anything is mended
+        lake.view().branch_table(name)  # a table that is not there is an error before anything is mended
     fixed = [lake.context.fence.claim(actor)] if claim_warehouse else []
     fixed += fix(lake, take_back=take_back, actor=actor)
     return diagnose(lake, deep=deep, fixed=fixed)
@@ -97,11 +97,11 @@ def follow(lake: OpenLake) -> list[str]:
 
 
 def _payloads(look: Examination, actor: str) -> Iterator[str]:
-    for state in look.states():
-        for ref, reason in ledger_checks.unreadable(look, state):
-            text = f"batch {ref.batch_id} of {state.table.name} set aside ({counted(ref.rows, 'row')})"
+    for branch_table in look.branch_tables():
+        for ref, reason in ledger_checks.unreadable(look, branch_table):
+            text = f"batch {ref.batch_id} of {branch_table.table.name} set aside ({counted(ref.rows, 'row')})"
             noting = partial(_fixed, about=ref.batch_id, text=text, actor=actor)
-            where = state.head.branch_id, state.table.table_id
+            where = branch_table.head.branch_id, branch_table.table.table_id
             if batches.quarantine(look.lake.ledger, *where, ref.batch_id, reason, noting=noting):
                 yield text
 
@@ -149,14 +149,14 @@ def _watermarks(look: Examination, actor: str) -> Iterator[str]:
 
 def _metadata(look: Examination, actor: str) -> Iterator[str]:
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
-    for state in look.states():
-        location = locations.get(state.table.iceberg_name)
+    for branch_table in look.branch_tables():
+        location = locations.get(branch_table.table.iceberg_name)
         if location is None or location.previous is None or _readable(location.current):
             continue
-        if can_step_back(look, state, location) and step_back(
-            look.lake.config.catalog_database, CATALOG, state.table.iceberg_name, location
+        if can_step_back(look, branch_table, location) and step_back(
+            look.lake.config.catalog_database, CATALOG, branch_table.table.iceberg_name, location
         ):
-            text = f"table {state.table.name}: went back from {location.current} to the metadata before it"
+            text = f"table {branch_table.table.name}: went back from {location.current} to the metadata before it"
             yield _note(look.lake, text, actor)
 
 
@@ -196,43 +196,44 @@ def _refs(look: Examination, take_back: Collection[str]) -> Iterator[str]:
     """Let Iceberg's refs follow the ledger; Spark is started when there is one to move."""
     locations = metadata_locations(look.lake.config.catalog_database, CATALOG)
     under_way = UnderWay.of(look)
-    for state in look.states():
-        location = locations.get(state.table.iceberg_name)
-        if location is None or state.table.table_id in under_way.unsettled:
+    for branch_table in look.branch_tables():
+        location = locations.get(branch_table.table.iceberg_name)
+        if location is None or branch_table.table.table_id in under_way.unsettled:
             continue
         try:
             ref_ids = refs(read_metadata(location.current))
         except UNREADABLE:
             continue
         orphans = orphan_branches(ref_ids, under_way)
-        if ref_ids.get(MAIN_REF) == state.head.log_snapshot and not orphans:
+        if ref_ids.get(MAIN_REF) == branch_table.head.log_snapshot and not orphans:
             continue
         try:
-            yield from _settle(look.lake, state, orphans, take_back=state.table.name in take_back)
+            yield from _settle(look.lake, branch_table, orphans, take_back=branch_table.table.name in take_back)
         except StrandError:
             continue  # no Java here: it stays a finding
 
 
-def _settle(lake: OpenLake, state: BranchTable, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
-    name, iceberg = state.table.iceberg_name, lake.iceberg()
+def _settle(lake: OpenLake, branch_table: BranchTable, orphans: Collection[str], *, take_back: bool) -> Iterator[str]:
+    name, iceberg = branch_table.table.iceberg_name, lake.iceberg()
+    table, pin = branch_table.table.name, branch_table.head.log_snapshot
     for branch in orphans or ("",):
-        report = iceberg.settle(name, MAIN_REF, branch, _pin(lake, state), _ours(lake, state))
+        report = iceberg.settle(name, MAIN_REF, branch, _pin(lake, branch_table), _ours(lake, branch_table))
         if report.foreign is not None and take_back:
-            tag = iceberg.take_back(name, MAIN_REF, report.foreign, _pin(lake, state))
-            yield f"table {state.table.name}: main taken back to {state.head.log_snapshot}; the other commit is {tag}"
+            tag = iceberg.take_back(name, MAIN_REF, report.foreign, _pin(lake, branch_table))
+            yield f"table {table}: main taken back to {pin}; the other commit is {tag}"
         elif report.after != report.before:
-            yield f"table {state.table.name}: main moved from {report.before} to {report.after}"
+            yield f"table {table}: main moved from {report.before} to {report.after}"
         if branch:
-            yield f"table {state.table.name}: private branch {branch} dropped"
+            yield f"table {table}: private branch {branch} dropped"
 
 
-def _pin(lake: OpenLake, state: BranchTable) -> Callable[[], int | None]:
-    return lambda: lake.view().whole().state(state.table.name).head.log_snapshot
+def _pin(lake: OpenLake, branch_table: BranchTable) -> Callable[[], int | None]:
+    return lambda: lake.view().whole().branch_table(branch_table.table.name).head.log_snapshot
 
 
-def _ours(lake: OpenLake, state: BranchTable) -> Callable[[int], bool]:
+def _ours(lake: OpenLake, branch_table: BranchTable) -> Callable[[int], bool]:
     def ours(snapshot_id: int) -> bool:
         with lake.ledger.read() as conn:
-            return knows_snapshot(conn, state.table.table_id, snapshot_id)
+            return knows_snapshot(conn, branch_table.table.table_id, snapshot_id)
 
     return ours

@@ -211,15 +211,15 @@ def _not_there(lake: OpenLake) -> StrandError | None:
 
 
 def _table(view: View, name: str, now_us: int) -> TableStatus:
-    tail = view.state(name).tail
+    tail = view.branch_table(name).tail
     return TableStatus(**vars(describe(view, name)), oldest_tail_age_s=age_s(tail[0].at_us, now_us) if tail else None)
 
 
 def _damaged(lake: OpenLake, view: View) -> tuple[DamagedBatch, ...]:
     return tuple(
-        DamagedBatch(ref.batch_id, view.state(name).table.name, ref.rows, ref.first_seq, ref.last_seq)
+        DamagedBatch(ref.batch_id, view.branch_table(name).table.name, ref.rows, ref.first_seq, ref.last_seq)
         for name in view.tables
-        for ref in damaged(lake, view.state(name))
+        for ref in damaged(lake, view.branch_table(name))
     )
 
 

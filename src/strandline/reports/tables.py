@@ -115,14 +115,14 @@ class TableHistory(TableReport):
 
 def describe(view: View, name: str) -> TableReport:
     """A table's settings, and where its rows are."""
-    state = view.state(name)
-    table, head, books = state.table, state.head, state.head.books
+    branch_table = view.branch_table(name)
+    table, head, books = branch_table.table, branch_table.head, branch_table.head.books
     files = view.files(name)
-    stored = state.schema.to_json()
+    stored = branch_table.schema.to_json()
     return TableReport(
         table=table.name,
         branch=view.branch,
-        columns=tuple(_column(column) for column in state.schema.columns),
+        columns=tuple(_column(column) for column in branch_table.schema.columns),
         constraints=tuple(stored["constraints"]),
         dropped=stored.get("dropped"),
         began=stored.get("began"),
@@ -136,19 +136,19 @@ def describe(view: View, name: str) -> TableReport:
         rows=RowCounts(
             acked=books.acked,
             log=books.log,
-            tail=sum(ref.rows for ref in state.tail),
+            tail=sum(ref.rows for ref in branch_table.tail),
             dropped=books.dropped,
             pruned=books.pruned,
             quarantined=books.quarantined,
         ),
         size_bytes=TableSizes(
-            log=sum(file.size_bytes for file in files), tail=sum(ref.size_bytes for ref in state.tail)
+            log=sum(file.size_bytes for file in files), tail=sum(ref.size_bytes for ref in branch_table.tail)
         ),
         files=len(files),
-        state=_fold(view, state),
+        state=_fold(view, branch_table),
         last_seq=head.last_seq,
-        stable_seq=state.stable_seq,
-        oldest_tail_at=text_of(state.tail[0].at_us) if state.tail else None,
+        stable_seq=branch_table.stable_seq,
+        oldest_tail_at=text_of(branch_table.tail[0].at_us) if branch_table.tail else None,
         iceberg_table=table.iceberg_name,
         snapshot_id=head.log_snapshot,
         refuses=head.refuses,
@@ -159,14 +159,14 @@ def _column(column: Column) -> ColumnReport:
     return ColumnReport(column.name, type_text(column.type), column.nullable, column.default)
 
 
-def _fold(view: View, state: BranchTable) -> FoldReport | None:
+def _fold(view: View, branch_table: BranchTable) -> FoldReport | None:
     """How far a keyed table's log is folded into its state; None for a log table."""
-    if state.folded is None:
+    if branch_table.folded is None:
         return None
-    files = view.files(state.folded.table.name)
+    files = view.files(branch_table.folded.table.name)
     return FoldReport(
-        folded_seq=state.folded_seq,
-        rows=state.folded.head.books.log,
+        folded_seq=branch_table.folded_seq,
+        rows=branch_table.folded.head.books.log,
         files=len(files),
         size_bytes=sum(file.size_bytes for file in files),
     )
@@ -175,12 +175,12 @@ def _fold(view: View, state: BranchTable) -> FoldReport | None:
 def describe_fully(lake: OpenLake, branch: str, name: str) -> TableHistory:
     """The same, with the table's last snapshots."""
     view = lake.view(branch)
-    state = view.state(name)
+    branch_table = view.branch_table(name)
     with lake.ledger.read() as conn:
-        snapshots = list_snapshots(conn, state.head.branch_id, state.table.table_id, limit=LAST_SNAPSHOTS)
+        snapshots = list_snapshots(conn, branch_table.head.branch_id, branch_table.table.table_id, limit=LAST_SNAPSHOTS)
     return TableHistory(
         **vars(describe(view, name)),
-        created_at=text_of(state.table.created_at_us),
+        created_at=text_of(branch_table.table.created_at_us),
         snapshots=tuple(
             SnapshotReport(
                 listed.version, listed.snapshot_id, listed.op_id, listed.kind, listed.rows, text_of(listed.at_us)

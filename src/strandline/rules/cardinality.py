@@ -92,10 +92,10 @@ def _judge_number(
         judging.tell(link.source, key_values(by.key), rule, value, reason, by.place)
 
 
-def _search(relations: Relations, state: BranchTable, rule: Cardinality) -> Iterator[Breach]:
-    for name in {reference.table.lower(): None for reference in _references(state.schema, rule)}:
+def _search(relations: Relations, branch_table: BranchTable, rule: Cardinality) -> Iterator[Breach]:
+    for name in {reference.table.lower(): None for reference in _references(branch_table.schema, rule)}:
         if is_there(relations, name):
-            yield from _search_in(relations, state, rule, relations.state(name))
+            yield from _search_in(relations, branch_table, rule, relations.branch_table(name))
 
 
 def _references(schema: Schema, rule: Cardinality) -> list[Reference]:
@@ -103,11 +103,13 @@ def _references(schema: Schema, rule: Cardinality) -> list[Reference]:
     return [other for other in schema.constraints if isinstance(other, Reference) and other.columns == rule.columns]
 
 
-def _search_in(relations: Relations, state: BranchTable, rule: Cardinality, target: BranchTable) -> Iterator[Breach]:
-    key, number = names(target.table.key, "x."), f"count({names(state.table.key[:1], 't.')})"
+def _search_in(
+    relations: Relations, branch_table: BranchTable, rule: Cardinality, target: BranchTable
+) -> Iterator[Breach]:
+    key, number = names(target.table.key, "x."), f"count({names(branch_table.table.key[:1], 't.')})"
     wrong = f"{number} < {rule.low}" + ("" if rule.high is None else f" OR {number} > {rule.high}")
     query = (
-        f"SELECT {key}, {number} FROM {table(target)} x LEFT JOIN {table(state)} t "
+        f"SELECT {key}, {number} FROM {table(target)} x LEFT JOIN {table(branch_table)} t "
         f"ON {joined(rule.columns, target)} GROUP BY {key} HAVING {wrong}"
     )
     for *values, rows in rows_of(relations, query):
@@ -118,7 +120,7 @@ def unreferred(relations: Relations, name: str, schema: Schema) -> Iterator[Brea
     """The rows that too few refer to if a table comes now, which has no rows yet, and wants some to be there."""
     for rule, reference in leasts(name, schema):
         if is_there(relations, reference.table):
-            target = relations.state(reference.table)
+            target = relations.branch_table(reference.table)
             for key in rows_of(relations, f"SELECT {names(target.table.key)} FROM {table(target)}"):
                 yield _miscounted(target, rule, key, 0)
 

@@ -37,7 +37,7 @@ class Cascades:
         """Look up what refers to rows that statements delete, and what refers to that."""
         waiting: dict[str, list[Values]] = {}
         for change in deletes:
-            waiting.setdefault(change.state.table.table_id, []).append(key_values(change.key))
+            waiting.setdefault(change.branch_table.table.table_id, []).append(key_values(change.key))
         while waiting:
             table_id, keys = waiting.popitem()
             for link in self._links_to(table_id):
@@ -47,7 +47,7 @@ class Cascades:
 
     def note(self, change: JudgedRow) -> None:
         """Remember what a row refers to after a statement: a later one may delete that."""
-        for link in self._declared.links_from(change.state.table.table_id):
+        for link in self._declared.links_from(change.branch_table.table.table_id):
             if link.reference.on_delete == "cascade":
                 (value,) = values_of([change.after], link.source, link.reference.columns)
                 if value is not None:
@@ -58,7 +58,7 @@ class Cascades:
         waiting = [deleted]
         while waiting:
             gone = waiting.pop()
-            for link in self._links_to(gone.state.table.table_id):
+            for link in self._links_to(gone.branch_table.table.table_id):
                 for row in list(self._referring(link, key_values(gone.key))):
                     row.after = None
                     waiting.append(row)

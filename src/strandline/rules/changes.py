@@ -24,13 +24,15 @@ Values: TypeAlias = tuple[Any, ...]
 class LookUp(Protocol):
     """How rows that a commit does not change are found."""
 
-    def ask(self, state: BranchTable, keys: Keys) -> None:
+    def ask(self, branch_table: BranchTable, keys: Keys) -> None:
         """Look these keys up."""
 
     def get(self, table_id: str, key: bytes) -> Version | None:
         """What was found under one."""
 
-    def having(self, state: BranchTable, columns: Sequence[str], values: Sequence[Values] | None) -> list[ValueHolder]:
+    def having(
+        self, branch_table: BranchTable, columns: Sequence[str], values: Sequence[Values] | None
+    ) -> list[ValueHolder]:
         """The current rows with one of these values in these columns."""
 
 
@@ -38,7 +40,7 @@ class LookUp(Protocol):
 class JudgedRow:
     """A row before and after a commit; None where it is not there. `place` is the statement's, -1 where it has none."""
 
-    state: BranchTable
+    branch_table: BranchTable
     hash: bytes
     key: Row
     before: Row | None
@@ -48,7 +50,7 @@ class JudgedRow:
     @property
     def at(self) -> tuple[str, bytes]:
         """Table and key."""
-        return self.state.table.table_id, self.hash
+        return self.branch_table.table.table_id, self.hash
 
     @property
     def is_deleted(self) -> bool:
@@ -66,14 +68,14 @@ class Claims:
     reads: dict[str, dict[bytes, None]] = field(default_factory=dict)
     writes: dict[str, dict[bytes, None]] = field(default_factory=dict)
 
-    def read(self, state: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
+    def read(self, branch_table: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
         """Note that these values were looked for."""
-        noted = self.reads.setdefault(state.table.table_id, {})
+        noted = self.reads.setdefault(branch_table.table.table_id, {})
         noted.update((claim_hash(rule, columns, value), None) for value in values)
 
-    def write(self, state: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
+    def write(self, branch_table: BranchTable, rule: str, columns: Sequence[str], values: Iterable[Values]) -> None:
         """Note that these values are taken, or given up."""
-        noted = self.writes.setdefault(state.table.table_id, {})
+        noted = self.writes.setdefault(branch_table.table.table_id, {})
         noted.update((claim_hash(rule, columns, value), None) for value in values)
 
 
@@ -82,16 +84,16 @@ def key_values(key: Row) -> Values:
     return tuple(value[0].as_py() for value in key.values())
 
 
-def key_row(values: Values, state: BranchTable) -> Row:
+def key_row(values: Values, branch_table: BranchTable) -> Row:
     """A key of a table from its values."""
-    shape = batch_arrow(state.schema, state.table)
-    names = state.table.key
+    shape = batch_arrow(branch_table.schema, branch_table.table)
+    names = branch_table.table.key
     return {name: pa.array([value], shape.field(name).type) for name, value in zip(names, values, strict=True)}
 
 
-def values_of(rows: Sequence[Row | None], state: BranchTable, columns: Sequence[str]) -> list[Values | None]:
+def values_of(rows: Sequence[Row | None], branch_table: BranchTable, columns: Sequence[str]) -> list[Values | None]:
     """What rows have in some columns; None where there is no row, or a null in one of them."""
-    shape = batch_arrow(state.schema, state.table)
+    shape = batch_arrow(branch_table.schema, branch_table.table)
     lists = [column_of(rows, shape.field(name)).to_pylist() for name in columns]
     return [None if None in value else value for value in zip(*lists, strict=True)]
 

@@ -38,7 +38,7 @@ class Breach:
 
     violation: Violation
     rule: Constraint
-    state: BranchTable
+    branch_table: BranchTable
     key: Values
     value: Values
     seq: int | None = None
@@ -82,7 +82,7 @@ class Relations(Protocol):
     def ask(self, query: str) -> Answer:
         """Run a query over them."""
 
-    def state(self, name: str) -> BranchTable:
+    def branch_table(self, name: str) -> BranchTable:
         """One of them."""
 
 
@@ -102,15 +102,19 @@ class Judging:
         """Whether every row that breaks something is wrong by itself."""
         return all(breach.rule.scope == "row" for breach in self.breaches)
 
-    def changed(self, state: BranchTable) -> list[JudgedRow]:
+    def changed(self, branch_table: BranchTable) -> list[JudgedRow]:
         """What the commit changes of a table."""
-        return [change for change in self.changes.values() if change.state.table.table_id == state.table.table_id]
+        return [
+            change
+            for change in self.changes.values()
+            if change.branch_table.table.table_id == branch_table.table.table_id
+        ]
 
     def tell(
-        self, state: BranchTable, key: Values, rule: Constraint, value: Values, reason: str, place: int = -1
+        self, branch_table: BranchTable, key: Values, rule: Constraint, value: Values, reason: str, place: int = -1
     ) -> None:
         """Note that a row breaks a rule."""
-        self.breaches.append(breach(state, key, rule, value, reason, place=place))
+        self.breaches.append(breach(branch_table, key, rule, value, reason, place=place))
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class RuleKind(Generic[RuleT]):
 
 
 def breach(
-    state: BranchTable,
+    branch_table: BranchTable,
     key: Values,
     rule: Constraint,
     value: Values,
@@ -143,8 +147,8 @@ def breach(
     text = shown(value[0] if len(value) == 1 else value)
     index = None if place < 0 else place
     fields = ", ".join(rule.columns)
-    violation = Violation(state.table.name, shown_key(key), fields, rule.text(), text, reason, index)
-    return Breach(violation, rule, state, key, value, seq)
+    violation = Violation(branch_table.table.name, shown_key(key), fields, rule.text(), text, reason, index)
+    return Breach(violation, rule, branch_table, key, value, seq)
 
 
 def need(fits: bool, rule: Constraint, column: Column, types: str) -> None:
@@ -162,21 +166,23 @@ def rows_of(relations: Relations, query: str) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def own_rows(relations: Relations, state: BranchTable, rule: Constraint, query: str, reason: str) -> Iterator[Breach]:
+def own_rows(
+    relations: Relations, branch_table: BranchTable, rule: Constraint, query: str, reason: str
+) -> Iterator[Breach]:
     """The breaches of a query whose rows are a key, the rule's columns and a seq."""
-    keys = len(key_of(state))
+    keys = len(key_of(branch_table))
     for *values, seq in rows_of(relations, query):
-        yield breach(state, tuple(values[:keys]), rule, tuple(values[keys:]), reason, seq=seq)
+        yield breach(branch_table, tuple(values[:keys]), rule, tuple(values[keys:]), reason, seq=seq)
 
 
-def key_of(state: BranchTable) -> tuple[str, ...]:
+def key_of(branch_table: BranchTable) -> tuple[str, ...]:
     """What names a row: its key, and in a log table its seq."""
-    return state.table.key or (SEQ,)
+    return branch_table.table.key or (SEQ,)
 
 
-def table(state: BranchTable) -> str:
+def table(branch_table: BranchTable) -> str:
     """A table, as a query names it."""
-    return quote_name(state.table.name)
+    return quote_name(branch_table.table.name)
 
 
 def names(columns: Sequence[str], alias: str = "") -> str:

@@ -47,25 +47,25 @@ def _fit(rule: Reference, declaration: Declaration) -> None:
         )
 
 
-def _judge_rows(judging: Judging, state: BranchTable, rule: Reference, rows: Sequence[JudgedRow]) -> None:
+def _judge_rows(judging: Judging, branch_table: BranchTable, rule: Reference, rows: Sequence[JudgedRow]) -> None:
     """Every reference that is made names a row that is there."""
-    links = judging.declared.links_from(state.table.table_id)
+    links = judging.declared.links_from(branch_table.table.table_id)
     link = next(link for link in links if link.reference == rule)
     made: list[tuple[JudgedRow, Values]] = []
     moved: list[Values] = []
-    after = values_of([change.after for change in rows], state, rule.columns)
-    before = values_of([change.before for change in rows], state, rule.columns)
+    after = values_of([change.after for change in rows], branch_table, rule.columns)
+    before = values_of([change.before for change in rows], branch_table, rule.columns)
     for change, had, has in zip(rows, before, after, strict=True):
         if has != had:
             moved += [value for value in (had, has) if value is not None]
             if has is not None:
                 made.append((change, has))
-    judging.claims.write(state, "reference", rule.columns, moved)
+    judging.claims.write(branch_table, "reference", rule.columns, moved)
     present = targets_present(judging, link.target, [value for _, value in made])
     for change, value in made:
         if value not in present:
             reason = f"names no row of {link.target.table.name!r}"
-            judging.tell(state, key_values(change.key), rule, value, reason, change.place)
+            judging.tell(branch_table, key_values(change.key), rule, value, reason, change.place)
 
 
 def targets_present(judging: Judging, target: BranchTable, keys: Sequence[Values]) -> set[Values]:
@@ -88,8 +88,8 @@ def _is_present(judging: Judging, table_id: str, key: bytes) -> bool:
 def _judge_orphans(judging: Judging) -> None:
     """Find the rows that refer to deleted ones, and forbid that, whatever their reference does at a delete."""
     gone = [change for change in judging.changes.values() if change.is_deleted]
-    for table_id in {change.state.table.table_id: None for change in gone}:
-        keys = [key_values(change.key) for change in gone if change.state.table.table_id == table_id]
+    for table_id in {change.branch_table.table.table_id: None for change in gone}:
+        keys = [key_values(change.key) for change in gone if change.branch_table.table.table_id == table_id]
         for link in judging.declared.links_to(table_id):
             for holder in _referring(judging, link, keys):
                 change = judging.changes.get((link.source.table.table_id, holder.hash))
@@ -120,16 +120,16 @@ def left_behind(violation: Violation, rule: Reference) -> Violation:
     return replace(violation, reason=_left_behind(rule.table))
 
 
-def _search(relations: Relations, state: BranchTable, rule: Reference) -> Iterator[Breach]:
+def _search(relations: Relations, branch_table: BranchTable, rule: Reference) -> Iterator[Breach]:
     others = ""
     if is_there(relations, rule.table):
-        target = relations.state(rule.table)
+        target = relations.branch_table(rule.table)
         others = f"ANTI JOIN {table(target)} x ON {joined(rule.columns, target)} "
     query = (
-        f"SELECT {names([*key_of(state), *rule.columns], 't.')}, t.{SEQ} FROM {table(state)} t "
+        f"SELECT {names([*key_of(branch_table), *rule.columns], 't.')}, t.{SEQ} FROM {table(branch_table)} t "
         f"{others}WHERE {all_there(rule.columns, 't.')}"
     )
-    return own_rows(relations, state, rule, query, f"names no row of {rule.table!r}")
+    return own_rows(relations, branch_table, rule, query, f"names no row of {rule.table!r}")
 
 
 KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows, judge_commit=_judge_orphans, conflict="orphan_edge")

@@ -82,25 +82,25 @@ def _fit(rule: RowRule, declaration: Declaration) -> None:
             raise BadRequest(f"no value is in {rule.text()}", hint="The first is the least, the second the most.")
 
 
-def _judge_rows(judging: Judging, state: BranchTable, rule: RowRule, rows: Sequence[JudgedRow]) -> None:
+def _judge_rows(judging: Judging, branch_table: BranchTable, rule: RowRule, rows: Sequence[JudgedRow]) -> None:
     written = [change for change in rows if change.after is not None]
     if not written:
         return
-    field = batch_arrow(state.schema, state.table).field(rule.columns[0])
+    field = batch_arrow(branch_table.schema, branch_table.table).field(rule.columns[0])
     values = column_of([change.after for change in written], field)
     for change, is_kept, value in zip(written, passing(rule, values).to_pylist(), values, strict=True):
         if not is_kept:
             reason = f"breaks {rule.text()}"
-            judging.tell(state, key_values(change.key), rule, (value.as_py(),), reason, change.place)
+            judging.tell(branch_table, key_values(change.key), rule, (value.as_py(),), reason, change.place)
 
 
-def _search(relations: Relations, state: BranchTable, rule: RowRule) -> Iterator[Breach]:
-    keys = len(key_of(state))
-    query = f"SELECT {names([*key_of(state), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {table(state)}"
+def _search(relations: Relations, branch_table: BranchTable, rule: RowRule) -> Iterator[Breach]:
+    keys = len(key_of(branch_table))
+    query = f"SELECT {names([*key_of(branch_table), *rule.columns])}, {SEQ} AS {SEQ}_ FROM {table(branch_table)}"
     for batch in relations.ask(query).reader():
         broken = batch.filter(pc.invert(passing(rule, batch.column(keys))))
         for *key, value, seq in zip(*(column.to_pylist() for column in broken.columns), strict=True):
-            yield breach(state, tuple(key), rule, (value,), f"is not allowed by {rule.text()}", seq=seq)
+            yield breach(branch_table, tuple(key), rule, (value,), f"is not allowed by {rule.text()}", seq=seq)
 
 
 KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows)

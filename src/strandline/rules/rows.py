@@ -37,13 +37,13 @@ def examine(declared: Declarations, changes: Changes, look: LookUp, claims: Clai
     judging = Judging(declared, changes, look, claims)
     by_table: dict[str, list[JudgedRow]] = {}
     for change in changes.values():
-        by_table.setdefault(change.state.table.table_id, []).append(change)
+        by_table.setdefault(change.branch_table.table.table_id, []).append(change)
     for table_id, rows in by_table.items():
-        state = declared.states[table_id]
-        for rule in in_order(state.schema.constraints):
+        branch_table = declared.branch_tables[table_id]
+        for rule in in_order(branch_table.schema.constraints):
             judge_rows = kind_of(rule).judge_rows
             if judge_rows is not None:
-                judge_rows(judging, state, rule, rows)
+                judge_rows(judging, branch_table, rule, rows)
     for kind in KINDS:
         if kind.judge_commit is not None:
             kind.judge_commit(judging)

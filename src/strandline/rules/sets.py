@@ -31,34 +31,38 @@ def _all(_: Violation) -> bool:
     return True
 
 
-def breaches(relations: Relations, state: BranchTable, rule: Constraint) -> Iterator[Breach]:
+def breaches(relations: Relations, branch_table: BranchTable, rule: Constraint) -> Iterator[Breach]:
     """The rows that break a rule of their table, or a rule about their table, as they are found."""
-    return kind_of(rule).search(relations, state, rule)
+    return kind_of(rule).search(relations, branch_table, rule)
 
 
-def breaking(relations: Relations, state: BranchTable, rule: Constraint, counts: Counts = _all) -> Iterator[Violation]:
+def breaking(
+    relations: Relations, branch_table: BranchTable, rule: Constraint, counts: Counts = _all
+) -> Iterator[Violation]:
     """Those of them that count, as an error lists them."""
-    return filter(counts, (breach.violation for breach in breaches(relations, state, rule)))
+    return filter(counts, (breach.violation for breach in breaches(relations, branch_table, rule)))
 
 
-def lacking(relations: Relations, state: BranchTable, column: str, counts: Counts = _all) -> Iterator[Violation]:
+def lacking(relations: Relations, branch_table: BranchTable, column: str, counts: Counts = _all) -> Iterator[Violation]:
     """The rows without a value in a column. A log table has no key: there a row is named by its seq."""
-    query = f"SELECT {names(key_of(state))} FROM {table(state)} WHERE {quote_name(column)} IS NULL"
+    query = f"SELECT {names(key_of(branch_table))} FROM {table(branch_table)} WHERE {quote_name(column)} IS NULL"
     keys = rows_of(relations, query)
-    name = state.table.name
+    name = branch_table.table.name
     rows = (Violation(name, shown_key(key), column, "required", shown(None), "there is no value") for key in keys)
     return filter(counts, rows)
 
 
-def newly_broken(relations: Relations, state: BranchTable, before: Schema, counts: Counts) -> Iterator[Violation]:
+def newly_broken(
+    relations: Relations, branch_table: BranchTable, before: Schema, counts: Counts
+) -> Iterator[Violation]:
     """The first rows that count and break what a table declares and did not declare before."""
     required = {column.stored for column in before.columns if not column.nullable}
-    for column in state.schema.columns:
+    for column in branch_table.schema.columns:
         if not column.nullable and column.stored not in required:
-            yield from islice(lacking(relations, state, column.name, counts), most_reported())
-    for rule in state.schema.constraints:
+            yield from islice(lacking(relations, branch_table, column.name, counts), most_reported())
+    for rule in branch_table.schema.constraints:
         if rule not in before.constraints:
-            yield from islice(breaking(relations, state, rule, counts), most_reported())
+            yield from islice(breaking(relations, branch_table, rule, counts), most_reported())
 
 
 def too_few(relations: Relations, name: str, schema: Schema) -> Iterator[Violation]:

@@ -33,10 +33,10 @@ def _fit(rule: Unique, declaration: Declaration) -> None:
         need(is_exact(column.type), rule, column, f"one of {', '.join(sorted(KEY_TYPES))}, decimal")
 
 
-def _judge_rows(judging: Judging, state: BranchTable, rule: Unique, rows: Sequence[JudgedRow]) -> None:
+def _judge_rows(judging: Judging, branch_table: BranchTable, rule: Unique, rows: Sequence[JudgedRow]) -> None:
     """No value is taken twice: among the changed rows, and by others."""
-    after = values_of([change.after for change in rows], state, rule.columns)
-    before = values_of([change.before for change in rows], state, rule.columns)
+    after = values_of([change.after for change in rows], branch_table, rule.columns)
+    before = values_of([change.before for change in rows], branch_table, rule.columns)
     holders: dict[Values, list[JudgedRow]] = {}
     taken: dict[Values, JudgedRow] = {}
     for change, had, has in zip(rows, before, after, strict=True):
@@ -47,25 +47,25 @@ def _judge_rows(judging: Judging, state: BranchTable, rule: Unique, rows: Sequen
     for value, (first, *others) in holders.items():
         reason = f"is taken by {shown_key(key_values(first.key))} too"
         for change in others:
-            judging.tell(state, key_values(change.key), rule, value, reason, change.place)
+            judging.tell(branch_table, key_values(change.key), rule, value, reason, change.place)
     if not taken:
         return
-    judging.claims.read(state, "unique", rule.columns, taken)
-    judging.claims.write(state, "unique", rule.columns, taken)
-    for holder in judging.look.having(state, rule.columns, list(taken)):
-        if (state.table.table_id, holder.hash) not in judging.changes:
+    judging.claims.read(branch_table, "unique", rule.columns, taken)
+    judging.claims.write(branch_table, "unique", rule.columns, taken)
+    for holder in judging.look.having(branch_table, rule.columns, list(taken)):
+        if (branch_table.table.table_id, holder.hash) not in judging.changes:
             change = taken[holder.value]
             reason = f"is taken by {shown_key(key_values(holder.key))}"
-            judging.tell(state, key_values(change.key), rule, holder.value, reason, change.place)
+            judging.tell(branch_table, key_values(change.key), rule, holder.value, reason, change.place)
 
 
-def _search(relations: Relations, state: BranchTable, rule: Unique) -> Iterator[Breach]:
+def _search(relations: Relations, branch_table: BranchTable, rule: Unique) -> Iterator[Breach]:
     by = names(rule.columns)
     query = (
-        f"SELECT {names(key_of(state))}, {by}, {SEQ} FROM {named(state)} WHERE {all_there(rule.columns)} "
+        f"SELECT {names(key_of(branch_table))}, {by}, {SEQ} FROM {named(branch_table)} WHERE {all_there(rule.columns)} "
         f"QUALIFY count(*) OVER (PARTITION BY {by}) > 1 ORDER BY {by}"
     )
-    return own_rows(relations, state, rule, query, "is taken by another row too")
+    return own_rows(relations, branch_table, rule, query, "is taken by another row too")
 
 
 KIND = RuleKind(fit=_fit, search=_search, judge_rows=_judge_rows, conflict="unique_violation")

@@ -19,7 +19,14 @@ from strandline.errors import BadRequest, Busy, Environment, OwnedByAnother, Str
 from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.sinks import deliveries, sinks
-from strandline.ledger.tables.tables import branch_id, branch_name, find_table, list_tables, read_shown, read_states
+from strandline.ledger.tables.tables import (
+    branch_id,
+    branch_name,
+    find_table,
+    list_tables,
+    read_branch_tables,
+    read_shown,
+)
 from strandline.model.delivery.sinks import Noted, Sink, Stream
 from strandline.model.ids import new_id
 from strandline.redaction import remember
@@ -193,15 +200,21 @@ def _check(conn: Connection, checked: CheckedSink) -> None:
     if checked.tables is not None:
         for table in checked.tables:
             find_table(conn, table)
-    read = read_shown if checked.tables is None else read_states  # one that it names may have been dropped since
-    states = read(conn, checked.branch, checked.tables)
-    shared = [state.table.name for state in states if checked.branch != MAIN and not state.table.key]
+    read = read_shown if checked.tables is None else read_branch_tables  # one that it names may have been dropped since
+    branch_tables = read(conn, checked.branch, checked.tables)
+    shared = [
+        branch_table.table.name
+        for branch_table in branch_tables
+        if checked.branch != MAIN and not branch_table.table.key
+    ]
     if checked.tables is not None and shared:
         raise BadRequest(
             f"{', '.join(shared)} can't be delivered from branch {checked.branch!r}: log tables are the same on all",
             hint="Name keyed tables alone, and let a sink on main deliver the others.",
         )
-    check_routing(checked.settings, [state for state in states if state.table.name not in shared])
+    check_routing(
+        checked.settings, [branch_table for branch_table in branch_tables if branch_table.table.name not in shared]
+    )
 
 
 def _table_ids(conn: Connection, checked: CheckedSink) -> tuple[str, ...] | None:

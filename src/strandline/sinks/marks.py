@@ -29,7 +29,7 @@ from strandline.ledger.sinks.dead_letters import (
     replayed_seqs,
 )
 from strandline.ledger.sinks.sinks import pin_receiver, sink_by_id
-from strandline.ledger.tables.tables import branch_name, find_table, read_states
+from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
 from strandline.model.delivery.sinks import Delivery, Mark, Noted, Replayed, Sink, Standing, Stream, StreamState
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
@@ -98,8 +98,16 @@ def _recompute(ctx: Context, sink: Sink, stream: Stream, name: str, delivery: De
         try:
             with ctx.ledger.read() as conn:
                 if delivery is not None and since >= delivery.since:
-                    rows, state = read_unit(conn, delivery)
-                    units = [Unit(delivery, rows, state.schema, state.table.partition_by, dead_seqs(conn, delivery))]
+                    rows, branch_table = read_unit(conn, delivery)
+                    units = [
+                        Unit(
+                            delivery,
+                            rows,
+                            branch_table.schema,
+                            branch_table.table.partition_by,
+                            dead_seqs(conn, delivery),
+                        )
+                    ]
                 else:
                     units = _as_they_were(conn, sink, stream, name, since, until)
             for unit in units:
@@ -115,7 +123,7 @@ def _as_they_were(conn: Connection, sink: Sink, stream: Stream, name: str, since
 
     Under one that the sink's settings don't fit it was not sent with these.
     """
-    (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
+    (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [name])
     settings = resolved(sink.type, sink.settings)
     buried = buried_seqs(conn, sink.sink_id, stream, since, until)
     units: list[Unit] = []
@@ -133,13 +141,13 @@ def _unit_of_log(
     conn: Connection, sink: Sink, stream: Stream, name: str, since: int, until: int, version: int | None = None
 ) -> Unit:
     """What a delivery of a range would be that is opened now; under another schema, if one is named."""
-    (table,) = read_states(conn, branch_name(conn, stream.branch_id), [name])
+    (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [name])
     head = table.head
     plan = UnitPlan(until, head.version, head.log_snapshot or 0, head.schema_version if version is None else version)
     settings = {**resolved(sink.type, sink.settings), INBOUND: table.table.inbound}
     opened = draft(sink, stream, name, Mark(1, since), plan, settings)
-    rows, state = read_unit(conn, opened)
-    return Unit(opened, rows, state.schema, state.table.partition_by)
+    rows, branch_table = read_unit(conn, opened)
+    return Unit(opened, rows, branch_table.schema, branch_table.table.partition_by)
 
 
 def count_rows(ctx: Context, sink: Sink, stream: Stream, name: str, since: int, until: int) -> int:

@@ -20,7 +20,7 @@ from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, nearest
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables.files import read_files
-from strandline.ledger.tables.tables import branch_name, read_states
+from strandline.ledger.tables.tables import branch_name, read_branch_tables
 from strandline.model.delivery.sinks import Delivery, Mark, StreamState
 from strandline.model.schema.types import REMOVED, SEQ, Column, Primitive
 from strandline.model.tables import BranchTable, DataFile, disjoint_runs
@@ -88,10 +88,10 @@ def _end_of_unit(files: list[DataFile], since: int, end: int, rows: int, size_by
 def read_unit(conn: Connection, delivery: Delivery) -> tuple[SeqRange, BranchTable]:
     """How a delivery's rows are read: only the files that can hold some, of the version and schema that it pins."""
     stream = delivery.stream
-    (now,) = read_states(conn, branch_name(conn, stream.branch_id), [delivery.table])
+    (now,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [delivery.table])
     schema = now.schemas[delivery.schema_version]
     table = replace(now.table, inbound=bool(delivery.settings.get(INBOUND)))
-    state = replace(now, table=table, schema=schema)
+    branch_table = replace(now, table=table, schema=schema)
     files = read_files(
         conn,
         stream.branch_id,
@@ -101,7 +101,7 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[SeqRange, BranchTab
         until=delivery.until,
         partitions=[stream.partition],
     )
-    stored = stored_columns(state)
+    stored = stored_columns(branch_table)
     rows = SeqRange(
         runs=tuple(tuple(file.path for file in run) for run in disjoint_runs(files)),
         stored=tuple(stored),
@@ -109,10 +109,10 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[SeqRange, BranchTab
         until=delivery.until,
         select=_select(stored, delivery.settings, versions=bool(table.key)),
         schema=pa.schema([arrow_field(column, stored=True) for column in _sent(stored, delivery.settings)]),
-        shapes=state.shapes(files),
+        shapes=branch_table.shapes(files),
         store=store_of(files[0].path) if files else None,
     )
-    return rows, state
+    return rows, branch_table
 
 
 def _sent(stored: Sequence[Column], settings: Mapping[str, Any]) -> list[Column]:
@@ -140,30 +140,32 @@ def _expression(column: Column, how: str | None) -> str:
     return name
 
 
-def check_routing(settings: Mapping[str, Any], states: Sequence[BranchTable]) -> None:
+def check_routing(settings: Mapping[str, Any], branch_tables: Sequence[BranchTable]) -> None:
     """BadRequest unless the predicate, the dropped and the redacted columns fit every table that is followed."""
-    for state in states:
-        stored = stored_columns(state)
+    for branch_table in branch_tables:
+        stored = stored_columns(branch_table)
         columns = {column.name: column for column in stored}
         redact: Mapping[str, str] = settings.get("redact") or {}
         for name in [*(settings.get("drop_columns") or ()), *redact]:
-            if name in state.table.partition_by:
+            if name in branch_table.table.partition_by:
                 raise BadRequest(
-                    f"table {state.table.name!r} is partitioned by {name!r}, which names its streams",
+                    f"table {branch_table.table.name!r} is partitioned by {name!r}, which names its streams",
                     hint="A partition's value is in paths and headers; it can be neither dropped nor redacted.",
                 )
             if name not in columns:
-                raise BadRequest(f"table {state.table.name!r} has no column {name!r}", hint=nearest(name, columns))
+                raise BadRequest(
+                    f"table {branch_table.table.name!r} has no column {name!r}", hint=nearest(name, columns)
+                )
             if name == REMOVED:
                 raise BadRequest(
-                    f"{REMOVED} of table {state.table.name!r} can be neither dropped nor redacted",
+                    f"{REMOVED} of table {branch_table.table.name!r} can be neither dropped nor redacted",
                     hint="Without it, a deleted row looks like one that is there and has no values.",
                 )
         for name, how in redact.items():
             _check_redaction(columns[name], how)
         if settings.get("where"):
             advice = " Name the tables it is for with `tables`."
-            check_predicate(settings["where"], stored, state.table.name, advice)
+            check_predicate(settings["where"], stored, branch_table.table.name, advice)
 
 
 def _check_redaction(column: Column, how: str) -> None:

@@ -10,7 +10,7 @@ from strandline.engines.duck.ranges import read_range
 from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.ledger.sinks import dead_letters, deliveries
-from strandline.ledger.tables.tables import branch_name, find_table, read_states
+from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
 from strandline.model.delivery.sinks import DeadLetter, Mark, Sink, StreamState
 from strandline.model.ids import lease_of_stream
 from strandline.model.values.wire import jsonable
@@ -199,7 +199,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> PreviewedStream 
     with ledger.read() as conn:
         delivery = state.delivery
         if delivery is None:
-            (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
+            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [state.table])
             mark = state.mark or Mark(1, sink.start_seq)
             plan = plan_unit(conn, table, state, mark, settings)
             if plan is None:

@@ -33,7 +33,7 @@ from strandline.ledger.publish.leases import Hold
 from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import RefusedRow, bury, dead_seqs
 from strandline.ledger.sinks.sinks import note_tick, sink_by_id
-from strandline.ledger.tables.tables import branch_name, read_states
+from strandline.ledger.tables.tables import branch_name, read_branch_tables
 from strandline.model.delivery.sinks import Delivery, Shipped, Sink, Stream, StreamState
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
@@ -207,7 +207,7 @@ class Ticker:
         settings = resolved(sink.type, sink.settings)
         mark = state.mark or first_mark(self.ctx, hold, sink, self.destination, stream, state.table)
         with ledger.read() as conn:
-            (table,) = read_states(conn, branch_name(conn, stream.branch_id), [state.table])
+            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [state.table])
             check_routing(settings, [table])
             plan = plan_unit(conn, table, state, mark, settings)
             noted = deliveries.read_noted(conn, sink.sink_id, stream)
@@ -317,7 +317,7 @@ class Ticker:
 
     def _unit(self, hold: Hold, delivery: Delivery, agreed: GoOn) -> Unit:
         with self.ctx.ledger.read() as conn:
-            rows, state = read_unit(conn, delivery)
+            rows, branch_table = read_unit(conn, delivery)
             dead = dead_seqs(conn, delivery)
             noted = deliveries.read_noted(conn, delivery.sink_id, delivery.stream)
 
@@ -329,11 +329,11 @@ class Ticker:
             self.ctx.ledger.run(into_ledger)
             fail("dead.after_commit")
 
-        table = state.table
+        table = branch_table.table
         return Unit(
             delivery,
             rows,
-            state.schema,
+            branch_table.schema,
             table.partition_by,
             dead,
             write_down,

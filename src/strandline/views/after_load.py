@@ -36,7 +36,7 @@ class Incoming:
     `whole` says that no other rows are left.
     """
 
-    state: BranchTable
+    branch_table: BranchTable
     files: Sequence[tuple[str, int]]
     rows: int
     whole: bool
@@ -85,7 +85,7 @@ class Coming:
         These go as if nothing cascaded: what refers to one of them breaks its rule, and nobody has asked to delete it.
         """
         for table_id, incoming in self._incoming.items():
-            key = _names(incoming.state.table.key)
+            key = _names(incoming.branch_table.table.key)
             relations.define(self._connection, _in("loaded", table_id), self._loaded(incoming))
             last = f"SELECT {key}, max({SEQ}) AS {SEQ} FROM {_of('loaded', table_id)} GROUP BY {key}"
             self._keep("last", table_id, last)
@@ -98,7 +98,7 @@ class Coming:
     def taken(self, table_id: str) -> tuple[list[TakenKey], int]:
         """The first rows that come and whose keys are there, before them or by them; and how many there are."""
         incoming, now = self._incoming[table_id], self._now(table_id)
-        key = _names(incoming.state.table.key)
+        key = _names(incoming.branch_table.table.key)
         meeting = self._count(f"{_of('last', table_id)} SEMI JOIN {now} USING ({key})")
         if not meeting and self._puts[table_id] == incoming.rows:
             return [], 0
@@ -130,11 +130,12 @@ class Coming:
 
     def removed(self, table_id: str, first_seq: int) -> Iterator[pa.RecordBatch]:
         """The keys of the rows that go, by their names in data files, with seqs from this one on."""
-        state = self._state(table_id)
+        branch_table = self._branch_table(table_id)
         key = ", ".join(
-            f"{quote_name(name)} AS {quote_name(state.schema.column(name).stored)}" for name in state.table.key
+            f"{quote_name(name)} AS {quote_name(branch_table.schema.column(name).stored)}"
+            for name in branch_table.table.key
         )
-        order = f"row_number() OVER (ORDER BY {_names(state.table.key)})"
+        order = f"row_number() OVER (ORDER BY {_names(branch_table.table.key)})"
         rows = f"SELECT {key}, {first_seq - 1} + {order} AS {SEQ} FROM {_of('gone', table_id)}"
         return self._batches(f"{rows} ORDER BY {SEQ}")
 
@@ -152,7 +153,7 @@ class Coming:
         losing = [table_id for table_id in sorted(self._losing) if self.goes(table_id)]
         broken: Listed[Broken] = Listed()
         for table_id in getting:
-            for rule in self._state(table_id).schema.constraints:
+            for rule in self._branch_table(table_id).schema.constraints:
                 if rule.scope != "tables":
                     broken.add(self._breaking(table_id, rule))
         made = [link for table_id in {*getting, *losing} for link in self._declared.links_from(table_id)]
@@ -165,10 +166,10 @@ class Coming:
         return broken
 
     def _breaking(self, table_id: str, rule: Constraint) -> Iterator[Broken]:
-        state = self._state(table_id)
-        for joined in (state, *(link.target for link in self._declared.links_from(table_id))):
+        branch_table = self._branch_table(table_id)
+        for joined in (branch_table, *(link.target for link in self._declared.links_from(table_id))):
             self._then(joined.table.table_id)
-        for breach in breaches(self, state, rule):
+        for breach in breaches(self, branch_table, rule):
             seq, violation = breach.seq, breach.violation
             at = (table_id, seq) if seq is not None and self._comes(table_id, seq) else None
             if at is None and rule.scope == "table":
@@ -190,43 +191,45 @@ class Coming:
         """The names of all tables."""
         return self._view.tables
 
-    def state(self, name: str) -> BranchTable:
+    def branch_table(self, name: str) -> BranchTable:
         """A table."""
-        return self._view.state(name)
+        return self._view.branch_table(name)
 
     # -- how it is said ------------------------------------------------------------------------------------------------
 
-    def _state(self, table_id: str) -> BranchTable:
-        return self._declared.states[table_id]
+    def _branch_table(self, table_id: str) -> BranchTable:
+        return self._declared.branch_tables[table_id]
 
     def _loaded(self, incoming: Incoming) -> str:
-        names = list(incoming.state.schema.names)
+        names = list(incoming.branch_table.schema.names)
         if incoming.files:
             return relations.together(
                 [relations.numbered(relations.local_path(path), names, first) for path, first in incoming.files]
             )
-        columns = [column for column in incoming.state.columns if column.name in (*names, SEQ)]
+        columns = [column for column in incoming.branch_table.columns if column.name in (*names, SEQ)]
         return relations.empty(columns)
 
     def _now(self, table_id: str) -> str:
         """A table as it is."""
         if _in("now", table_id) not in self._defined:
             self._defined.add(_in("now", table_id))
-            rows = self._view.current(self._connection, self._state(table_id).table.name)
+            rows = self._view.current(self._connection, self._branch_table(table_id).table.name)
             relations.define(self._connection, _in("now", table_id), rows)
         return _of("now", table_id)
 
     def _then(self, table_id: str) -> str:
         """A table as it will be, under its own name."""
-        state = self._state(table_id)
+        branch_table = self._branch_table(table_id)
         if _in("then", table_id) not in self._defined:
             self._defined.add(_in("then", table_id))
-            self._connection.execute(f"CREATE VIEW {quote_name(state.table.name)} AS {self._future(state)}")
-        return quote_name(state.table.name)
+            self._connection.execute(
+                f"CREATE VIEW {quote_name(branch_table.table.name)} AS {self._future(branch_table)}"
+            )
+        return quote_name(branch_table.table.name)
 
-    def _future(self, state: BranchTable) -> str:
-        table_id, key = state.table.table_id, _names(state.table.key)
-        columns = _names([*state.schema.names, SEQ])
+    def _future(self, branch_table: BranchTable) -> str:
+        table_id, key = branch_table.table.table_id, _names(branch_table.table.key)
+        columns = _names([*branch_table.schema.names, SEQ])
         incoming = self._incoming.get(table_id)
         if incoming is None:
             rows = f"SELECT {columns} FROM {self._now(table_id)}"

@@ -44,45 +44,45 @@ class Looking:
         """The newest version of a key that was asked for; None where there never was one."""
         return self._newest.get(table_id, {}).get(key)
 
-    def ask(self, state: BranchTable, keys: Keys) -> None:
+    def ask(self, branch_table: BranchTable, keys: Keys) -> None:
         """Look up the newest versions of these keys; `get` then has them."""
-        looked_up = self.asked.setdefault(state.table.table_id, {})
+        looked_up = self.asked.setdefault(branch_table.table.table_id, {})
         unknown = {hash_: key for hash_, key in keys.items() if hash_ not in looked_up}
-        if unknown or state.table.table_id not in self.heads:
-            self._take(read_versions(self._ledger, self._branch, [(state, unknown)]))
+        if unknown or branch_table.table.table_id not in self.heads:
+            self._take(read_versions(self._ledger, self._branch, [(branch_table, unknown)]))
             looked_up.update(dict.fromkeys(unknown))
 
     def having(
-        self, state: BranchTable, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
+        self, branch_table: BranchTable, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
     ) -> list[ValueHolder]:
         """The current rows with one of these values in these columns, or with None all rows.
 
         It reads these columns of this one table, whatever the size of the others.
         """
-        if state.table.table_id in self._coming:
+        if branch_table.table.table_id in self._coming:
             return []
-        self.ask(state, {})  # its head first: what changes after that is noticed
-        shape = batch_arrow(state.schema, state.table)
+        self.ask(branch_table, {})  # its head first: what changes after that is noticed
+        shape = batch_arrow(branch_table.schema, branch_table.table)
         rows = None
         if values is not None:
             types = [shape.field(name).type for name in columns]
             parts = [pa.array(column, type_) for column, type_ in zip(zip(*values, strict=True), types, strict=True)]
             rows = pa.Table.from_arrays(parts, names=list(columns))
-        names = list(dict.fromkeys([*state.table.key, *columns]))
+        names = list(dict.fromkeys([*branch_table.table.key, *columns]))
         try:
-            view = View(self._ledger, self._branch, _no_spark, only=[state.table.name])
+            view = View(self._ledger, self._branch, _no_spark, only=[branch_table.table.name])
         except NotFound as error:  # it was dropped meanwhile
-            raise SchemaMoved(f"the schema of {state.table.name!r} has changed") from error
-        if view.state(state.table.name).head.schema_version != state.head.schema_version:
-            raise SchemaMoved(f"the schema of {state.table.name!r} has changed")
-        view = view.under({state.table.table_id: state.schema})  # a merge may bring another one
+            raise SchemaMoved(f"the schema of {branch_table.table.name!r} has changed") from error
+        if view.branch_table(branch_table.table.name).head.schema_version != branch_table.head.schema_version:
+            raise SchemaMoved(f"the schema of {branch_table.table.name!r} has changed")
+        view = view.under({branch_table.table.table_id: branch_table.schema})  # a merge may bring another one
         key_types = pa.schema([pa.field(name, shape.field(name).type) for name in names])
         holders: list[ValueHolder] = []
-        for batch in view.having(state.table.name, names, rows).cast(key_types).to_batches():
-            keys = zip(*(batch.column(name).to_pylist() for name in state.table.key), strict=True)
+        for batch in view.having(branch_table.table.name, names, rows).cast(key_types).to_batches():
+            keys = zip(*(batch.column(name).to_pylist() for name in branch_table.table.key), strict=True)
             had = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
             for place, (key, value) in enumerate(zip(keys, had, strict=True)):
-                holders.append(ValueHolder(value, key_hash(key), row_at(batch, place, state.table.key)))
+                holders.append(ValueHolder(value, key_hash(key), row_at(batch, place, branch_table.table.key)))
         return holders
 
     def _take(self, versions: NewestVersions) -> None:

@@ -56,20 +56,22 @@ def diff(ledger: Ledger, take: Take, before: str, after: str, *, branch: str, ta
 
 def _tables(views: tuple[View, View], commits: Sequence[Commit], table: str | None) -> list[str]:
     """The keyed tables that some commits wrote, or the one that is asked for."""
-    keyed = {name: view for view in views for name in view.tables if view.state(name).table.key}
+    keyed = {name: view for view in views for name in view.tables if view.branch_table(name).table.key}
     if table is not None:
         named = next((view for view in views if table.lower() in map(str.lower, view.tables)), views[1])
-        return [named.state(table).table.name]
+        return [named.branch_table(table).table.name]
     return [name for name in sorted(keyed) if any(name in commit.tables for commit in commits)]
 
 
 def _differing(views: tuple[View, View], name: str, written: Written) -> Iterator[RowDiff]:
     having = [view for view in views if name in view.tables]
-    state = having[-1].state(name)
-    shape = pa.schema([column for column in batch_arrow(state.schema, state.table) if column.name != REMOVED])
-    key = list(state.table.key)
-    sides = [_under(view, name, state.schema) if name in view.tables else None for view in views]
-    is_one = len({view.state(name).schema.began for view in having}) == 1
+    branch_table = having[-1].branch_table(name)
+    shape = pa.schema(
+        [column for column in batch_arrow(branch_table.schema, branch_table.table) if column.name != REMOVED]
+    )
+    key = list(branch_table.table.key)
+    sides = [_under(view, name, branch_table.schema) if name in view.tables else None for view in views]
+    is_one = len({view.branch_table(name).schema.began for view in having}) == 1
     keys = _touched(sides, name, key, written if is_one else None)
     rows = [
         (shape.empty_table() if view is None else view.pick(name, keys)).select(shape.names).cast(shape)
@@ -77,10 +79,11 @@ def _differing(views: tuple[View, View], name: str, written: Written) -> Iterato
     ]
     differences = compare.differences(rows[0], rows[1], key, [column for column in shape.names if column not in key])
     images = [
-        {key_text({column: row[column] for column in key}): row for row in plain_rows(side, state)} for side in rows
+        {key_text({column: row[column] for column in key}): row for row in plain_rows(side, branch_table)}
+        for side in rows
     ]
     for named, fields in zip(
-        plain_rows(differences.select(key), state), differences[compare.FIELDS].to_pylist(), strict=True
+        plain_rows(differences.select(key), branch_table), differences[compare.FIELDS].to_pylist(), strict=True
     ):
         was, is_ = (image.get(key_text(named)) for image in images)
         changed = tuple(fields) if was is not None and is_ is not None else ()
@@ -89,8 +92,8 @@ def _differing(views: tuple[View, View], name: str, written: Written) -> Iterato
 
 def _under(view: View, name: str, schema: Schema) -> View:
     """A side's rows as the other's schema has them; which rows these are is its own affair."""
-    state = view.state(name)
-    return view.under({state.table.table_id: replace(schema, began=state.schema.began)})
+    branch_table = view.branch_table(name)
+    return view.under({branch_table.table.table_id: replace(schema, began=branch_table.schema.began)})
 
 
 def _touched(sides: Sequence[View | None], name: str, key: list[str], written: Written) -> pa.Table:
@@ -110,9 +113,9 @@ def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     return view.changed(name, [commit for commit in commits if name in commit.tables])
 
 
-def plain_rows(rows: pa.Table, state: BranchTable) -> list[dict[str, Any]]:
+def plain_rows(rows: pa.Table, branch_table: BranchTable) -> list[dict[str, Any]]:
     """Rows as JSON can say them."""
-    return [orjson.loads(line) for line in to_json_lines(rows, state.schema)]
+    return [orjson.loads(line) for line in to_json_lines(rows, branch_table.schema)]
 
 
 def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> Changes:
@@ -124,43 +127,43 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
         raise BadRequest(
             f"there are no {limit} changes behind {since}", hint="since is a seq or 0, and limit from 1 on."
         )
-    state = view.state(table)
-    if not state.table.key:
+    branch_table = view.branch_table(table)
+    if not branch_table.table.key:
         raise Unsupported(
             f"{table!r} is a log table: its rows don't change",
             hint=f"`strand tail {table}` shows its rows, and `view.read` in Python.",
         )
-    _refuse_gap(ledger, state, since)
-    page = tuple(_changes(view, state, since, limit))
+    _refuse_gap(ledger, branch_table, since)
+    page = tuple(_changes(view, branch_table, since, limit))
     return Changes(page, page[-1].seq if page else since)
 
 
-def _refuse_gap(ledger: Ledger, state: BranchTable, since: int) -> None:
+def _refuse_gap(ledger: Ledger, branch_table: BranchTable, since: int) -> None:
     with ledger.read() as conn:
-        refuse_deleted(conn, state.head.branch_id)  # nobody knows any more then what is gone
-        pruned = read_pruned(conn, state.head.branch_id, state.table.table_id)
+        refuse_deleted(conn, branch_table.head.branch_id)  # nobody knows any more then what is gone
+        pruned = read_pruned(conn, branch_table.head.branch_id, branch_table.table.table_id)
     gone = max(pruned.values(), default=0)
     if gone > since:
         raise HistoryGone(
-            f"versions of table {state.table.name!r} up to seq {gone} are no longer kept",
+            f"versions of table {branch_table.table.name!r} up to seq {gone} are no longer kept",
             hint=f"Read the table as it is, and go on from seq {gone}.",
-            table=state.table.name,
+            table=branch_table.table.name,
             since=since,
             first=gone,
         )
 
 
-def _changes(view: View, state: BranchTable, since: int, limit: int) -> Iterator[RowChange]:
-    rows = view.page(state.table.name, since, limit)
-    key, columns = list(state.table.key), list(state.schema.names)
+def _changes(view: View, branch_table: BranchTable, since: int, limit: int) -> Iterator[RowChange]:
+    rows = view.page(branch_table.table.name, since, limit)
+    key, columns = list(branch_table.table.key), list(branch_table.schema.names)
     earlier = rows.select([compare.EARLIER + column for column in columns]).rename_columns(columns)
     was, is_ = rows[compare.WAS].to_pylist(), rows[compare.IS].to_pylist()
     parts = (rows.select(columns), earlier, rows.select(key), rows.select([SEQ, COMMIT, ACTOR, AT]))
-    lines = zip(*(plain_rows(part, state) for part in parts), strict=True)
+    lines = zip(*(plain_rows(part, branch_table) for part in parts), strict=True)
     for place, (now, then, named, facts) in enumerate(lines):
         before, after = then if was[place] else None, now if is_[place] else None
         yield RowChange(
-            table=state.table.name,
+            table=branch_table.table.name,
             kind=kind_of(before, after),
             key=named,
             before=before,

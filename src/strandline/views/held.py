@@ -22,23 +22,23 @@ from strandline.views.view import View
 
 
 def receive(
-    ledger: Ledger, look: Callable[[], View], state: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str
+    ledger: Ledger, look: Callable[[], View], branch_table: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str
 ) -> Received:
     """Store a chunk; `look` shows the lake as it is, and is only asked where the mark says too little."""
 
     def held(since: int, until: int) -> pa.Table:
-        return held_rows(look(), state, gateway, since, until)
+        return held_rows(look(), branch_table, gateway, since, until)
 
-    return inbound.receive(ledger, state, chunk, rows, gateway, held)
+    return inbound.receive(ledger, branch_table, chunk, rows, gateway, held)
 
 
-def held_rows(view: View, state: BranchTable, gateway: str, since: int, until: int) -> pa.Table:
+def held_rows(view: View, branch_table: BranchTable, gateway: str, since: int, until: int) -> pa.Table:
     """The rows of a gateway in a range of its lake's seqs, as they are stored but for this lake's own stamps."""
-    names = [*stored_schema(state.schema, state.table.extra).names, *ORIGIN]
-    if not view.state(state.table.name).table.inbound:  # nothing was ever forwarded to it
+    names = [*stored_schema(branch_table.schema, branch_table.table.extra).names, *ORIGIN]
+    if not view.branch_table(branch_table.table.name).table.inbound:  # nothing was ever forwarded to it
         return pa.table({name: pa.array([], pa.null()) for name in names})
     literal = gateway.replace("'", "''")
     return view.ask(
-        f"SELECT {', '.join(quote_name(name) for name in names)} FROM {quote_name(state.table.name)} "
+        f"SELECT {', '.join(quote_name(name) for name in names)} FROM {quote_name(branch_table.table.name)} "
         f"WHERE {GATEWAY} = '{literal}' AND {ORIGIN_SEQ} > {since} AND {ORIGIN_SEQ} <= {until}"
     ).arrow()

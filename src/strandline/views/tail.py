@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 def read_batches(
     ledger: Ledger,
-    state: BranchTable,
+    branch_table: BranchTable,
     refs: Sequence[BatchRef],
     on_unreadable: OnUnreadable,
     *,
@@ -43,22 +43,22 @@ def read_batches(
     With `columns`, only these of the user's are decoded, and `_seq` is always there. No row is left out for its age:
     it was acked, and only retention takes it away again, behind every sink.
     """
-    decoded = _readable(ledger, state, refs, on_unreadable, columns)
+    decoded = _readable(ledger, branch_table, refs, on_unreadable, columns)
     for run in in_runs(decoded, lambda pair: pair[1], lambda pair: pair[0].size_bytes):
         run_refs, batch = [ref for ref, _ in run], joined([rows for _, rows in run])
-        yield _stamp(batch, run_refs, state) if columns is None else batch.append_column(SEQ, _seqs(run_refs))
+        yield _stamp(batch, run_refs, branch_table) if columns is None else batch.append_column(SEQ, _seqs(run_refs))
 
 
 def _readable(
     ledger: Ledger,
-    state: BranchTable,
+    branch_table: BranchTable,
     refs: Sequence[BatchRef],
     on_unreadable: OnUnreadable,
     columns: Sequence[str] | None,
 ) -> Iterator[tuple[BatchRef, pa.RecordBatch]]:
     for payload in read_payloads(ledger, refs):
         try:
-            yield payload.ref, decode_payload(payload, state, columns)
+            yield payload.ref, decode_payload(payload, branch_table, columns)
         except Unreadable as error:
             on_unreadable(payload.ref, str(error))
 
@@ -84,34 +84,36 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
-def stamped(payload: Payload, state: BranchTable) -> pa.RecordBatch:
+def stamped(payload: Payload, branch_table: BranchTable) -> pa.RecordBatch:
     """The rows of a payload as the table's log holds them; Unreadable when it is not what was written."""
-    return _stamp(decode_payload(payload, state), [payload.ref], state)
+    return _stamp(decode_payload(payload, branch_table), [payload.ref], branch_table)
 
 
 class Unreadable(Exception):
     """A payload that is not what was written."""
 
 
-def decode_payload(payload: Payload, state: BranchTable, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+def decode_payload(payload: Payload, branch_table: BranchTable, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """The rows of a payload, or these columns of them, as the table's schema has them now.
 
     Unreadable when it is not what was written.
     """
-    written = state.schemas.get(payload.ref.schema_version)
+    written = branch_table.schemas.get(payload.ref.schema_version)
     if written is None:
-        raise SchemaMoved(f"table {state.table.name!r} has rows of a schema that is not known here")
+        raise SchemaMoved(f"table {branch_table.table.name!r} has rows of a schema that is not known here")
     if columns is None:
-        rows = _decode(payload, batch_arrow(written, state.table))
+        rows = _decode(payload, batch_arrow(written, branch_table.table))
     else:
         names = [
-            name for name in (name_in(written, state.schema.column(column)) for column in columns) if name is not None
+            name
+            for name in (name_in(written, branch_table.schema.column(column)) for column in columns)
+            if name is not None
         ]
         shape = stored_schema(written)
         rows = _decode(payload, pa.schema([shape.field(name) for name in names]), names)
-    if written == state.schema:
+    if written == branch_table.schema:
         return rows
-    shown = state.schema.columns if columns is None else [state.schema.column(name) for name in columns]
+    shown = branch_table.schema.columns if columns is None else [branch_table.schema.column(name) for name in columns]
     return reshaped(rows, written, shown, _seqs([payload.ref]))
 
 
@@ -130,17 +132,17 @@ def _decode(payload: Payload, shape: pa.Schema, columns: Sequence[str] | None = 
     return batch
 
 
-def _stamp(batch: pa.RecordBatch, refs: Sequence[BatchRef], state: BranchTable) -> pa.RecordBatch:
+def _stamp(batch: pa.RecordBatch, refs: Sequence[BatchRef], branch_table: BranchTable) -> pa.RecordBatch:
     """Put what the ledger knows between the user's columns and those of a forwarded row."""
-    own = len(batch_arrow(state.schema, state.table))
+    own = len(batch_arrow(branch_table.schema, branch_table.table))
     each = pa.array([place for place, ref in enumerate(refs) for _ in range(ref.rows)], pa.int32())
     at = pa.array([ref.at_us for ref in refs], pa.timestamp("us", "UTC")).take(each)
     actor = pa.array([ref.actor for ref in refs], pa.string()).take(each)
     columns, names = [*batch.columns[:own], _seqs(refs), at, actor], [*batch.schema.names[:own], SEQ, AT, ACTOR]
-    if state.table.key:
+    if branch_table.table.key:
         columns.append(pa.array([ref.commit_id for ref in refs], pa.string()).take(each))
         names.append(COMMIT)
-    if state.table.inbound:
+    if branch_table.table.inbound:
         fields = origin_fields()
         columns += batch.columns[own:] or [pa.nulls(batch.num_rows, field.type) for field in fields]
         names += [field.name for field in fields]

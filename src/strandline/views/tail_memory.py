@@ -35,10 +35,10 @@ class _Read:
     ids: list[str]
     rows: list[pa.RecordBatch]
 
-    def begins(self, state: BranchTable) -> bool:
+    def begins(self, branch_table: BranchTable) -> bool:
         """Whether a tail begins with it."""
-        same = self.table == state.table and self.schema == state.schema
-        return same and self.ids == [ref.batch_id for ref in state.tail[: len(self.ids)]]
+        same = self.table == branch_table.table and self.schema == branch_table.schema
+        return same and self.ids == [ref.batch_id for ref in branch_table.tail[: len(self.ids)]]
 
     @property
     def size_bytes(self) -> int:
@@ -50,15 +50,15 @@ _recent: WeakKeyDictionary[Ledger, _Tails] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def read_tail_rows(ledger: Ledger, state: BranchTable, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
+def read_tail_rows(ledger: Ledger, branch_table: BranchTable, on_unreadable: OnUnreadable) -> Iterator[pa.RecordBatch]:
     """The rows of a tail as the table's log would hold them, in seq order: all of them, however old they are."""
-    if sum(ref.size_bytes for ref in state.tail) > TAIL_BYTES:
-        return read_batches(ledger, state, state.tail, on_unreadable)
-    place = state.head.branch_id, state.table.table_id
+    if sum(ref.size_bytes for ref in branch_table.tail) > TAIL_BYTES:
+        return read_batches(ledger, branch_table, branch_table.tail, on_unreadable)
+    place = branch_table.head.branch_id, branch_table.table.table_id
     with _lock:
         remembered = _recent.setdefault(ledger, OrderedDict()).get(place)
-    if remembered is None or not remembered.begins(state) or not _is_there(ledger, state):
-        remembered = _Read(state.table, state.schema, [], [])
+    if remembered is None or not remembered.begins(branch_table) or not _is_there(ledger, branch_table):
+        remembered = _Read(branch_table.table, branch_table.schema, [], [])
     left_out = False
 
     def leave_out(ref: BatchRef, reason: str) -> None:
@@ -66,19 +66,21 @@ def read_tail_rows(ledger: Ledger, state: BranchTable, on_unreadable: OnUnreadab
         on_unreadable(ref, reason)
         left_out = True
 
-    later = read_batches(ledger, state, state.tail[len(remembered.ids) :], leave_out)
+    later = read_batches(ledger, branch_table, branch_table.tail[len(remembered.ids) :], leave_out)
     runs = in_runs(chain(remembered.rows, later), lambda batch: batch, lambda batch: batch.nbytes)
     rows = [joined(run) for run in runs]
     if not left_out:
-        ids = [*remembered.ids, *(ref.batch_id for ref in state.tail[len(remembered.ids) :])]
-        _remember(ledger, place, _Read(state.table, state.schema, ids, rows))
+        ids = [*remembered.ids, *(ref.batch_id for ref in branch_table.tail[len(remembered.ids) :])]
+        _remember(ledger, place, _Read(branch_table.table, branch_table.schema, ids, rows))
     return iter(rows)
 
 
-def _is_there(ledger: Ledger, state: BranchTable) -> bool:
+def _is_there(ledger: Ledger, branch_table: BranchTable) -> bool:
     """Whether nothing of a tail has left it: whoever takes rows away for good flushes it first, from its beginning."""
     with ledger.read() as conn:
-        return is_in_tail(conn, state.head.branch_id, state.table.table_id, state.tail[0].first_seq)
+        return is_in_tail(
+            conn, branch_table.head.branch_id, branch_table.table.table_id, branch_table.tail[0].first_seq
+        )
 
 
 def _remember(ledger: Ledger, place: tuple[str, str], read: _Read) -> None:

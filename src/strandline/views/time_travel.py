@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from strandline.errors import HistoryGone
 from strandline.ledger.history.ancestry import Graph
 from strandline.ledger.rows.reservations import read_late
-from strandline.ledger.tables.tables import read_states_of
+from strandline.ledger.tables.tables import read_branch_tables_of
 from strandline.model.schema.types import AT, COMMIT, SEQ
 from strandline.model.tables import BranchTable
 
@@ -65,40 +65,42 @@ def read_past(conn: Connection, point: Point) -> list[tuple[BranchTable, Shown]]
     tables: list[tuple[BranchTable, Shown]] = []
     older = tuple(commit.commit_id for commit in point.hidden if commit.seq < point.commit.seq)
     graph = Graph(conn)
-    for state in read_states_of(conn, point.holder):
-        version = _schema_version(graph, state, point)
+    for branch_table in read_branch_tables_of(conn, point.holder):
+        version = _schema_version(graph, branch_table, point)
         if version is None:
             continue
-        if state.table.key:
-            late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=None)
-            kept = state.head.kept_from
+        if branch_table.table.key:
+            late = read_late(conn, branch_table.table.table_id, number=point.commit.seq, at_us=None)
+            kept = branch_table.head.kept_from
             gone = bool(kept) and not graph.reaches(point.commit.commit_id, graph.at(kept))
             shown = Shown(point.commit.seq, None, older, tuple(late), gone)
         else:
-            late = read_late(conn, state.table.table_id, number=point.commit.seq, at_us=point.at_us)
+            late = read_late(conn, branch_table.table.table_id, number=point.commit.seq, at_us=point.at_us)
             shown = Shown(point.commit.seq if point.at_us is None else None, point.at_us, ranges=tuple(late))
-        head = replace(state.head, schema_version=version)
-        tables.append((replace(state, head=head, schema=state.schemas[version]), shown))
+        head = replace(branch_table.head, schema_version=version)
+        tables.append((replace(branch_table, head=head, schema=branch_table.schemas[version]), shown))
     return tables
 
 
 def refuse_pruned(conn: Connection, point: Point) -> None:
     """HistoryGone where a point can't be made a branch or a tag any more: a keyed table lacks rows."""
-    for state, shown in read_past(conn, point):
-        shown.require_whole(state.table.name)
+    for branch_table, shown in read_past(conn, point):
+        shown.require_whole(branch_table.table.name)
 
 
-def _schema_version(graph: Graph, state: BranchTable, point: Point) -> int | None:
+def _schema_version(graph: Graph, branch_table: BranchTable, point: Point) -> int | None:
     """The version of a table's schema at a point; None where there was no such table."""
-    if state.table.key:
-        return version_at(graph, state, point.commit)
-    made = [number for number in sorted(state.schemas, reverse=True) if number <= point.commit.seq]
+    if branch_table.table.key:
+        return version_at(graph, branch_table, point.commit)
+    made = [number for number in sorted(branch_table.schemas, reverse=True) if number <= point.commit.seq]
     if point.at_us is not None:
-        made = [number for number in sorted(state.schemas, reverse=True) if graph.at(number).at_us <= point.at_us]
+        made = [
+            number for number in sorted(branch_table.schemas, reverse=True) if graph.at(number).at_us <= point.at_us
+        ]
     return next(iter(made), None)
 
 
-def version_at(graph: Graph, state: BranchTable, commit: Commit) -> int | None:
+def version_at(graph: Graph, branch_table: BranchTable, commit: Commit) -> int | None:
     """The version of a keyed table's schema at a commit: the newest that it reaches; None where there is none."""
-    made = [number for number in sorted(state.schemas, reverse=True) if number <= commit.seq]
+    made = [number for number in sorted(branch_table.schemas, reverse=True) if number <= commit.seq]
     return next((number for number in made if graph.reaches(commit.commit_id, graph.at(number))), None)

@@ -8,7 +8,6 @@ What it names and can't find any more is `history_gone`, never missing rows.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from strandline.config import QueryConfig
 from strandline.engines.duck import compare, relations, sandbox, wall
-from strandline.errors import Damaged, HistoryGone, NotFound, nearest
+from strandline.errors import HistoryGone, NotFound, nearest
 from strandline.ledger.changes.purged_keys import seen_hashes
 from strandline.ledger.clock import read_clock
 from strandline.ledger.history.refs import find_point
@@ -25,14 +24,14 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.rows.batches import GRACE_S
 from strandline.ledger.rows.reservations import first_late
 from strandline.ledger.tables.files import read_files
-from strandline.ledger.tables.tables import dropped_by, not_shown, read_shown, read_states
+from strandline.ledger.tables.tables import dropped_by, not_shown, read_branch_tables, read_shown
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import COMMIT, OURS, SEQ, Column
-from strandline.model.tables import STATE, BatchRef, BranchTable, DataFile, disjoint_runs
-from strandline.model.wording import counted
+from strandline.model.tables import STATE, BranchTable, DataFile, disjoint_runs
 from strandline.views.pins import Keeper
 from strandline.views.result import Result, typed
 from strandline.views.time_travel import Shown, read_past
+from strandline.views.unreadable import on_unreadable
 
 if TYPE_CHECKING:
     import duckdb
@@ -49,10 +48,6 @@ LOG = "$log"
 
 MATCHING = "strand_wanted"
 """What is looked for, where a read is told so by rows."""
-
-
-class UnreadableBatchWarning(UserWarning):
-    """A read left a batch out because its bytes are damaged; `strand doctor` tells the rest."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +80,17 @@ class View:
         with ledger.read() as conn:
             if at is not None:
                 past = read_past(conn, find_point(conn, at, branch))
-                states = [state for state, _ in past]
-                self._shown = {state.table.table_id: shown for state, shown in past}
+                branch_tables = [branch_table for branch_table, _ in past]
+                self._shown = {branch_table.table.table_id: shown for branch_table, shown in past}
             elif only is not None:
-                states = read_shown(conn, branch, only)
+                branch_tables = read_shown(conn, branch, only)
             else:
-                states = read_states(conn, branch)
-            gone = {state.table.name.lower(): dropped_by(conn, state) for state in states if state.is_dropped}
+                branch_tables = read_branch_tables(conn, branch)
+            gone = {
+                branch_table.table.name.lower(): dropped_by(conn, branch_table)
+                for branch_table in branch_tables
+                if branch_table.is_dropped
+            }
             self.base = read_base(conn, branch, ())
             at_us = ledger.last_at_us(conn)
         self.branch = branch
@@ -101,19 +100,19 @@ class View:
         self._iceberg = iceberg
         self.limits = limits or QueryConfig()
         self._gone = gone
-        self._every = {state.table.name.lower(): state for state in states}
-        self._states = {name: state for name, state in self._every.items() if name not in gone}
+        self._every = {branch_table.table.name.lower(): branch_table for branch_table in branch_tables}
+        self._branch_tables = {name: branch_table for name, branch_table in self._every.items() if name not in gone}
 
     def whole(self) -> View:
         """The same view with dropped tables too, for who needs their history."""
         other = copy.copy(self)
-        other._states = self._every
+        other._branch_tables = self._every
         return other
 
     @property
     def tables(self) -> list[str]:
         """The names of all tables."""
-        return [state.table.name for state in self._states.values()]
+        return [branch_table.table.name for branch_table in self._branch_tables.values()]
 
     @property
     def relations(self) -> list[str]:
@@ -121,10 +120,10 @@ class View:
 
         Of these the answer is who dropped them.
         """
-        every = (self._states | self._every).values()
+        every = (self._branch_tables | self._every).values()
         return [
-            *(state.table.name for state in every),
-            *(f"{state.table.name}{LOG}" for state in every if state.table.key),
+            *(branch_table.table.name for branch_table in every),
+            *(f"{branch_table.table.name}{LOG}" for branch_table in every if branch_table.table.key),
         ]
 
     def under(self, schemas: Mapping[str, Schema]) -> View:
@@ -133,21 +132,25 @@ class View:
         Which of them lack a value, and have the default, is said by the schema that the view has them under.
         """
         other = copy.copy(self)
-        other._states = {
-            name: state.under(schemas.get(state.table.table_id, state.schema).along(state.schema))
-            for name, state in self._states.items()
+        other._branch_tables = {
+            name: branch_table.under(
+                schemas.get(branch_table.table.table_id, branch_table.schema).along(branch_table.schema)
+            )
+            for name, branch_table in self._branch_tables.items()
         }
         return other
 
-    def beside(self, states: Sequence[BranchTable]) -> View:
+    def beside(self, branch_tables: Sequence[BranchTable]) -> View:
         """The same view, with tables that another branch has."""
         other = copy.copy(self)
-        other._states = self._states | {state.table.name.lower(): state for state in states}
+        other._branch_tables = self._branch_tables | {
+            branch_table.table.name.lower(): branch_table for branch_table in branch_tables
+        }
         return other
 
-    def state(self, name: str) -> BranchTable:
+    def branch_table(self, name: str) -> BranchTable:
         """A table's head, schema and tail in this view."""
-        named = self._states.get(name.removesuffix(LOG).removesuffix(STATE).lower())
+        named = self._branch_tables.get(name.removesuffix(LOG).removesuffix(STATE).lower())
         if named is not None and name.endswith(STATE):
             named = named.folded
         if named is None and (dropped := self._gone.get(name.removesuffix(LOG).lower())) is not None:
@@ -160,15 +163,20 @@ class View:
 
     def stable_seq(self, name: str) -> int:
         """Everything up to this seq is in the table's Iceberg log for good."""
-        return self.state(name).stable_seq
+        return self.branch_table(name).stable_seq
 
     def files(self, name: str, since: int | None = None, until: int | None = None) -> list[DataFile]:
         """The data files of a table's pinned log; with a range, those alone that can hold rows of it."""
         self._keeper.keep()
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         with self._ledger.read() as conn:
             return read_files(
-                conn, state.head.branch_id, state.table.table_id, state.head.version, since=since, until=until
+                conn,
+                branch_table.head.branch_id,
+                branch_table.table.table_id,
+                branch_table.head.version,
+                since=since,
+                until=until,
             )
 
     def sql(self, query: str) -> Result:
@@ -188,18 +196,20 @@ class View:
         statement = wall.parse(connection, query, self.relations, hidden)
         paths: list[str] = []
         for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
-            paths.extend(self._attach(connection, self.state(name), hidden, statement.tables))
+            paths.extend(self._attach(connection, self.branch_table(name), hidden, statement.tables))
         sandbox.shut(connection, paths)
         return Result(connection, statement.text, limits)
 
     def _added(self) -> list[str]:
         """The columns that Strandline adds to some table of the view: all of its tables can be asked for them."""
-        added = {column.name for state in self._states.values() for column in state.table.added_columns}
+        added = {
+            column.name for branch_table in self._branch_tables.values() for column in branch_table.table.added_columns
+        }
         return [name for name in OURS if name in added]
 
     def table(self, name: str) -> pa.Table:
         """A table's rows as Arrow, without the columns that Strandline adds."""
-        return self.ask(f"SELECT * FROM {sandbox.quote_name(self.state(name).table.name)}").arrow()
+        return self.ask(f"SELECT * FROM {sandbox.quote_name(self.branch_table(name).table.name)}").arrow()
 
     def having(self, name: str, columns: Sequence[str], values: pa.Table | None) -> pa.Table:
         """Columns of the current rows that agree with one of these `values` in all its columns; of all with None.
@@ -207,50 +217,54 @@ class View:
         What agrees may have been replaced since. So all versions that do are looked for first, where the filters of a
         state's files tell what need not be read; only of their keys the newest ones are compared.
         """
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         files = self.files(name)
         with sandbox.scratch() as connection, typed():
-            self._load_tail(connection, state, files)
+            self._load_tail(connection, branch_table, files)
             rows = (
-                self._current_sql(state, files) if values is None else self._agreeing(connection, state, files, values)
+                self._current_sql(branch_table, files)
+                if values is None
+                else self._agreeing(connection, branch_table, files, values)
             )
             return connection.sql(f"SELECT {_list(list(columns))} FROM ({rows})").to_arrow_table()
 
     def _agreeing(
-        self, connection: duckdb.DuckDBPyConnection, state: BranchTable, files: list[DataFile], values: pa.Table
+        self, connection: duckdb.DuckDBPyConnection, branch_table: BranchTable, files: list[DataFile], values: pa.Table
     ) -> str:
         valued, near, names = relations.internal("asked"), relations.internal("near"), values.column_names
         relations.load_rows(connection, "asked", values.schema, values.to_batches())
-        agreeing = [relations.matched(part, valued, names) for part in self._parts(state, files) if part is not None]
-        if not relations.keep_keys(connection, "near", agreeing, state.table.key):
-            return relations.empty(stored_columns(state))
-        return relations.matched(self._current_sql(state, files, matching=near), valued, names)
+        agreeing = [
+            relations.matched(part, valued, names) for part in self._parts(branch_table, files) if part is not None
+        ]
+        if not relations.keep_keys(connection, "near", agreeing, branch_table.table.key):
+            return relations.empty(stored_columns(branch_table))
+        return relations.matched(self._current_sql(branch_table, files, matching=near), valued, names)
 
     def count(self, name: str, where: str) -> int:
         """How many rows a condition names."""
-        table = sandbox.quote_name(self.state(name).table.name)
+        table = sandbox.quote_name(self.branch_table(name).table.name)
         ((count,),) = self.ask(f"SELECT count(*) FROM {table} WHERE ({where})").rows()
         return int(count)
 
     def count_older(self, name: str, column: str, window_s: float) -> int:
         """How many rows of the log have a time that lies further back than a window."""
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         files = self.files(name)
         with self._ledger.read() as conn:
             cutoff_us = read_clock(conn).now_us - int(window_s * 1_000_000)
-        if not files or column not in {stored.name for stored in stored_columns(state)}:
+        if not files or column not in {stored.name for stored in stored_columns(branch_table)}:
             return 0
         with sandbox.scratch() as connection, typed():
-            shape = [stored for stored in stored_columns(state) if stored.name in (SEQ, column)]
-            rows = files_sql(state, files, shape)
+            shape = [stored for stored in stored_columns(branch_table) if stored.name in (SEQ, column)]
+            rows = files_sql(branch_table, files, shape)
             old = relations.matching(connection, rows, [SEQ], relations.older_than(column, cutoff_us))
         return int(old.num_rows)
 
     def before_last(self, name: str, rows: int) -> int:
         """The seq to read since in order to get the last so many rows."""
-        state = self.state(name)
-        end = state.readable_seq
-        table = sandbox.quote_name(state.table.name)
+        branch_table = self.branch_table(name)
+        end = branch_table.readable_seq
+        table = sandbox.quote_name(branch_table.table.name)
         seqs = self.ask(f"SELECT {SEQ} FROM {table} WHERE {SEQ} <= {end} ORDER BY {SEQ} DESC LIMIT {rows}").rows()
         return int(seqs[-1][0]) - 1 if seqs else end
 
@@ -260,18 +274,18 @@ class View:
         It ends where a reader that comes back later can safely go on: no row below `continuation` will appear any more.
         That is below the rows of a load that is under way. Not `resumable`, it gives everything that is visible.
         """
-        state = self.state(name)
-        end = _end(state, until, resumable=resumable)
+        branch_table = self.branch_table(name)
+        end = _end(branch_table, until, resumable=resumable)
         files = self.files(name, since, end)
-        return Rows(self._read(state, files, since, end), max(since, end), len(files))
+        return Rows(self._read(branch_table, files, since, end), max(since, end), len(files))
 
     def rows(self, name: str) -> Iterator[pa.RecordBatch]:
         """All rows as they are now, in `_seq` order: those of a log, or the newest version of each of a keyed table."""
-        state = self.state(name)
-        if not state.table.key:
+        branch_table = self.branch_table(name)
+        if not branch_table.table.key:
             return iter(self.read(name, resumable=False))
-        columns = _list([column.name for column in stored_columns(state)])
-        return self.ask(f"SELECT {columns} FROM {sandbox.quote_name(state.table.name)} ORDER BY {SEQ}").reader()
+        columns = _list([column.name for column in stored_columns(branch_table)])
+        return self.ask(f"SELECT {columns} FROM {sandbox.quote_name(branch_table.table.name)} ORDER BY {SEQ}").reader()
 
     def spark(self, name: str, since: int = 0, until: int | None = None) -> DataFrame:
         """All visible rows of a range as a Spark DataFrame, all columns: the pinned snapshot, plus the tail.
@@ -280,33 +294,35 @@ class View:
         """
         from strandline.engines.spark.read import current, newest
 
-        state = self.state(name)
-        end = _end(state, until, resumable=False)
-        if not state.table.key or name.endswith(LOG):
-            return self._spark_versions(state, since, end)
-        folded = self._folded(state)
+        branch_table = self.branch_table(name)
+        end = _end(branch_table, until, resumable=False)
+        if not branch_table.table.key or name.endswith(LOG):
+            return self._spark_versions(branch_table, since, end)
+        folded = self._folded(branch_table)
         if folded is None or until is not None:
-            return newest(self._spark_versions(state, since, end), state.table.key)
-        later = self._spark_versions(state, max(since, state.folded_seq), end)
-        return current(self._spark_versions(folded, since, end), later, state.table.key)
+            return newest(self._spark_versions(branch_table, since, end), branch_table.table.key)
+        later = self._spark_versions(branch_table, max(since, branch_table.folded_seq), end)
+        return current(self._spark_versions(folded, since, end), later, branch_table.table.key)
 
-    def _spark_versions(self, state: BranchTable, since: int, until: int) -> DataFrame:
+    def _spark_versions(self, branch_table: BranchTable, since: int, until: int) -> DataFrame:
         """All versions of a range, or those that a state holds, in the pinned snapshot and in the tail."""
         import pyarrow as pa
 
         from strandline.engines.spark.read import read_view
 
-        pin = state.head.log_snapshot
-        if pin is not None and not self._iceberg().has_snapshot(state.table.iceberg_name, pin):
-            raise HistoryGone(f"snapshot {pin} of table {state.table.name!r} has expired", table=state.table.name)
-        columns = stored_columns(state)
-        batches = list(self._read_tail(state, since, until)) if state.tail else []
+        pin = branch_table.head.log_snapshot
+        if pin is not None and not self._iceberg().has_snapshot(branch_table.table.iceberg_name, pin):
+            raise HistoryGone(
+                f"snapshot {pin} of table {branch_table.table.name!r} has expired", table=branch_table.table.name
+            )
+        columns = stored_columns(branch_table)
+        batches = list(self._read_tail(branch_table, since, until)) if branch_table.tail else []
         # Not `from_batches` of none: PySpark can't read a list column that has no chunk.
-        schema = log_schema(state)
+        schema = log_schema(branch_table)
         tail = pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
-        rows = read_view(self._iceberg().session, state.table.iceberg_name, pin, tail, columns, since, until)
-        rows = rows.where(f"{SEQ} > {state.schema.began}") if state.schema.began else rows
-        shown = self._shown.get(state.table.table_id)
+        rows = read_view(self._iceberg().session, branch_table.table.iceberg_name, pin, tail, columns, since, until)
+        rows = rows.where(f"{SEQ} > {branch_table.schema.began}") if branch_table.schema.began else rows
+        shown = self._shown.get(branch_table.table.table_id)
         return rows if shown is None else rows.where(shown.condition("unix_micros"))
 
     def held(self) -> AbstractContextManager[None]:
@@ -323,93 +339,95 @@ class View:
         """
         import pyarrow as pa
 
-        state = self.state(name)
-        since = self._before(state, commits)
+        branch_table = self.branch_table(name)
+        since = self._before(branch_table, commits)
         files = self.files(name, since)
         with sandbox.scratch() as connection, typed():
-            self._load_tail(connection, state, files)
+            self._load_tail(connection, branch_table, files)
             connection.register(
                 MATCHING, pa.table({COMMIT: pa.array([commit.commit_id for commit in commits], pa.string())})
             )
-            rows = relations.within(self._versions_sql(state, files), since)
-            latest = relations.latest(relations.matched(rows, MATCHING, [COMMIT]), state.table.key)
+            rows = relations.within(self._versions_sql(branch_table, files), since)
+            latest = relations.latest(relations.matched(rows, MATCHING, [COMMIT]), branch_table.table.key)
             return connection.sql(latest).to_arrow_table()
 
-    def _before(self, state: BranchTable, commits: Sequence[Commit]) -> int:
+    def _before(self, branch_table: BranchTable, commits: Sequence[Commit]) -> int:
         """A seq that all rows of these commits are above."""
         with self._ledger.read() as conn:
-            late = first_late(conn, state.table.table_id, [commit.seq for commit in commits])
+            late = first_late(conn, branch_table.table.table_id, [commit.seq for commit in commits])
         firsts = [commit.seq - sum(commit.tables.values()) for commit in commits]
         return max(min([*firsts, *([late] if late is not None else [])], default=1) - 1, 0)
 
     def page(self, name: str, since: int, rows: int) -> pa.Table:
         """The next versions of a keyed table behind a seq, each with the columns of the one before it of its row."""
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         files = self.files(name)
-        key, names = list(state.table.key), [column.name for column in stored_columns(state)]
+        key, names = list(branch_table.table.key), [column.name for column in stored_columns(branch_table)]
         with sandbox.scratch() as connection, typed():
-            self._load_tail(connection, state, files)
+            self._load_tail(connection, branch_table, files)
             later = [file for file in files if file.last_seq > since]
-            end = _end(state, None, resumable=True)
-            behind = relations.within(self._versions_sql(state, later), since, end)
+            end = _end(branch_table, None, resumable=True)
+            behind = relations.within(self._versions_sql(branch_table, later), since, end)
             page = connection.sql(f"SELECT {_list([*key, SEQ])} FROM ({behind}) ORDER BY {SEQ} LIMIT {rows}")
             page_keys = page.to_arrow_table()
             until = page_keys[SEQ][-1].as_py() if page_keys.num_rows else since
             connection.register(MATCHING, page_keys.select(key).group_by(key).aggregate([]))
-            upto = relations.within(self._versions_sql(state, files), 0, until)
+            upto = relations.within(self._versions_sql(branch_table, files), 0, until)
             every = relations.matched(upto, MATCHING, key)
             return connection.sql(compare.with_earlier(every, key, names, since, until)).to_arrow_table()
 
     def pick(self, name: str, keys: pa.Table) -> pa.Table:
         """The rows of a keyed table with these keys, all columns; one that is not there is left out."""
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         files = self.files(name)
         with sandbox.scratch() as connection, typed():
-            self._load_tail(connection, state, files)
+            self._load_tail(connection, branch_table, files)
             connection.register(MATCHING, keys)
-            return connection.sql(self._current_sql(state, files, matching=MATCHING)).to_arrow_table()
+            return connection.sql(self._current_sql(branch_table, files, matching=MATCHING)).to_arrow_table()
 
     def current(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         """The rows of a keyed table, as SQL for a connection that goes on asking about them."""
-        state = self.state(name)
+        branch_table = self.branch_table(name)
         files = self.files(name)
-        self._load_tail(connection, state, files)
-        return self._current_sql(state, files)
+        self._load_tail(connection, branch_table, files)
+        return self._current_sql(branch_table, files)
 
     def _attach(
-        self, connection: duckdb.DuckDBPyConnection, state: BranchTable, columns: list[str], named: Set[str]
+        self, connection: duckdb.DuckDBPyConnection, branch_table: BranchTable, columns: list[str], named: Set[str]
     ) -> list[str]:
         """Make a table known to a connection under those of its names that are `named`; returns the paths it needs.
 
         It has all these `columns`.
         """
-        name = state.table.name
+        name = branch_table.table.name
         files = self.files(name)
-        self._load_tail(connection, state, files)
+        self._load_tail(connection, branch_table, files)
         shown: dict[str, str] = {}
-        if state.table.key and name in named:
-            shown[name] = self._current_sql(state, files)
-        if not state.table.key or f"{name}{LOG}" in named:
-            shown[f"{name}{LOG}" if state.table.key else name] = self._versions_sql(state, files)
-        names = {column.name for column in stored_columns(state)}
+        if branch_table.table.key and name in named:
+            shown[name] = self._current_sql(branch_table, files)
+        if not branch_table.table.key or f"{name}{LOG}" in named:
+            shown[f"{name}{LOG}" if branch_table.table.key else name] = self._versions_sql(branch_table, files)
+        names = {column.name for column in stored_columns(branch_table)}
         lacking = "".join(
             f", NULL::{relations.duck_type(OURS[column])} AS {column}" for column in columns if column not in names
         )
         with typed():
             for title, rows in shown.items():
                 connection.execute(f"CREATE VIEW {sandbox.quote_name(title)} AS SELECT *{lacking} FROM ({rows})")
-        if self._folded(state) is not None:
+        if self._folded(branch_table) is not None:
             files = [*files, *self.files(f"{name}{STATE}")]
         return [relations.local_path(file.path) for file in files]
 
-    def _versions_sql(self, state: BranchTable, files: list[DataFile]) -> str:
+    def _versions_sql(self, branch_table: BranchTable, files: list[DataFile]) -> str:
         """All rows of a log, or of a keyed table all versions: those in these files, and the tail."""
-        columns = stored_columns(state)
+        columns = stored_columns(branch_table)
         names = [column.name for column in columns]
-        log = self._log_sql(state, files) if files else relations.empty(columns)
-        return f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(state)})" if state.tail else log
+        log = self._log_sql(branch_table, files) if files else relations.empty(columns)
+        return (
+            f"{log} UNION ALL SELECT {_list(names)} FROM ({self._tail_sql(branch_table)})" if branch_table.tail else log
+        )
 
-    def _current_sql(self, state: BranchTable, files: list[DataFile], matching: str | None = None) -> str:
+    def _current_sql(self, branch_table: BranchTable, files: list[DataFile], matching: str | None = None) -> str:
         """The rows of a keyed table: its state, and what is later than that. Older files of its log are not opened.
 
         Of the past there is no state: there they are found among all versions. `matching` is a relation with the keys
@@ -417,33 +435,37 @@ class View:
         """
 
         def picked(rows: str) -> str:
-            return rows if matching is None else relations.matched(rows, matching, state.table.key)
+            return rows if matching is None else relations.matched(rows, matching, branch_table.table.key)
 
-        held, later = self._parts(state, files)
+        held, later = self._parts(branch_table, files)
         if held is None:
-            return relations.newest(picked(later), state.table.key)
-        if not state.tail and not _unfolded(state, files):
+            return relations.newest(picked(later), branch_table.table.key)
+        if not branch_table.tail and not _unfolded(branch_table, files):
             return picked(held)
-        names = [column.name for column in stored_columns(state)]
-        return relations.current(picked(held), picked(later), state.table.key, names)
+        names = [column.name for column in stored_columns(branch_table)]
+        return relations.current(picked(held), picked(later), branch_table.table.key, names)
 
-    def _parts(self, state: BranchTable, files: list[DataFile]) -> tuple[str | None, str]:
+    def _parts(self, branch_table: BranchTable, files: list[DataFile]) -> tuple[str | None, str]:
         """Where the rows of a keyed table are: in its state if it has one, and among the versions later than that."""
-        folded = self._folded(state)
+        folded = self._folded(branch_table)
         if folded is None:
-            return None, self._versions_sql(state, files)
-        later = relations.within(self._versions_sql(state, _unfolded(state, files)), state.folded_seq)
+            return None, self._versions_sql(branch_table, files)
+        later = relations.within(
+            self._versions_sql(branch_table, _unfolded(branch_table, files)), branch_table.folded_seq
+        )
         held = self.files(folded.table.name)
         return self._log_sql(folded, held) if held else None, later
 
-    def _folded(self, state: BranchTable) -> BranchTable | None:
+    def _folded(self, branch_table: BranchTable) -> BranchTable | None:
         """The state to read a keyed table's rows through, if there is one."""
-        folded = state.folded
-        past = state.table.table_id in self._shown
+        folded = branch_table.folded
+        past = branch_table.table.table_id in self._shown
         return None if past or folded is None or folded.head.last_seq == 0 else folded
 
-    def _load_tail(self, connection: duckdb.DuckDBPyConnection, state: BranchTable, files: list[DataFile]) -> None:
-        if not state.tail:
+    def _load_tail(
+        self, connection: duckdb.DuckDBPyConnection, branch_table: BranchTable, files: list[DataFile]
+    ) -> None:
+        if not branch_table.tail:
             return
         from strandline.model.values.rows import partitions
         from strandline.views.tail_memory import read_tail_rows
@@ -451,18 +473,18 @@ class View:
         touched: set[str] = set()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for batch in read_tail_rows(self._ledger, state, on_unreadable(state)):
+            for batch in read_tail_rows(self._ledger, branch_table, on_unreadable(branch_table)):
                 if scope.within:
-                    touched.update(partitions(batch, state.table.partition_by))
+                    touched.update(partitions(batch, branch_table.table.partition_by))
                 yield batch
 
-        scope = key_scope(state)
-        tail, dropped = _tail_names(state)
+        scope = key_scope(branch_table)
+        tail, dropped = _tail_names(branch_table)
         with sandbox.interruptible():
-            relations.load_rows(connection, tail, log_schema(state), rows())
+            relations.load_rows(connection, tail, log_schema(branch_table), rows())
         if scope.row_key:
             with self._ledger.read() as conn:
-                seen = seen_hashes(conn, state.table.table_id)
+                seen = seen_hashes(conn, branch_table.table.table_id)
             searched = [file for file in files if not scope.within or file.partition in touched]
             log = relations.parquet([relations.local_path(f.path) for f in searched], [*scope.within, *scope.row_key])
             with typed():
@@ -470,36 +492,40 @@ class View:
                     connection, relations.internal(tail), log if searched else None, scope, into=dropped, seen=seen
                 )
 
-    def _tail_sql(self, state: BranchTable) -> str:
-        tail, dropped = _tail_names(state)
+    def _tail_sql(self, branch_table: BranchTable) -> str:
+        tail, dropped = _tail_names(branch_table)
         rows = f"SELECT * FROM {relations.internal(tail)}"
-        if state.table.row_key:
+        if branch_table.table.row_key:
             rows = f"{rows} ANTI JOIN {relations.internal(dropped)} USING ({SEQ})"
-        return self._as_shown(state, rows)
+        return self._as_shown(branch_table, rows)
 
-    def _log_sql(self, state: BranchTable, files: list[DataFile]) -> str:
-        return self._as_shown(state, files_sql(state, files, stored_columns(state)))
+    def _log_sql(self, branch_table: BranchTable, files: list[DataFile]) -> str:
+        return self._as_shown(branch_table, files_sql(branch_table, files, stored_columns(branch_table)))
 
-    def _as_shown(self, state: BranchTable, rows: str) -> str:
+    def _as_shown(self, branch_table: BranchTable, rows: str) -> str:
         """Without the rows that came after the moment that is looked at, or before the table was added again."""
-        rows = f"SELECT * FROM ({rows}) WHERE {SEQ} > {state.schema.began}" if state.schema.began else rows
-        shown = self._shown.get(state.table.table_id)
+        rows = (
+            f"SELECT * FROM ({rows}) WHERE {SEQ} > {branch_table.schema.began}" if branch_table.schema.began else rows
+        )
+        shown = self._shown.get(branch_table.table.table_id)
         return rows if shown is None else f"SELECT * FROM ({rows}) WHERE {shown.condition()}"
 
-    def _read(self, state: BranchTable, files: list[DataFile], since: int, until: int) -> Iterator[pa.RecordBatch]:
-        columns = [column.name for column in stored_columns(state)]
+    def _read(
+        self, branch_table: BranchTable, files: list[DataFile], since: int, until: int
+    ) -> Iterator[pa.RecordBatch]:
+        columns = [column.name for column in stored_columns(branch_table)]
         for run in disjoint_runs(files):
             self._keeper.keep()
             with sandbox.scratch() as connection:
-                yield from self._ordered(connection, self._log_sql(state, run), columns, since, until)
-        if any(ref.last_seq > since and ref.first_seq <= until for ref in state.tail):
-            yield from self._read_tail(state, since, until)
+                yield from self._ordered(connection, self._log_sql(branch_table, run), columns, since, until)
+        if any(ref.last_seq > since and ref.first_seq <= until for ref in branch_table.tail):
+            yield from self._read_tail(branch_table, since, until)
 
-    def _read_tail(self, state: BranchTable, since: int, until: int) -> Iterator[pa.RecordBatch]:
-        columns = [column.name for column in stored_columns(state)]
+    def _read_tail(self, branch_table: BranchTable, since: int, until: int) -> Iterator[pa.RecordBatch]:
+        columns = [column.name for column in stored_columns(branch_table)]
         with sandbox.scratch() as connection:
-            self._load_tail(connection, state, self.files(state.table.name))
-            yield from self._ordered(connection, self._tail_sql(state), columns, since, until)
+            self._load_tail(connection, branch_table, self.files(branch_table.table.name))
+            yield from self._ordered(connection, self._tail_sql(branch_table), columns, since, until)
 
     def _ordered(
         self, connection: duckdb.DuckDBPyConnection, rows: str, columns: list[str], since: int, until: int
@@ -509,70 +535,45 @@ class View:
             yield from connection.sql(query).to_arrow_reader(10_000)
 
 
-def key_scope(state: BranchTable) -> relations.KeyScope:
+def key_scope(branch_table: BranchTable) -> relations.KeyScope:
     """What makes two rows of a table the same row."""
-    table = state.table
+    table = branch_table.table
     return relations.KeyScope(table.row_key, table.partition_by if table.dedupe == "partition" else ())
 
 
-def stored_columns(state: BranchTable) -> list[Column]:
+def stored_columns(branch_table: BranchTable) -> list[Column]:
     """The columns of a table's log: the user's, then ours."""
-    return state.columns
+    return branch_table.columns
 
 
-def log_schema(state: BranchTable) -> pa.Schema:
+def log_schema(branch_table: BranchTable) -> pa.Schema:
     """The same columns as an Arrow schema."""
     from strandline.model.values.arrow import log_arrow
 
-    return log_arrow(state.schema, state.table)
+    return log_arrow(branch_table.schema, branch_table.table)
 
 
-def _unfolded(state: BranchTable, files: Sequence[DataFile]) -> list[DataFile]:
-    return [file for file in files if file.last_seq > state.folded_seq]
+def _unfolded(branch_table: BranchTable, files: Sequence[DataFile]) -> list[DataFile]:
+    return [file for file in files if file.last_seq > branch_table.folded_seq]
 
 
-def _end(state: BranchTable, until: int | None, *, resumable: bool) -> int:
-    last = state.readable_seq if resumable else max([state.head.last_seq, *(ref.last_seq for ref in state.tail)])
+def _end(branch_table: BranchTable, until: int | None, *, resumable: bool) -> int:
+    last = (
+        branch_table.readable_seq
+        if resumable
+        else max([branch_table.head.last_seq, *(ref.last_seq for ref in branch_table.tail)])
+    )
     return last if until is None else min(until, last)
 
 
-def files_sql(state: BranchTable, files: Sequence[DataFile], columns: Sequence[Column]) -> str:
+def files_sql(branch_table: BranchTable, files: Sequence[DataFile], columns: Sequence[Column]) -> str:
     """Columns of a table's data files, under whatever schemas these were written."""
-    return relations.files([file.path for file in files], columns, state.shapes(files))
+    return relations.files([file.path for file in files], columns, branch_table.shapes(files))
 
 
-def _tail_names(state: BranchTable) -> tuple[str, str]:
-    return f"tail_{state.table.table_id}", f"dropped_{state.table.table_id}"
+def _tail_names(branch_table: BranchTable) -> tuple[str, str]:
+    return f"tail_{branch_table.table.table_id}", f"dropped_{branch_table.table.table_id}"
 
 
 def _list(names: list[str]) -> str:
     return ", ".join(sandbox.quote_name(name) for name in names)
-
-
-def on_unreadable(state: BranchTable) -> Callable[[BatchRef, str], None]:
-    """What a read does with a batch that can't be read: a log's is left out, and said to be.
-
-    Of a keyed table none is: an older version would look like the row.
-    """
-
-    def warn(ref: BatchRef, reason: str) -> None:
-        refuse_unreadable(state, ref, reason)
-        warnings.warn(
-            f"table {state.table.name!r}: batch {ref.batch_id} (seqs {ref.first_seq}..{ref.last_seq}, "
-            f"{counted(ref.rows, 'row')}) was left out: {reason}. `strand doctor` says what to do.",
-            UnreadableBatchWarning,
-            stacklevel=2,
-        )
-
-    return warn
-
-
-def refuse_unreadable(state: BranchTable, ref: BatchRef, reason: str) -> None:
-    """Damaged where a batch of a keyed table can't be read."""
-    if state.table.key:
-        raise Damaged(
-            f"batch {ref.batch_id} of table {state.table.name!r} (seqs {ref.first_seq}..{ref.last_seq}) can't be read: "
-            f"{reason}",
-            hint="Restore the lake from a backup: the newest versions of rows are in it.",
-            table=state.table.name,
-        )

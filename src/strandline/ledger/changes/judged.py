@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from strandline.errors import SchemaMoved
 from strandline.ledger.publish.publishing import Effect, Intent
-from strandline.ledger.tables.tables import branch_name, is_protected, read_states_of, refuse_protected
+from strandline.ledger.tables.tables import branch_name, is_protected, read_branch_tables_of, refuse_protected
 from strandline.model.schema.declarations import Declarations
 
 
@@ -27,7 +27,7 @@ class KeepSchemas(Effect):
         """What tables declare of their rows has not changed since, and the branch may be written."""
         branch_id = intent.branch_id
         refuse_protected(branch_name(conn, branch_id), protected=is_protected(conn, branch_id))
-        now = Declarations.of(branch_id, 0, read_states_of(conn, branch_id, tails=False)).joined(self.written)
+        now = Declarations.of(branch_id, 0, read_branch_tables_of(conn, branch_id, tails=False)).joined(self.written)
         if now != self.schemas:
             raise SchemaMoved(
                 "the schemas of tables were changed while rows were judged by them",

@@ -22,7 +22,7 @@ from strandline.ledger.publish.publishing import Effect, Intent, Publishing
 from strandline.ledger.rows.appends import Append, store
 from strandline.ledger.rows.encode import checksum, encode_batch
 from strandline.ledger.sinks.dead_letters import DISCARDED
-from strandline.ledger.tables.tables import list_tables, read_head, read_states
+from strandline.ledger.tables.tables import list_tables, read_branch_tables, read_head
 from strandline.model.schema.migration import PURGES, keeps_purges
 from strandline.model.tables import BranchTable
 from strandline.model.values.rows import from_dicts
@@ -32,8 +32,8 @@ CHUNK = 500
 
 def find_tombstones(conn: Connection) -> BranchTable | None:
     """The table in which purges are recorded, if there is one: a user's own may have the name that it would have."""
-    ours = filter(keeps_purges, read_states(conn, MAIN, tails=False))
-    return min(ours, key=lambda state: (len(state.table.name), state.table.name), default=None)
+    ours = filter(keeps_purges, read_branch_tables(conn, MAIN, tails=False))
+    return min(ours, key=lambda branch_table: (len(branch_table.table.name), branch_table.table.name), default=None)
 
 
 def free_name(conn: Connection) -> str:
@@ -105,11 +105,11 @@ class RecordPurge(Effect):
             )
         for batch in self.quarantined:
             _shrink(txn, self.branch_id, self.table_id, batch)
-        state = find_tombstones(txn.conn)
-        assert state is not None, "the table of purges is made before the first of them begins"
+        branch_table = find_tombstones(txn.conn)
+        assert branch_table is not None, "the table of purges is made before the first of them begins"
         row = {"purge_id": op_id, **asdict(self.tombstone)}
-        batches = encode_batch(from_dicts([row], state.schema), state.table)
-        (answer,) = store(txn, [Append.of(state, self.actor, batches)])
+        batches = encode_batch(from_dicts([row], branch_table.schema), branch_table.table)
+        (answer,) = store(txn, [Append.of(branch_table, self.actor, batches)])
         if isinstance(answer, StrandError):
             raise answer
 

@@ -31,11 +31,11 @@ class HeadNow:
     swept_seq: int = 0
 
     @classmethod
-    def of(cls, state: BranchTable) -> HeadNow:
+    def of(cls, branch_table: BranchTable) -> HeadNow:
         """The same of a table that a view has."""
-        head, folded = state.head, state.folded
+        head, folded = branch_table.head, branch_table.folded
         version = folded.head.version if folded is not None else 0
-        return cls(head.version, head.barrier, head.last_seq, head.schema_version, version, state.folded_seq)
+        return cls(head.version, head.barrier, head.last_seq, head.schema_version, version, branch_table.folded_seq)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Append:
     @classmethod
     def of(
         cls,
-        state: BranchTable,
+        branch_table: BranchTable,
         actor: str,
         batches: Sequence[NewBatch],
         *,
@@ -89,17 +89,17 @@ class Append:
     ) -> Append:
         """Batches that were validated for a table as `state` shows it."""
         return cls(
-            branch_id=state.head.branch_id,
-            table_id=state.table.table_id,
-            table=state.table.name,
-            schema_version=state.head.schema_version,
+            branch_id=branch_table.head.branch_id,
+            table_id=branch_table.table.table_id,
+            table=branch_table.table.name,
+            schema_version=branch_table.head.schema_version,
             actor=actor,
             batches=tuple(batches),
             idempotency=idempotency,
             query_mark=query_mark,
             commit_id=commit_id,
             too_old=too_old,
-            settings=None if state.table.key else state.table.settings,
+            settings=None if branch_table.table.key else branch_table.table.settings,
         )
 
     @property

@@ -49,7 +49,7 @@ def checksum(payload: bytes) -> bytes:
     return hashlib.sha256(payload).digest()[:CHECKSUM_BYTES]
 
 
-def older_digests(sent: Sequence[pa.RecordBatch], state: BranchTable) -> frozenset[str]:
+def older_digests(sent: Sequence[pa.RecordBatch], branch_table: BranchTable) -> frozenset[str]:
     """What may have been stored as the digest of these rows under a schema of that time; by format 1, of their JSON.
 
     Rows that have no value in a column which came later are those of a schema without it. A number in a column that was
@@ -58,8 +58,8 @@ def older_digests(sent: Sequence[pa.RecordBatch], state: BranchTable) -> frozens
     batches = [batch for batch in sent if batch.num_rows]
     valued = {name for batch in batches for name in batch.schema.names if batch.column(name).null_count < len(batch)}
     digests: set[str] = set()
-    for schema in state.schemas.values():
-        names = [*schema.names, *([EXTRA] if state.table.extra else [])]
+    for schema in branch_table.schemas.values():
+        names = [*schema.names, *([EXTRA] if branch_table.table.extra else [])]
         if all(valued <= set(names) <= set(batch.schema.names) for batch in batches):
             digest = hashlib.blake2b(digest_size=16)
             for batch in batches:
@@ -67,7 +67,9 @@ def older_digests(sent: Sequence[pa.RecordBatch], state: BranchTable) -> frozens
                     digest.update(line)
             digests.add(digest.hexdigest())
         narrow = [name for name, column in schema.stored.items() if column.type == Primitive("float")]
-        if names_now := {state.schema.stored[name].name for name in narrow if name in state.schema.stored}:
+        if names_now := {
+            branch_table.schema.stored[name].name for name in narrow if name in branch_table.schema.stored
+        }:
             digests.add(digest_of([_narrowed(batch, names_now) for batch in batches], fields_of=EXTRA))
     return frozenset(digests)
 
@@ -84,7 +86,7 @@ def _narrowed(batch: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
 class Encoded:
     """The rows of one call: those that are stored as batches, and what the intake says of all of them."""
 
-    state: BranchTable
+    branch_table: BranchTable
     batches: list[NewBatch]
     intake: Intake
 
@@ -98,60 +100,64 @@ class Encoded:
             sent = self.intake.given
             assert sent is not None, "rows under a key were not kept to be digested"
             idempotency = IdempotencyKey(
-                scope=f"append:{actor}:{self.state.table.table_id}",
+                scope=f"append:{actor}:{self.branch_table.table.table_id}",
                 key=key,
                 digest=digest_of(sent, fields_of=EXTRA),
                 kept_s=KEY_KEPT_S,
-                older=lambda: older_digests(sent, self.state),
+                older=lambda: older_digests(sent, self.branch_table),
             )
-        return Append.of(self.state, actor, self.batches, idempotency=idempotency, too_old=len(self.intake.too_old))
+        return Append.of(
+            self.branch_table, actor, self.batches, idempotency=idempotency, too_old=len(self.intake.too_old)
+        )
 
 
-def append_rows(rows: Rows, state: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool) -> Append:
+def append_rows(
+    rows: Rows, branch_table: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool
+) -> Append:
     """The append of rows of any accepted kind; InvalidRows when one of them does not fit."""
-    intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
-    return encode_rows(rows, state, intake).append(actor, key)
+    intake = Intake(ledger, branch_table.table, keyed=key is not None, keep_old=keep_old)
+    return encode_rows(rows, branch_table, intake).append(actor, key)
 
 
 def append_lines(
-    lines: Iterable[bytes], state: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool
+    lines: Iterable[bytes], branch_table: BranchTable, ledger: Ledger, actor: str, key: str | None, keep_old: bool
 ) -> Append:
     """The same for JSON lines."""
-    intake = Intake(ledger, state.table, keyed=key is not None, keep_old=keep_old)
-    return encode_lines(lines, state, intake).append(actor, key)
+    intake = Intake(ledger, branch_table.table, keyed=key is not None, keep_old=keep_old)
+    return encode_lines(lines, branch_table, intake).append(actor, key)
 
 
-def encode_rows(rows: Rows, state: BranchTable, intake: Intake) -> Encoded:
+def encode_rows(rows: Rows, branch_table: BranchTable, intake: Intake) -> Encoded:
     """Rows of any accepted kind as validated, encoded batches; InvalidRows when one of them does not fit."""
 
     def numbered() -> Iterator[tuple[int, Any]]:
         start = 0
-        for piece in _pieces(rows, piece_rows(len(state.schema.names))):
+        for piece in _pieces(rows, piece_rows(len(branch_table.schema.names))):
             yield start, piece
             start += piece.num_rows if isinstance(piece, SoundRows) else len(piece)
 
     def validated(piece: tuple[int, Any]) -> pa.RecordBatch:
-        return _validated(piece[1], state, piece[0], intake.given)
+        return _validated(piece[1], branch_table, piece[0], intake.given)
 
-    return _encode_all(rules.each_judged(numbered(), validated), state, intake)
+    return _encode_all(rules.each_judged(numbered(), validated), branch_table, intake)
 
 
-def encode_lines(lines: Iterable[bytes], state: BranchTable, intake: Intake) -> Encoded:
+def encode_lines(lines: Iterable[bytes], branch_table: BranchTable, intake: Intake) -> Encoded:
     """The same for JSON lines, a bounded number of them at a time."""
 
     def validated(piece: tuple[int, list[bytes]]) -> pa.RecordBatch:
         start, texts = piece
         return rules.from_json_lines(
             texts,
-            state.schema,
-            extra=state.table.extra,
+            branch_table.schema,
+            extra=branch_table.table.extra,
             start=start,
-            partition_by=state.table.partition_by,
+            partition_by=branch_table.table.partition_by,
             as_given=intake.given,
         )
 
-    pieces = line_pieces(lines, piece_rows(len(state.schema.names)))
-    return _encode_all(rules.each_judged(pieces, validated), state, intake)
+    pieces = line_pieces(lines, piece_rows(len(branch_table.schema.names)))
+    return _encode_all(rules.each_judged(pieces, validated), branch_table, intake)
 
 
 def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
@@ -183,11 +189,11 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
 
-def _encode_all(validated: Iterable[pa.RecordBatch], state: BranchTable, intake: Intake) -> Encoded:
+def _encode_all(validated: Iterable[pa.RecordBatch], branch_table: BranchTable, intake: Intake) -> Encoded:
     batches: list[NewBatch] = []
     size_bytes = 0
     for batch in _joined(validated):
-        encoded = encode_batch(intake.take(batch), state.table)
+        encoded = encode_batch(intake.take(batch), branch_table.table)
         size_bytes += sum(len(part.payload) for part in encoded)
         if size_bytes > APPEND_BYTES:
             raise TooLarge(
@@ -195,7 +201,7 @@ def _encode_all(validated: Iterable[pa.RecordBatch], state: BranchTable, intake:
                 hint="Append in smaller calls, or use `strand load`, which takes files of any size.",
             )
         batches.extend(encoded)
-    return Encoded(state, batches, intake)
+    return Encoded(branch_table, batches, intake)
 
 
 def _pieces(rows: Rows, most_rows: int) -> Iterator[Any]:
@@ -227,10 +233,14 @@ def _lists(rows: Sequence[Any], most_rows: int) -> Iterator[Sequence[Any]]:
         yield from (rows[at : at + most_rows] for at in range(0, len(rows), most_rows))
 
 
-def _validated(piece: Any, state: BranchTable, start: int, as_given: list[pa.RecordBatch] | None) -> pa.RecordBatch:
+def _validated(
+    piece: Any, branch_table: BranchTable, start: int, as_given: list[pa.RecordBatch] | None
+) -> pa.RecordBatch:
     take: Callable[..., pa.RecordBatch] = rules.from_arrow if isinstance(piece, SoundRows) else rules.from_dicts
-    table = state.table
-    return take(piece, state.schema, extra=table.extra, start=start, partition_by=table.partition_by, as_given=as_given)
+    table = branch_table.table
+    return take(
+        piece, branch_table.schema, extra=table.extra, start=start, partition_by=table.partition_by, as_given=as_given
+    )
 
 
 def encode_batch(batch: pa.RecordBatch, table: Table) -> list[NewBatch]:

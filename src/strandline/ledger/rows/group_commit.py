@@ -35,15 +35,15 @@ FEW_ROWS = 64
 class FewRows:
     """One call to append a few dicts, not validated yet, for a table as the caller knows it."""
 
-    state: BranchTable
+    branch_table: BranchTable
     actor: str
     rows: Sequence[Any]
 
     @property
     def kind(self) -> tuple[str, str, int, TableSettings, str]:
         """Calls that agree in this may share a batch."""
-        head = self.state.head
-        return head.branch_id, head.table_id, head.schema_version, self.state.table.settings, self.actor
+        head = self.branch_table.head
+        return head.branch_id, head.table_id, head.schema_version, self.branch_table.table.settings, self.actor
 
 
 Call: TypeAlias = Append | FewRows
@@ -209,5 +209,5 @@ def _append_of(ledger: Ledger, calls: Sequence[FewRows]) -> tuple[Append, list[t
 
     first = calls[0]
     rows = first.rows if len(calls) == 1 else [row for call in calls for row in call.rows]
-    encoded = encode_rows(rows, first.state, Intake(ledger, first.state.table))
+    encoded = encode_rows(rows, first.branch_table, Intake(ledger, first.branch_table.table))
     return encoded.append(first.actor), encoded.intake.shares([len(call.rows) for call in calls])

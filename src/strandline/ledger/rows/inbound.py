@@ -74,24 +74,28 @@ def replayed_letters(conn: Connection, source: Source, *, after: int = 0, limit:
     return [int(seq) for seq in conn.execute(query).scalars()]
 
 
-def receive(ledger: Ledger, state: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str, held: Held) -> Received:
+def receive(
+    ledger: Ledger, branch_table: BranchTable, chunk: Chunk, rows: ChunkRows, gateway: str, held: Held
+) -> Received:
     """Store what a chunk has above its source's mark, and move the mark; what lies below is acked alone."""
     check_receiver(chunk, ledger.lake_id())
     for _ in range(ATTEMPTS):
         with ledger.read() as conn:
             mark = read_mark(conn, chunk.source)
             replayed = _replayed(conn, chunk, mark)
-        verdict = decide(chunk, mark, gateway, state.table.table_id)
+        verdict = decide(chunk, mark, gateway, branch_table.table.table_id)
         if verdict.above is None or _is_repeated(chunk, replayed):
             assert mark is not None, "a chunk is below a mark that does not exist"
             return Received(0, mark.seq, mark.epoch, chunk=mark.chunk)
-        check_keeps_versions(chunk, state.table, state.schema)
+        check_keeps_versions(chunk, branch_table.table, branch_table.schema)
         _check_same(chunk, mark, rows, held)
-        intake = Intake(ledger, state.table)
-        batch = _lacking(_validated(state, rows, gateway, verdict.above), chunk, replayed, held)
-        batches = tuple(encode_batch(intake.take(batch), state.table))
+        intake = Intake(ledger, branch_table.table)
+        batch = _lacking(_validated(branch_table, rows, gateway, verdict.above), chunk, replayed, held)
+        batches = tuple(encode_batch(intake.take(batch), branch_table.table))
         answer = ledger.run(
-            partial(_take, state=state, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway)
+            partial(
+                _take, branch_table=branch_table, chunk=chunk, seen=(mark, replayed), batches=batches, gateway=gateway
+            )
         )
         if answer is not None:
             fail("inbound.after_commit")
@@ -102,7 +106,7 @@ def receive(ledger: Ledger, state: BranchTable, chunk: Chunk, rows: ChunkRows, g
 def _take(
     txn: Txn,
     *,
-    state: BranchTable,
+    branch_table: BranchTable,
     chunk: Chunk,
     seen: tuple[InboundMark | None, Letters],
     batches: Sequence[NewBatch],
@@ -112,8 +116,8 @@ def _take(
     mark = read_mark(txn.conn, chunk.source)
     if seen != (mark, _replayed(txn.conn, chunk, mark)):
         return None
-    stored = _store(txn, state, batches, gateway)
-    answer = _move(txn, chunk, seen[0], stored, gateway, state.table.table_id)
+    stored = _store(txn, branch_table, batches, gateway)
+    answer = _move(txn, chunk, seen[0], stored, gateway, branch_table.table.table_id)
     fail("inbound.before_commit")
     return answer
 
@@ -148,10 +152,10 @@ def _check_same(chunk: Chunk, mark: InboundMark | None, rows: ChunkRows, held: H
             raise another_row(seq, mark)
 
 
-def _validated(state: BranchTable, rows: ChunkRows, gateway: str, above: int) -> Validated:
-    table = state.table
+def _validated(branch_table: BranchTable, rows: ChunkRows, gateway: str, above: int) -> Validated:
+    table = branch_table.table
     return validated(
-        rows, state.schema, extra=table.extra, gateway=gateway, above=above, partition_by=table.partition_by
+        rows, branch_table.schema, extra=table.extra, gateway=gateway, above=above, partition_by=table.partition_by
     )
 
 
@@ -188,15 +192,15 @@ def _like(schema: pa.Schema, shown: pa.Schema) -> pa.Schema:
     return pa.schema([schema.field(name).with_nullable(True) for name in shown.names])
 
 
-def _store(txn: Txn, state: BranchTable, batches: Sequence[NewBatch], gateway: str) -> int:
+def _store(txn: Txn, branch_table: BranchTable, batches: Sequence[NewBatch], gateway: str) -> int:
     if not batches:
         return 0
-    (answer,) = store(txn, [Append.of(state, gateway, batches)])
+    (answer,) = store(txn, [Append.of(branch_table, gateway, batches)])
     if isinstance(answer, StrandError):
         raise answer
     txn.conn.execute(
         update(db.tables)
-        .where(db.tables.c.table_id == state.table.table_id, db.tables.c.inbound == 0)
+        .where(db.tables.c.table_id == branch_table.table.table_id, db.tables.c.inbound == 0)
         .values(inbound=1)
     )
     return answer.rows

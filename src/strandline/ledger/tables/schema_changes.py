@@ -57,7 +57,7 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
         on_branch = branch_id(txn.conn, change.plan.branch)
         branch = db.branches.c
         tip, shape = txn.conn.execute(select(branch.tip, branch.shape).where(branch.branch_id == on_branch)).one()
-        if any(table.state is None or table.state.table.key for table in change.plan.tables):
+        if any(table.branch_table is None or table.branch_table.table.key for table in change.plan.tables):
             refuse_protected(change.plan.branch, protected=is_protected(txn.conn, on_branch))
         moved = other_tip(change.plan.branch, change.tip, tip)
         if moved is not None:
@@ -86,7 +86,7 @@ def change_schemas(ledger: Ledger, change: SchemaChange) -> Commit:
 
 def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
     schema, design = numbered(planned.schema, number), planned.target
-    if planned.state is None:
+    if planned.branch_table is None:
         table = new_table(
             txn,
             planned.name,
@@ -96,25 +96,28 @@ def _change(txn: Txn, on_branch: str, planned: TablePlan, number: int) -> None:
         )
         insert_table(txn, table, schema, on_branch, number)
         return
-    head = planned.state.head
+    head = planned.branch_table.head
     insert_schema(txn, head.branch_id, head.table_id, number, schema)
     set_schema(txn, head.branch_id, head.table_id, number)
 
 
 def _refuse_moved(txn: Txn, change: SchemaChange) -> None:
     for planned in change.plan.tables:
-        if planned.state is not None:
-            _refuse_other_schema(txn, planned.state)
+        if planned.branch_table is not None:
+            _refuse_other_schema(txn, planned.branch_table)
             _refuse_loading(txn, planned)
     refuse_changed(txn.conn, change.seen)
 
 
-def _refuse_other_schema(txn: Txn, state: BranchTable) -> None:
+def _refuse_other_schema(txn: Txn, branch_table: BranchTable) -> None:
     """Neither may the table's schema have moved here, nor any branch have given a name to a column of it since."""
-    now = read_head(txn.conn, state.head.branch_id, state.head.table_id)
-    if now.schema_version != state.head.schema_version or read_schemas(txn.conn, now.table_id) != state.schemas:
-        message = f"the schema of {state.table.name!r} was changed meanwhile"
-        raise _moved(message, state.head.schema_version, now.schema_version)
+    now = read_head(txn.conn, branch_table.head.branch_id, branch_table.head.table_id)
+    if (
+        now.schema_version != branch_table.head.schema_version
+        or read_schemas(txn.conn, now.table_id) != branch_table.schemas
+    ):
+        message = f"the schema of {branch_table.table.name!r} was changed meanwhile"
+        raise _moved(message, branch_table.head.schema_version, now.schema_version)
 
 
 def _moved(message: str, expected: int, actual: int) -> Conflict:
@@ -124,10 +127,13 @@ def _moved(message: str, expected: int, actual: int) -> Conflict:
 
 def _refuse_loading(txn: Txn, planned: TablePlan) -> None:
     """Rows of a load that is under way would come in after the table is gone."""
-    if not planned.schema.dropped or planned.state is None:
+    if not planned.schema.dropped or planned.branch_table is None:
         return
     reserved = db.reservations.c
-    same_table = (reserved.branch_id == planned.state.head.branch_id, reserved.table_id == planned.state.head.table_id)
+    same_table = (
+        reserved.branch_id == planned.branch_table.head.branch_id,
+        reserved.table_id == planned.branch_table.head.table_id,
+    )
     if txn.conn.execute(select(reserved.first_seq).where(*same_table).limit(1)).scalar() is not None:
         raise Busy(
             f"rows are being loaded into {planned.name!r}",

@@ -91,13 +91,13 @@ def create_table(
 
 def refuse_changed(conn: Connection, seen: Sequence[BranchTable]) -> None:
     """Conflict where a table has other rows than those that somebody looked at."""
-    for state in seen:
-        now = read_head(conn, state.head.branch_id, state.head.table_id)
-        if (now.last_seq, now.barrier) != (state.head.last_seq, state.head.barrier):
+    for branch_table in seen:
+        now = read_head(conn, branch_table.head.branch_id, branch_table.head.table_id)
+        if (now.last_seq, now.barrier) != (branch_table.head.last_seq, branch_table.head.barrier):
             raise TableMoved(
-                f"rows of {state.table.name!r} were changed while they were looked at",
+                f"rows of {branch_table.table.name!r} were changed while they were looked at",
                 hint="Nothing was changed. Do it again, at a quieter moment.",
-                expected=state.head.last_seq,
+                expected=branch_table.head.last_seq,
                 actual=now.last_seq,
             )
 
@@ -156,11 +156,10 @@ def _refuse_existing(conn: Connection, name: str) -> None:
         hint = (
             "Pick another name; one that was dropped keeps its own, and is added again by `strand schema apply FILE`."
         )
-    elif (state := read_states(conn, MAIN, [table.name], tails=False)[0]).is_dropped:
+    elif (branch_table := read_branch_tables(conn, MAIN, [table.name], tails=False)[0]).is_dropped:
         what = f"the log table {existing!r} was dropped, and its past keeps the name"
-        hint = (
-            f"Pick another name. Commit {dropped_by(conn, state)} dropped it; `--at` an earlier commit shows its rows."
-        )
+        dropped = dropped_by(conn, branch_table)
+        hint = f"Pick another name. Commit {dropped} dropped it; `--at` an earlier commit shows its rows."
     raise TableExists(what, hint=hint, expected=None, actual=existing)
 
 
@@ -249,7 +248,7 @@ def list_tables(conn: Connection) -> list[Table]:
     return [_table(row) for row in conn.execute(select(db.tables).order_by(db.tables.c.folded_name))]
 
 
-def read_states(
+def read_branch_tables(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
 ) -> list[BranchTable]:
     """Tables as this database snapshot has them: heads, schemas, tails, reservations. All of them, or those named.
@@ -260,31 +259,36 @@ def read_states(
     """
     on_branch = branch_id(conn, branch)
     if names is None:
-        return read_states_of(conn, on_branch, tails=tails)
+        return read_branch_tables_of(conn, on_branch, tails=tails)
     table_ids = _tables_of(conn, on_branch)
     tables = [find_table(conn, name.removesuffix(STATE)) for name in names]
     for table in tables:
         if table.table_id not in table_ids:
             raise NotFound(f"branch {branch!r} has no table {table.name!r}", hint="It was made on another branch.")
-    states = zip(names, _states(conn, on_branch, tables, tails=tails), strict=True)
-    return [state.folded if name.endswith(STATE) and state.folded is not None else state for name, state in states]
+    branch_tables = zip(names, _branch_tables(conn, on_branch, tables, tails=tails), strict=True)
+    return [
+        branch_table.folded if name.endswith(STATE) and branch_table.folded is not None else branch_table
+        for name, branch_table in branch_tables
+    ]
 
 
 def read_shown(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
 ) -> list[BranchTable]:
     """The same without dropped tables: one that is named is an error that says who dropped it."""
-    states = read_states(conn, branch, names, tails=tails)
-    for state in states if names is not None else ():
-        if state.is_dropped:
-            raise not_shown(state.table.name, dropped_by(conn, state))
-    return [state for state in states if not state.is_dropped]
+    branch_tables = read_branch_tables(conn, branch, names, tails=tails)
+    for branch_table in branch_tables if names is not None else ():
+        if branch_table.is_dropped:
+            raise not_shown(branch_table.table.name, dropped_by(conn, branch_table))
+    return [branch_table for branch_table in branch_tables if not branch_table.is_dropped]
 
 
-def dropped_by(conn: Connection, state: BranchTable) -> str:
+def dropped_by(conn: Connection, branch_table: BranchTable) -> str:
     """The commit that dropped a table: its schema has that one's number."""
     commit = db.commits.c
-    return str(conn.execute(select(commit.commit_id).where(commit.seq == state.head.schema_version)).scalar_one())
+    return str(
+        conn.execute(select(commit.commit_id).where(commit.seq == branch_table.head.schema_version)).scalar_one()
+    )
 
 
 def not_shown(name: str, commit_id: str) -> NotFound:
@@ -293,11 +297,11 @@ def not_shown(name: str, commit_id: str) -> NotFound:
     return NotFound(f"there is no table {name!r} any more", hint=hint, table=name, commit=commit_id)
 
 
-def read_states_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[BranchTable]:
+def read_branch_tables_of(conn: Connection, on_branch: str, *, tails: bool = True) -> list[BranchTable]:
     """All tables of a branch or tag, by its id; dropped ones too."""
     table_ids = _tables_of(conn, on_branch)
     own = [table for table in list_tables(conn) if table.kind != "state" and table.table_id in table_ids]
-    return _states(conn, on_branch, own, tails=tails)
+    return _branch_tables(conn, on_branch, own, tails=tails)
 
 
 def _tables_of(conn: Connection, on_branch: str) -> set[str]:
@@ -306,12 +310,14 @@ def _tables_of(conn: Connection, on_branch: str) -> set[str]:
     return set(conn.execute(own.union(logs)).scalars())
 
 
-def _states(conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True) -> list[BranchTable]:
+def _branch_tables(
+    conn: Connection, on_branch: str, tables: Sequence[Table], *, tails: bool = True
+) -> list[BranchTable]:
     main = branch_id(conn, MAIN)
-    return [_state(conn, on_branch if table.key else main, table, tails) for table in tables]
+    return [_branch_table(conn, on_branch if table.key else main, table, tails) for table in tables]
 
 
-def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> BranchTable:
+def _branch_table(conn: Connection, on_branch: str, table: Table, tails: bool) -> BranchTable:
     head = read_head(conn, on_branch, table.table_id)
     reserved = conn.execute(
         select(func.min(db.reservations.c.first_seq)).where(
@@ -319,7 +325,7 @@ def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> Branc
         )
     ).scalar()
     schemas = read_schemas(conn, table.table_id)
-    state = BranchTable(
+    branch_table = BranchTable(
         table=table,
         head=head,
         schema=schemas[head.schema_version],
@@ -327,15 +333,15 @@ def _state(conn: Connection, on_branch: str, table: Table, tails: bool) -> Branc
         tail=tuple(read_tail(conn, on_branch, table.table_id)) if tails else (),
         reserved_from=reserved,
     )
-    return replace(state, folded=_folded(conn, state)) if table.key else state
+    return replace(branch_table, folded=_folded(conn, branch_table)) if table.key else branch_table
 
 
-def _folded(conn: Connection, state: BranchTable) -> BranchTable:
+def _folded(conn: Connection, branch_table: BranchTable) -> BranchTable:
     """The state of a keyed table: its columns are those of the table."""
-    table = state.table.state
-    head = read_head(conn, state.head.branch_id, table.table_id)
-    head = replace(head, schema_version=state.head.schema_version)
-    return BranchTable(table, head, state.schema, tail=(), reserved_from=None, schemas=state.schemas)
+    table = branch_table.table.state
+    head = read_head(conn, branch_table.head.branch_id, table.table_id)
+    head = replace(head, schema_version=branch_table.head.schema_version)
+    return BranchTable(table, head, branch_table.schema, tail=(), reserved_from=None, schemas=branch_table.schemas)
 
 
 def read_head(conn: Connection, on_branch: str, table_id: str) -> Head:

@@ -31,12 +31,16 @@ class Declarations:
 
     branch_id: str
     shape: int
-    states: Mapping[str, BranchTable]
+    branch_tables: Mapping[str, BranchTable]
 
     @classmethod
-    def of(cls, branch_id: str, shape: int, states: Iterable[BranchTable]) -> Declarations:
+    def of(cls, branch_id: str, shape: int, branch_tables: Iterable[BranchTable]) -> Declarations:
         """What these tables declare."""
-        return cls(branch_id, shape, {state.table.table_id: state for state in states if state.table.key})
+        return cls(
+            branch_id,
+            shape,
+            {branch_table.table.table_id: branch_table for branch_table in branch_tables if branch_table.table.key},
+        )
 
     def links_from(self, table_id: str) -> tuple[Link, ...]:
         """The references that rows of a table make."""
@@ -48,8 +52,8 @@ class Declarations:
 
     def depends(self, table_id: str) -> bool:
         """Whether a row of a table is judged by other rows: then a change must know what was there before."""
-        state = self.states.get(table_id)
-        rules = state.schema.constraints if state is not None else ()
+        branch_table = self.branch_tables.get(table_id)
+        rules = branch_table.schema.constraints if branch_table is not None else ()
         return bool(self.links_to(table_id)) or any(rule.scope != "row" for rule in rules)
 
     def joined(self, tables: Iterable[str]) -> dict[str, int]:
@@ -58,9 +62,9 @@ class Declarations:
         for link in [link for table_id in table_ids for link in (*self.links_from(table_id), *self.links_to(table_id))]:
             table_ids |= {link.source.table.table_id, link.target.table.table_id}
         return {
-            table_id: self.states[table_id].head.schema_version
+            table_id: self.branch_tables[table_id].head.schema_version
             for table_id in sorted(table_ids)
-            if table_id in self.states
+            if table_id in self.branch_tables
         }
 
     def cascades(self, table_id: str) -> bool:
@@ -69,10 +73,10 @@ class Declarations:
 
     @cached_property
     def _links(self) -> tuple[dict[str, tuple[Link, ...]], dict[str, tuple[Link, ...]]]:
-        by_name = {state.table.name.lower(): state for state in self.states.values()}
+        by_name = {branch_table.table.name.lower(): branch_table for branch_table in self.branch_tables.values()}
         sources: dict[str, tuple[Link, ...]] = {}
         targets: dict[str, tuple[Link, ...]] = {}
-        for source in self.states.values():
+        for source in self.branch_tables.values():
             constraints = source.schema.constraints
             counts = [rule for rule in constraints if isinstance(rule, Cardinality)]
             for reference in constraints:

@@ -66,15 +66,17 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
     return tuple(_table(str(name), table) for name, table in tables.items())
 
 
-def to_document(state: BranchTable) -> dict[str, Any]:
+def to_document(branch_table: BranchTable) -> dict[str, Any]:
     """A table as a document has it."""
-    table = state.table
-    document: dict[str, Any] = {"columns": {column.name: _column_document(column) for column in state.schema.columns}}
+    table = branch_table.table
+    document: dict[str, Any] = {
+        "columns": {column.name: _column_document(column) for column in branch_table.schema.columns}
+    }
     document.update(
         {name: list(getattr(table, name)) for name in ("key", "row_key", "partition_by") if getattr(table, name)}
     )
     if table.key:
-        document["constraints"] = [constraint.text() for constraint in state.schema.constraints]
+        document["constraints"] = [constraint.text() for constraint in branch_table.schema.constraints]
     return document
 
 

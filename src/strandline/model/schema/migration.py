@@ -65,7 +65,7 @@ class TablePlan:
     """
 
     name: str
-    state: BranchTable | None
+    branch_table: BranchTable | None
     schema: Schema
     target: WantedTable
     required: tuple[str, ...] = ()
@@ -74,7 +74,9 @@ class TablePlan:
     @property
     def gone(self) -> set[str]:
         """The columns that it drops, by their names in data files."""
-        return set() if self.state is None else self.state.schema.stored.keys() - self.schema.stored.keys()
+        return (
+            set() if self.branch_table is None else self.branch_table.schema.stored.keys() - self.schema.stored.keys()
+        )
 
     @property
     def is_validated(self) -> bool:
@@ -111,11 +113,11 @@ def plan(
     steps: list[Step] = []
     tables: list[TablePlan] = []
     for table in targets:
-        state = current.get(table.name.lower())
-        if state is None or state.is_dropped:
-            table_steps, planned = _made(table, on_main, state)
+        branch_table = current.get(table.name.lower())
+        if branch_table is None or branch_table.is_dropped:
+            table_steps, planned = _made(table, on_main, branch_table)
         else:
-            table_steps, planned = _changed(state, table, on_main)
+            table_steps, planned = _changed(branch_table, table, on_main)
         steps += table_steps
         tables += [planned] if table_steps and planned is not None else []
     steps = [_unless_referred_to(step, current, tables) for step in steps]
@@ -163,29 +165,29 @@ def _added_again(table: WantedTable, dropped: BranchTable) -> tuple[list[Step], 
     return [step], TablePlan(dropped.table.name, dropped, schema, table)
 
 
-def _changed(state: BranchTable, target: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
-    name = state.table.name
+def _changed(branch_table: BranchTable, target: WantedTable, on_main: bool) -> tuple[list[Step], TablePlan | None]:
+    name = branch_table.table.name
     if target.drop:
         why = "it is shown no more here; other branches, tags and what was before still show it"
         step = Step(REMOVE, name, None, "loses data", why)
-        if keeps_purges(state):
+        if keeps_purges(branch_table):
             step = replace(step, verdict="refused", why="it tells sinks what was purged")
-        gone = replace(state.schema, constraints=(), dropped=True)
-        return _on_main(state, [step], on_main), TablePlan(name, state, gone, target)
-    change = _Change(state, target)
+        gone = replace(branch_table.schema, constraints=(), dropped=True)
+        return _on_main(branch_table, [step], on_main), TablePlan(name, branch_table, gone, target)
+    change = _Change(branch_table, target)
     change.fixed()
     change.match()
     change.constrain()
-    planned = TablePlan(name, state, change.schema(), target, tuple(change.required), change.judged())
-    return _on_main(state, change.steps, on_main), planned
+    planned = TablePlan(name, branch_table, change.schema(), target, tuple(change.required), change.judged())
+    return _on_main(branch_table, change.steps, on_main), planned
 
 
-def keeps_purges(state: BranchTable) -> bool:
+def keeps_purges(branch_table: BranchTable) -> bool:
     """Whether a table is the one in which purges are recorded. One of that name may be a user's, and ours have another.
 
     Somebody may have given ours more columns; a row can be recorded if those may be null, or have a default.
     """
-    table, schema = state.table, state.schema
+    table, schema = branch_table.table, branch_table.schema
     if table.key or schema.dropped or table.row_key != PURGE_KEY or not table.name.lower().startswith(PURGES):
         return False
     texts = {column.name: type_text(column.type) for column in schema.columns if column.name in PURGE_COLUMNS}
@@ -197,15 +199,15 @@ def _unless_referred_to(step: Step, current: Mapping[str, BranchTable], planned:
     """The same step, refused where it drops a table that another one will go on to refer to."""
     if step.what != REMOVE or step.verdict == "refused":
         return step
-    after = {name: state.schema for name, state in current.items()}
+    after = {name: branch_table.schema for name, branch_table in current.items()}
     after |= {table.name.lower(): table.schema for table in planned}
     refer = [name for name, schema in after.items() if not schema.dropped and step.table.lower() in refers(schema)]
     why = f"{', '.join(sorted(refer))} refers to it: drop that reference too, or that table"
     return replace(step, verdict="refused", why=why) if refer else step
 
 
-def _on_main(state: BranchTable, steps: list[Step], on_main: bool) -> list[Step]:
-    if state.table.key or on_main:
+def _on_main(branch_table: BranchTable, steps: list[Step], on_main: bool) -> list[Step]:
+    if branch_table.table.key or on_main:
         return steps
     why = "a log table has one schema, the same on every branch: change it on main"
     return [replace(step, verdict="refused", why=why) for step in steps]
@@ -215,7 +217,7 @@ def _on_main(state: BranchTable, steps: list[Step], on_main: bool) -> list[Step]
 class _Change:
     """The change of one table while it is planned."""
 
-    state: BranchTable
+    branch_table: BranchTable
     target: WantedTable
     steps: list[Step] = field(default_factory=list)
     columns: dict[str, Column] = field(default_factory=dict)
@@ -227,19 +229,19 @@ class _Change:
 
     def say(self, what: str, column: str | None, verdict: Verdict, why: str = "") -> None:
         """Add a step."""
-        self.steps.append(Step(what, self.state.table.name, column, verdict, why))
+        self.steps.append(Step(what, self.branch_table.table.name, column, verdict, why))
 
     def fixed(self) -> None:
         """What a table was made with and keeps."""
         for what in FIXED:
-            declared, has = getattr(self.target, what), getattr(self.state.table, what)
+            declared, has = getattr(self.target, what), getattr(self.branch_table.table, what)
             if declared is not None and declared != has:
                 why = f"it is ({', '.join(has)}) for good: make another table" if has else "it has none, and gets none"
                 self.say(f"change {what}", None, "refused", why)
 
     def match(self) -> None:
         """Find what each wanted column is now; what the document lacks is dropped."""
-        now = {column.name: column for column in self.state.schema.columns}
+        now = {column.name: column for column in self.branch_table.schema.columns}
         matched: dict[str, WantedColumn] = {}
         new: list[WantedColumn] = []
         for want in self.target.columns:
@@ -247,10 +249,10 @@ class _Change:
             if current is None:
                 new.append(want)
             elif current.stored in matched:
-                raise BadRequest(f"two columns of {self.state.table.name!r} are wanted from {current.name!r}")
+                raise BadRequest(f"two columns of {self.branch_table.table.name!r} are wanted from {current.name!r}")
             else:
                 matched[current.stored] = want
-        for column in self.state.schema.columns:
+        for column in self.branch_table.schema.columns:
             if column.stored in matched:
                 self.columns[column.stored] = self._kept(column, matched[column.stored])
             else:
@@ -264,7 +266,7 @@ class _Change:
             return now.get(name)  # a document that was applied already still says what it renamed
         if before not in now:
             raise BadRequest(
-                f"column {name!r} of {self.state.table.name!r} is renamed from {before!r}, which is not there",
+                f"column {name!r} of {self.branch_table.table.name!r} is renamed from {before!r}, which is not there",
                 hint=nearest(before, now),
             )
         return now[before]
@@ -281,7 +283,7 @@ class _Change:
                      "refused" if why else "safe", why)  # fmt: skip
             after = replace(after, type=target.type)
         if target.nullable and not column.nullable:
-            why = "a key is never null" if column.name in self.state.table.key else ""
+            why = "a key is never null" if column.name in self.branch_table.table.key else ""
             self.say("make nullable", target.name, "refused" if why else "safe", why)
             after = replace(after, nullable=True)
         if column.nullable and not target.nullable:
@@ -289,7 +291,7 @@ class _Change:
         return self._redefault(after, want)
 
     def _require(self, column: Column, want: WantedColumn) -> Column:
-        if not self.state.table.key:
+        if not self.branch_table.table.key:
             self.say("make required", column.name, "refused", "rows of a log table are not looked at again")
             return column
         default = self._default(column, want)
@@ -330,14 +332,14 @@ class _Change:
 
     def _default(self, column: Column, want: WantedColumn) -> str | None:
         """The default that a document gives a column, as text."""
-        table = self.state.table
+        table = self.branch_table.table
         if want.default is not UNSAID and want.default is not None and column.name == table.settings.time_column:
             raise BadRequest(f"column {column.name!r} says how old rows are, and can't have a default")
         return _default_of(column, want, (*table.key, *table.row_key))
 
     def _filling(self, name: str) -> Verdict:
         """Whether older rows may have a default here: not without a look where something is declared of the column."""
-        declared = self.state.schema.constraints if self.target.constraints is None else self.target.constraints
+        declared = self.branch_table.schema.constraints if self.target.constraints is None else self.target.constraints
         return "needs validation" if any(name in rule.columns for rule in declared) else "safe"
 
     def _drop(self, column: Column) -> None:
@@ -349,7 +351,7 @@ class _Change:
 
     def _fixed(self, column: Column, *, times: bool = True) -> str:
         """Why a column can be neither dropped nor renamed; empty where it can."""
-        table = self.state.table
+        table = self.branch_table.table
         for what, names in (("key", table.key), ("row key", table.row_key), ("partition", table.partition_by)):
             if column.name in names:
                 return f"it is part of the table's {what}"
@@ -359,7 +361,7 @@ class _Change:
 
     def _unused(self, name: str) -> str:
         """A name in data files that no column of the table has had, on whatever branch."""
-        versions = self.state.schemas.values()
+        versions = self.branch_table.schemas.values()
         taken = {column.stored.lower() for schema in versions for column in schema.columns}
         taken |= {column.stored.lower() for column in self.added}
         at, unused = 1, name
@@ -369,9 +371,9 @@ class _Change:
 
     def constrain(self) -> None:
         """What is declared of the rows: what goes, what comes."""
-        renamed = {column.name: self.columns[column.stored].name for column in self.state.schema.columns
+        renamed = {column.name: self.columns[column.stored].name for column in self.branch_table.schema.columns
                    if column.stored in self.columns}  # fmt: skip
-        has = [_renamed(rule, renamed) for rule in self.state.schema.constraints]
+        has = [_renamed(rule, renamed) for rule in self.branch_table.schema.constraints]
         self.constraints = tuple(has) if self.target.constraints is None else self.target.constraints
         names = {column.name for column in [*self.columns.values(), *self.added]}
         for constraint in self.constraints:
@@ -402,7 +404,7 @@ class _Change:
 
     def schema(self) -> Schema:
         """The table's schema after this."""
-        schema = self.state.schema
+        schema = self.branch_table.schema
         columns = (*self.columns.values(), *self.added)
         dropped = tuple(Gone(column, OPEN) for column in schema.columns if column.stored not in self.columns)
         return replace(schema, columns=columns, constraints=self.constraints, gone=(*schema.gone, *dropped))

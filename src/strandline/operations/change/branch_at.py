@@ -16,7 +16,7 @@ from strandline.ledger.history.refs import find_point
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
-from strandline.ledger.tables.tables import branch_name, read_states
+from strandline.ledger.tables.tables import branch_name, read_branch_tables
 from strandline.model.maintenance import Budget
 from strandline.operations.core.bite_by_bite import Bite
 from strandline.operations.core.context import Context
@@ -35,7 +35,7 @@ class Trim(Bite):
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows."""
-        return (replace(stage_removal(ctx, self.state, self.removal, running.op_id), barrier=True),)
+        return (replace(stage_removal(ctx, self.branch_table, self.removal, running.op_id), barrier=True),)
 
 
 def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
@@ -49,14 +49,16 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
         point = find_point(txn.conn, at, MAIN)
         refuse_pruned(txn.conn, point)
         past = [
-            (state, shown) for state, shown in read_past(txn.conn, point) if state.table.key and not state.is_dropped
+            (branch_table, shown)
+            for branch_table, shown in read_past(txn.conn, point)
+            if branch_table.table.key and not branch_table.is_dropped
         ]
-        schemas = {state.table.table_id: state.head.schema_version for state, _ in past}
+        schemas = {branch_table.table.table_id: branch_table.head.schema_version for branch_table, _ in past}
         made = past_branches.begin(txn, name, point, schemas, {commit.commit_id for commit in point.hidden})
         building = branch_name(txn.conn, made)
     try:
-        for state, shown in past:
-            _cut(ctx, building, state.table.name, shown, actor)
+        for branch_table, shown in past:
+            _cut(ctx, building, branch_table.table.name, shown, actor)
         fail("branch.before_commit")
         with ctx.ledger.write() as txn:
             past_branches.finish(txn, made, name)
@@ -72,10 +74,12 @@ def branch_at(ctx: Context, name: str, at: str, actor: str) -> Branch:
 def _cut(ctx: Context, branch: str, table: str, shown: Shown, actor: str) -> None:
     while True:
         with ctx.ledger.read() as conn:
-            state = read_states(conn, branch, [table])[0]
-            files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
-        removal, _ = find_rows(state, files, f"NOT ({shown.condition()})")
-        if not removal.rows or run(ctx, Trim(table, branch, actor, state.head.version, removal)) is not None:
+            branch_table = read_branch_tables(conn, branch, [table])[0]
+            files = read_files(
+                conn, branch_table.head.branch_id, branch_table.table.table_id, branch_table.head.version
+            )
+        removal, _ = find_rows(branch_table, files, f"NOT ({shown.condition()})")
+        if not removal.rows or run(ctx, Trim(table, branch, actor, branch_table.head.version, removal)) is not None:
             break
-    if files and state.folded_seq == 0:
+    if files and branch_table.folded_seq == 0:
         fold(ctx, table, branch, actor, Budget())

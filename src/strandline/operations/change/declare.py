@@ -65,7 +65,7 @@ def look_before(take_view: Callable[[], View], name: str, schema: Schema) -> lis
     violations: Listed[Violation] = Listed()
     violations.add(too_few(view, name, schema))
     refuse_broken(violations)
-    return [view.state(reference.table) for _, reference in references]
+    return [view.branch_table(reference.table) for _, reference in references]
 
 
 def refuse_broken(violations: Listed[Violation]) -> None:

@@ -134,7 +134,7 @@ class Mutator:
         if declared is None or request.whole or len(request.changes) + len(request.rows) > FEW_ROWS:
             return None
         tables = request.tables(declared)
-        if any(declared.depends(state.table.table_id) for state, _ in tables):
+        if any(declared.depends(branch_table.table.table_id) for branch_table, _ in tables):
             return None
         return self._seeing if any(keys for _, keys in tables) else self._blind
 
@@ -191,11 +191,13 @@ class Mutator:
     def _looking(self, branch: str, versions: NewestVersions, tables: Sequence[tuple[BranchTable, Keys]]) -> Looking:
         """What one request asked for, of what several did."""
         own = {
-            state.table.table_id: {key: version for key in keys if (version := versions.get(state.table.table_id, key))}
-            for state, keys in tables
+            branch_table.table.table_id: {
+                key: version for key in keys if (version := versions.get(branch_table.table.table_id, key))
+            }
+            for branch_table, keys in tables
         }
         look = Looking(self._ledger, branch, NewestVersions(versions.base, own))
-        look.asked = {state.table.table_id: dict.fromkeys(keys) for state, keys in tables}
+        look.asked = {branch_table.table.table_id: dict.fromkeys(keys) for branch_table, keys in tables}
         return look
 
     def _newest(self, branch: str) -> Commit:
@@ -211,8 +213,10 @@ def _union(by_request: Sequence[Sequence[tuple[BranchTable, Keys]]]) -> list[tup
     Then the look is refused, and each is looked up alone.
     """
     tables: dict[tuple[str, int], tuple[BranchTable, dict[bytes, Row]]] = {}
-    for state, keys in itertools.chain.from_iterable(by_request):
-        _, all_keys = tables.setdefault((state.table.table_id, state.head.schema_version), (state, {}))
+    for branch_table, keys in itertools.chain.from_iterable(by_request):
+        _, all_keys = tables.setdefault(
+            (branch_table.table.table_id, branch_table.head.schema_version), (branch_table, {})
+        )
         all_keys.update(keys)
     return list(tables.values())
 

@@ -46,20 +46,20 @@ MOST_ROWS = 500_000
 def plan(request: MutationRequest, look: Looking, declared: Declarations) -> Mutation:
     """What a request comes to on what is there: the new version of each row, and what that depends on."""
     base = look.base
-    for state, _ in request.tables(declared):
-        if state.head.branch_id != base.branch_id or state.table.table_id not in declared.states:
+    for branch_table, _ in request.tables(declared):
+        if branch_table.head.branch_id != base.branch_id or branch_table.table.table_id not in declared.branch_tables:
             raise SchemaMoved(f"branch {request.branch!r} was made anew")
     _check_expectations(request, look, declared)
     relied = Claims()
     changes = apply_statements(request, look, declared, relied)
-    for state in request.whole:
-        _delete_others(state, changes, look, declared)
+    for branch_table in request.whole:
+        _delete_others(branch_table, changes, look, declared)
     claims = judge(declared, changes, look, relied)
     commit_id = new_id()
     written: dict[str, list[JudgedRow]] = {}
     for change in changes.values():
         if change.after is not None or change.before is not None:  # else it is as if nothing had been asked
-            written.setdefault(change.state.table.table_id, []).append(change)
+            written.setdefault(change.branch_table.table.table_id, []).append(change)
     return Mutation(
         commit_id=commit_id,
         branch=request.branch,
@@ -86,15 +86,15 @@ def apply_statements(request: MutationRequest, look: Looking, declared: Declarat
     taken: list[tuple[KeyChange, Version | None]] = []
     cascades = Cascades(declared, changes, look, relied)
     deletes = [change for change in request.changes if change.kind == "delete"]
-    deletes = [change for change in deletes if declared.cascades(change.state.table.table_id)]
-    cascades.expect(JudgedRow(change.state, change.hash, change.key, None, None) for change in deletes)
+    deletes = [change for change in deletes if declared.cascades(change.branch_table.table.table_id)]
+    cascades.expect(JudgedRow(change.branch_table, change.hash, change.key, None, None) for change in deletes)
     for change in request.changes:
-        at = change.state.table.table_id, change.hash
+        at = change.branch_table.table.table_id, change.hash
         version = look.get(*at)
         row_change = changes.get(at)
         if row_change is None:
             before = _row(version)
-            row_change = changes[at] = JudgedRow(change.state, change.hash, change.key, before, before)
+            row_change = changes[at] = JudgedRow(change.branch_table, change.hash, change.key, before, before)
         if change.kind == "insert" and row_change.after is not None:
             taken.append((change, version))
         else:
@@ -121,7 +121,7 @@ def _applied(change: KeyChange, before: Row | None) -> Row | None:
         raise NotFound(
             f"statement {change.place} changes {change.name}, which is not there",
             hint="Put the row, or look at what there is.",
-            table=change.state.table.name,
+            table=change.branch_table.table.name,
         )
     return {**before, **change.fields}
 
@@ -139,26 +139,28 @@ def _key_exists(taken: Sequence[tuple[KeyChange, Version | None]]) -> Conflict:
     )
 
 
-def _delete_others(state: BranchTable, changes: Changes, look: Looking, declared: Declarations) -> None:
+def _delete_others(branch_table: BranchTable, changes: Changes, look: Looking, declared: Declarations) -> None:
     """Delete every row of a table that is not put."""
-    table_id = state.table.table_id
-    others = [row for row in look.having(state, state.table.key, None) if (table_id, row.hash) not in changes]
+    table_id = branch_table.table.table_id
+    others = [
+        row for row in look.having(branch_table, branch_table.table.key, None) if (table_id, row.hash) not in changes
+    ]
     if len(others) > MOST_ROWS:
-        message = f"{len(others)} rows of {state.table.name!r} would be deleted at once"
+        message = f"{len(others)} rows of {branch_table.table.name!r} would be deleted at once"
         raise TooLarge(message, hint=f"At most {MOST_ROWS} are.")
     if declared.depends(table_id):
-        look.ask(state, {row.hash: row.key for row in others})
+        look.ask(branch_table, {row.hash: row.key for row in others})
     for row in others:
         before = _row(look.get(table_id, row.hash)) if declared.depends(table_id) else row.key
-        changes[table_id, row.hash] = JudgedRow(state, row.hash, row.key, before, None)
+        changes[table_id, row.hash] = JudgedRow(branch_table, row.hash, row.key, before, None)
 
 
 def _reads(request: MutationRequest, look: Looking, declared: Declarations, relied: Claims) -> Iterator[TableRead]:
     """What was asked for on the way: keys and claims, or all of a table."""
-    whole = {state.table.table_id for state in request.whole}
+    whole = {branch_table.table.table_id for branch_table in request.whole}
     for table_id in {**look.asked, **relied.reads}:
         head = look.heads[table_id]
-        name, claims = declared.states[table_id].table.name, list(relied.reads.get(table_id, ()))
+        name, claims = declared.branch_tables[table_id].table.name, list(relied.reads.get(table_id, ()))
         if table_id in whole:
             yield TableRead(name, table_id, head.barrier, (), claims, whole=head.last_seq)
         else:
@@ -172,13 +174,13 @@ def _row(version: Version | None) -> Row | None:
 
 def table_change(rows: Sequence[JudgedRow], actor: str, commit_id: str, claims: Sequence[bytes]) -> TableChange:
     """The new versions of a table's rows, as a batch; a row that is gone leaves its key alone."""
-    state = rows[0].state
-    shape = batch_arrow(state.schema, state.table)
+    branch_table = rows[0].branch_table
+    shape = batch_arrow(branch_table.schema, branch_table.table)
     written = [change.key if change.after is None else change.after for change in rows]
     deleted = pa.array([change.after is None for change in rows])
     arrays = [deleted if column.name == REMOVED else column_of(written, column) for column in shape]
-    batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), state.table)
-    append = Append.of(state, actor, batches, commit_id=commit_id)
+    batches = encode_batch(pa.RecordBatch.from_arrays(arrays, schema=shape), branch_table.table)
+    append = Append.of(branch_table, actor, batches, commit_id=commit_id)
     return TableChange(append, [change.hash for change in rows], claims)
 
 
@@ -186,9 +188,11 @@ def _check_expectations(request: MutationRequest, look: Looking, declared: Decla
     """Raise Conflict where something is not as the caller expects it. The transaction looks once more."""
     base = look.base
     error = other_tip(request.branch, request.tip, base.tip)
-    for state, _ in request.tables(declared):
-        table_id = state.table.table_id
-        error = error or other_seq(state.table.name, request.last_seqs.get(table_id), base.heads[table_id].last_seq)
+    for branch_table, _ in request.tables(declared):
+        table_id = branch_table.table.table_id
+        error = error or other_seq(
+            branch_table.table.name, request.last_seqs.get(table_id), base.heads[table_id].last_seq
+        )
     if error is not None:
         raise error
     for change, seq in request.rows:
@@ -196,7 +200,7 @@ def _check_expectations(request: MutationRequest, look: Looking, declared: Decla
 
 
 def _expect_row(change: KeyChange, seq: int | None, look: Looking) -> None:
-    version = look.get(change.state.table.table_id, change.hash)
+    version = look.get(change.branch_table.table.table_id, change.hash)
     actual = version.seq if version is not None and version.row is not None else None
     if actual != seq:
         raise Conflict(

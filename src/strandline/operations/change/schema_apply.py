@@ -48,20 +48,20 @@ def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> MigrationP
     With a ledger to ask who else has its tables, no value may be left of columns that are shown no more.
     """
     every = view.whole()
-    states = {name.lower(): every.state(name) for name in every.tables}
+    branch_tables = {name.lower(): every.branch_table(name) for name in every.tables}
     declared = parse_wanted(doc)
-    planned = plan(view.branch, states, declared, on_main=view.branch == MAIN)
+    planned = plan(view.branch, branch_tables, declared, on_main=view.branch == MAIN)
     for table in planned.tables:
         _check(view, planned, table)
     if hard is None:
         return planned
-    named = [states[table.name.lower()] for table in declared if table.name.lower() in states]
+    named = [branch_tables[table.name.lower()] for table in declared if table.name.lower() in branch_tables]
     return with_erasing(hard, planned, named)
 
 
 def describe(view: View) -> dict[str, Any]:
     """The schemas of a branch, as a document that can be changed and applied."""
-    return {"tables": {name: to_document(view.state(name)) for name in view.tables}}
+    return {"tables": {name: to_document(view.branch_table(name)) for name in view.tables}}
 
 
 def apply_change(ctx: Context, take_view: Callable[[], View], request: SchemaRequest, *, hard: bool) -> Applied:
@@ -122,28 +122,28 @@ def look_at(view: View, planned: MigrationPlan) -> list[BranchTable]:
     violations: Listed[Violation] = Listed()
     seen: set[str] = set()
     for table in planned.tables:
-        if table.state is None or table.state.is_dropped:
+        if table.branch_table is None or table.branch_table.is_dropped:
             violations.add(too_few(after, table.name, table.schema))
             seen |= {reference.table.lower() for _, reference in leasts(table.name, table.schema)}
             continue
         if not table.is_validated:
             continue
-        state = after.state(table.name)
-        seen |= {table.name.lower(), *refers(state.schema)}
+        branch_table = after.branch_table(table.name)
+        seen |= {table.name.lower(), *refers(branch_table.schema)}
         for column in table.required:
-            violations.add(lacking(after, state, column))
+            violations.add(lacking(after, branch_table, column))
         for constraint in table.constraints:
-            violations.add(breaking(after, state, constraint))
+            violations.add(breaking(after, branch_table, constraint))
     refuse_broken(violations)
-    return [view.state(name) for name in view.tables if name.lower() in seen]
+    return [view.branch_table(name) for name in view.tables if name.lower() in seen]
 
 
 def preview(view: View, planned: MigrationPlan) -> View:
     """The branch as it would be after a plan: its rows, under the schemas that are wanted."""
     schemas = {
-        table.state.table.table_id: numbered(table.schema, MAX_SEQ)
+        table.branch_table.table.table_id: numbered(table.schema, MAX_SEQ)
         for table in planned.tables
-        if table.state is not None
+        if table.branch_table is not None
     }
     return view.under(schemas)
 
@@ -158,13 +158,13 @@ def _check(view: View, planned: MigrationPlan, table: TablePlan) -> None:
     def target(name: str) -> Target:
         other = new.get(name.lower())
         if other is None:
-            state = view.state(name)
-            return Target(state.table.name, state.table.key, state.schema)
-        key = other.state.table.key if other.state is not None else other.target.key or ()
+            branch_table = view.branch_table(name)
+            return Target(branch_table.table.name, branch_table.table.key, branch_table.schema)
+        key = other.branch_table.table.key if other.branch_table is not None else other.target.key or ()
         return Target(other.name, key, other.schema)
 
-    if table.state is not None:
-        check_constraints(schema, table.state.table.key, target)
+    if table.branch_table is not None:
+        check_constraints(schema, table.branch_table.table.key, target)
         return
     check_new(
         table.name,

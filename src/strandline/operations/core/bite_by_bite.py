@@ -12,7 +12,7 @@ from typing import Protocol
 from strandline.errors import TableMoved
 from strandline.ledger.ledger import Connection
 from strandline.ledger.publish import leases
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.ids import lease_of_table
 from strandline.model.maintenance import Budget
 from strandline.model.tables import BranchTable
@@ -32,15 +32,15 @@ class Bite:
     branch: str
     actor: str
     version: int
-    state: BranchTable = field(init=False)
+    branch_table: BranchTable = field(init=False)
     waited_for: bool = field(default=False, init=False)
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, unless it has moved since this was chosen."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        if self.state.head.version != self.version:
+        self.branch_table = read_branch_tables(conn, self.branch, [self.table])[0]
+        if self.branch_table.head.version != self.version:
             return None
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),))
+        return Coverage(self.branch_table.head.branch_id, (scope_of(self.branch_table),))
 
 
 class Waitable(Operation, Protocol):
@@ -58,7 +58,7 @@ class Bites:
     operations: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def take(self, operation: Waitable, state: BranchTable, size_bytes: int) -> Done | None:
+    def take(self, operation: Waitable, branch_table: BranchTable, size_bytes: int) -> Done | None:
         """One more; None where the table, or a sink, has moved since it was chosen: look again then."""
         done = run_unmoved(self.ctx, operation)
         if done is not None:
@@ -66,7 +66,7 @@ class Bites:
             self.operations.append(done.op_id)
             self.warnings.extend(done.warnings)
         if operation.waited_for:
-            _step_aside(self.ctx, state)
+            _step_aside(self.ctx, branch_table)
         return done
 
 
@@ -78,16 +78,16 @@ def run_unmoved(ctx: Context, operation: Operation) -> Done | None:
         return None
 
 
-def somebody_waits(ctx: Context, state: BranchTable) -> bool:
+def somebody_waits(ctx: Context, branch_table: BranchTable) -> bool:
     """Whether somebody waits for the table that we hold."""
     with ctx.ledger.read() as conn:
-        lease = leases.find(conn, lease_of_table(state.head.branch_id, state.table.table_id))
+        lease = leases.find(conn, lease_of_table(branch_table.head.branch_id, branch_table.table.table_id))
     return lease is not None and lease.waiting > 0
 
 
-def _step_aside(ctx: Context, state: BranchTable) -> None:
+def _step_aside(ctx: Context, branch_table: BranchTable) -> None:
     """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
-    name = lease_of_table(state.head.branch_id, state.table.table_id)
+    name = lease_of_table(branch_table.head.branch_id, branch_table.table.table_id)
     deadline_s = time.monotonic() + YIELD_S
     while time.monotonic() < deadline_s:
         with ctx.ledger.read() as conn:

@@ -120,7 +120,7 @@ class Declared(abc.ABC):
         """Do it to these tables, or to all."""
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """What the ledger knows of a table that decides whether it is due; no file is opened."""
         return {}
 

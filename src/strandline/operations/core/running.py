@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from strandline.config import MaintenanceConfig
 from strandline.ledger.ledger import MAIN
-from strandline.ledger.tables.tables import branch_id, read_states
+from strandline.ledger.tables.tables import branch_id, read_branch_tables
 from strandline.model.maintenance import Maintained, Need
 from strandline.operations.core.branch_moment import BranchMoment
 from strandline.operations.core.context import Context
@@ -39,12 +39,14 @@ def count(ctx: Context, branch: str) -> dict[str, dict[str, int]]:
     counted: dict[str, dict[str, int]] = {}
     with ctx.ledger.read() as conn:
         look = BranchMoment(conn, branch_id(conn, branch), ctx.grace_s)
-        for state in read_states(conn, branch):
-            if branch != MAIN and not state.table.key:
+        for branch_table in read_branch_tables(conn, branch):
+            if branch != MAIN and not branch_table.table.key:
                 continue
-            counts = {name: n for operation in all_declared() for name, n in operation.count(look, state).items() if n}
+            counts = {
+                name: n for operation in all_declared() for name, n in operation.count(look, branch_table).items() if n
+            }
             if counts:
-                counted[state.table.name] = counts
+                counted[branch_table.table.name] = counts
     return dict(sorted(counted.items(), key=_neediest))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.errors import Busy, KeysExpired, Unreachable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.maintenance import Maintained
 from strandline.operations.core.context import Context
 
@@ -13,13 +13,13 @@ from strandline.operations.core.context import Context
 def table_names(ctx: Context, tables: Sequence[str], branch: str) -> list[str]:
     """These tables, or all of a branch."""
     with ctx.ledger.read() as conn:
-        return [state.table.name for state in read_states(conn, branch, list(tables) or None)]
+        return [branch_table.table.name for branch_table in read_branch_tables(conn, branch, list(tables) or None)]
 
 
 def keyed_names(ctx: Context, branch: str) -> list[str]:
     """The keyed tables of a branch."""
     with ctx.ledger.read() as conn:
-        return [state.table.name for state in read_states(conn, branch) if state.table.key]
+        return [branch_table.table.name for branch_table in read_branch_tables(conn, branch) if branch_table.table.key]
 
 
 def each_table(names: Sequence[str], work: Callable[[str], Maintained]) -> list[Maintained]:

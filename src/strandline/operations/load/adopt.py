@@ -77,16 +77,16 @@ def _metadata_file(name: str) -> str | None:
 def refuse_other_rows(ctx: Context, table: str, branch: str, adopted: AdoptionSource) -> None:
     """A table that has rows already is adopted into only by the adoption that made it."""
     with ctx.ledger.write() as txn:
-        state = read_shown(txn.conn, branch, [table])[0]
-        load_name = LoadName(state.head.branch_id, state.table.table_id, _key(adopted))
+        branch_table = read_shown(txn.conn, branch, [table])[0]
+        load_name = LoadName(branch_table.head.branch_id, branch_table.table.table_id, _key(adopted))
         ours = recall(txn, load_name.scope, load_name.key, adopted.digest) is not None
         begun = find_load(txn.conn, load_name) is not None
-    if state.head.books.acked and not ours and not begun:
+    if branch_table.head.books.acked and not ours and not begun:
         raise TableExists(
-            f"table {state.table.name!r} has rows of its own",
+            f"table {branch_table.table.name!r} has rows of its own",
             hint="Adopt under another name.",
             expected=None,
-            actual=state.table.name,
+            actual=branch_table.table.name,
         )
 
 

@@ -84,66 +84,68 @@ class LoadBite:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, always: even a load without rows settles its key."""
-        state = read_shown(conn, self.branch, [self.table])[0]
-        return Coverage(state.head.branch_id, (scope_of(state),))
+        branch_table = read_shown(conn, self.branch, [self.table])[0]
+        return Coverage(branch_table.head.branch_id, (scope_of(branch_table),))
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Reserve, flush what is below, append."""
-        state, first_seq, at_us = self._reserve(ctx, running)
+        branch_table, first_seq, at_us = self._reserve(ctx, running)
         tail = StagedRows(None)
         loaded = StagedRows(None)
-        if self.plan.rows or state.tail:
-            prepare_branch(ctx, state, running.op_id)
-        if state.tail:
-            tail = stage_tail(ctx, state, state.tail, running.op_id)
+        if self.plan.rows or branch_table.tail:
+            prepare_branch(ctx, branch_table, running.op_id)
+        if branch_table.tail:
+            tail = stage_tail(ctx, branch_table, branch_table.tail, running.op_id)
         if self.plan.rows:
-            loaded = self._append(ctx, state, tail, running.op_id, first_seq, at_us)
-        return self._effects(state, tail, loaded, first_seq)
+            loaded = self._append(ctx, branch_table, tail, running.op_id, first_seq, at_us)
+        return self._effects(branch_table, tail, loaded, first_seq)
 
     def _reserve(self, ctx: Context, running: RunningOperation) -> tuple[BranchTable, int, int]:
         """Take the seqs; the tail of the state that comes back is exactly what lies below them."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
-            state = read_shown(txn.conn, self.branch, [self.table])[0]
-            head = state.head
+            branch_table = read_shown(txn.conn, self.branch, [self.table])[0]
+            head = branch_table.head
             first_seq = reservations.reserve(txn, running.op_id, head.branch_id, head.table_id, self.plan.rows)
             fail("reserve.before_commit")
         fail("reserve.after_commit")
-        return state, first_seq, txn.at_us
+        return branch_table, first_seq, txn.at_us
 
     def _append(
-        self, ctx: Context, state: BranchTable, tail: StagedRows, op_id: str, first_seq: int, at_us: int
+        self, ctx: Context, branch_table: BranchTable, tail: StagedRows, op_id: str, first_seq: int, at_us: int
     ) -> StagedRows:
         ctx.staging.create(op_id)
         files = numbered(self.plan.parts, first_seq)
-        without, dropped, too_old = self._dropped(ctx, state, tail, files, op_id)
+        without, dropped, too_old = self._dropped(ctx, branch_table, tail, files, op_id)
         rows = self.plan.rows - dropped - too_old
         if rows == 0:
             return StagedRows(None, dropped=dropped, too_old=too_old)
         version = self.plan.schema_version
-        frame = parts_frame(ctx, state, version, files, at_us=at_us, actor=self.actor, without=without)
-        snapshot, added = append(ctx, state, frame, op_id)
+        frame = parts_frame(ctx, branch_table, version, files, at_us=at_us, actor=self.actor, without=without)
+        snapshot, added = append(ctx, branch_table, frame, op_id)
         stored = sum(file.rows for file in added)
         require_stored(stored, rows, "rows should have been loaded")
         return StagedRows(snapshot, added, rows, dropped, too_old=too_old)
 
     def _dropped(
-        self, ctx: Context, state: BranchTable, tail: StagedRows, files: list[NumberedFile], op_id: str
+        self, ctx: Context, branch_table: BranchTable, tail: StagedRows, files: list[NumberedFile], op_id: str
     ) -> tuple[str | None, int, int]:
         """Rows of the bite whose key is in the log, in the tail below it, or earlier in the bite, and those that are
         past the table's retention: their seqs, as a file; how many are duplicates, and how many too old.
         """
-        scope, settings = key_scope(state), state.table.settings
-        cutoff_us = Intake(ctx.ledger, state.table).cutoff_us()
+        scope, settings = key_scope(branch_table), branch_table.table.settings
+        cutoff_us = Intake(ctx.ledger, branch_table.table).cutoff_us()
         if not scope.row_key and cutoff_us is None:
             return None, 0, 0
-        written = state.schemas[self.plan.schema_version]
+        written = branch_table.schemas[self.plan.schema_version]
         times = [settings.time_column] if cutoff_us is not None and settings.time_column in written.names else []
         keys = list(dict.fromkeys([*scope.within, *scope.row_key]))
         names = list(dict.fromkeys([*keys, *times]))
         with ctx.ledger.read() as conn:
-            log_files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
-            seen = seen_hashes(conn, state.table.table_id)
+            log_files = read_files(
+                conn, branch_table.head.branch_id, branch_table.table.table_id, branch_table.head.version
+            )
+            seen = seen_hashes(conn, branch_table.table.table_id)
         paths = [relations.local_path(file.path) for file in [*log_files, *tail.files]]
         with sandbox.interruptible(), sandbox.scratch() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
@@ -165,10 +167,10 @@ class LoadBite:
         pq.write_table(seqs, path, filesystem=system)
         return uri, duplicates, too_old.num_rows
 
-    def _effects(self, state: BranchTable, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
+    def _effects(self, branch_table: BranchTable, tail: StagedRows, loaded: StagedRows, first_seq: int) -> Effects:
         plan = self.plan
         move = replace(
-            MoveTable.of(state.head),
+            MoveTable.of(branch_table.head),
             snapshot=loaded.snapshot or tail.snapshot,
             files=(*tail.files, *loaded.files),
             rows_added=tail.rows + loaded.rows,
@@ -178,13 +180,13 @@ class LoadBite:
         )
         answer = self._answer(loaded, first_seq)
         message = f"{plan.kind} {counted(answer['rows'], 'row')}"
-        commit = WriteCommit(plan.kind, message, {state.table.name: answer["rows"]})
+        commit = WriteCommit(plan.kind, message, {branch_table.table.name: answer["rows"]})
         parts_done = plan.since + len(plan.parts)
         return (
             *table_effects(move, {**tail.stream_heads(), **loaded.stream_heads()}, tail.batches),
             *((commit,) if plan.last else ()),
             AdvanceLoad(plan.load_id, plan.since, parts_done, finished=plan.last, answer=answer),
-            *((self._once(state, answer),) if plan.last else ()),
+            *((self._once(branch_table, answer),) if plan.last else ()),
         )
 
     def _answer(self, loaded: StagedRows, first_seq: int) -> dict[str, Any]:
@@ -199,10 +201,10 @@ class LoadBite:
             "skipped": so_far["skipped"],
         }
 
-    def _once(self, state: BranchTable, answer: Mapping[str, Any]) -> Effect:
+    def _once(self, branch_table: BranchTable, answer: Mapping[str, Any]) -> Effect:
         """What tells that all of the load is there: its query's mark, or its answer under its key."""
         plan = self.plan
         if plan.query_mark is None:
             return KeepAnswer(plan.scope, plan.key, plan.digest, answer)
         query_id, batch = plan.query_mark
-        return MoveQueryMark(query_id, state.table.table_id, batch)
+        return MoveQueryMark(query_id, branch_table.table.table_id, batch)

@@ -62,7 +62,7 @@ class KeyedLoad:
 
     request: LoadRequest
     name: LoadName
-    state_of: Callable[[str], BranchTable]
+    table_of: Callable[[str], BranchTable]
 
     @property
     def is_remembered(self) -> bool:
@@ -79,20 +79,22 @@ class _Rows:
     tables: dict[str, BranchTable] = field(default_factory=dict)
     skipped: int = 0
 
-    def add(self, state: BranchTable, rows: pa.RecordBatch, uri: str, lines: Sequence[int], *, strict: bool) -> None:
+    def add(
+        self, branch_table: BranchTable, rows: pa.RecordBatch, uri: str, lines: Sequence[int], *, strict: bool
+    ) -> None:
         """Take a valid batch, whose rows are from these lines."""
-        self.tables[state.table.table_id] = state
+        self.tables[branch_table.table.table_id] = branch_table
         first = len(self.places)
         self.places += [(uri, line) for line in lines]
         if len(self.places) > MOST_ROWS:
             raise TooLarge(f"there are more than {MOST_ROWS:,} rows")
-        self.changes += changes_of(state, rows, [(first + at, strict) for at in range(rows.num_rows)])
+        self.changes += changes_of(branch_table, rows, [(first + at, strict) for at in range(rows.num_rows)])
 
 
 @outages_typed
-def load_keyed(ctx: Context, mutator: Mutator, state_of: Callable[[str], BranchTable], request: LoadRequest) -> Loaded:
+def load_keyed(ctx: Context, mutator: Mutator, table_of: Callable[[str], BranchTable], request: LoadRequest) -> Loaded:
     """Load it as one commit, or say that it is loaded already."""
-    load = KeyedLoad(request, _name_of(ctx, request), state_of)
+    load = KeyedLoad(request, _name_of(ctx, request), table_of)
     # Two processes that run the same load: the second waits, and finds the first one's answer.
     with holding(ctx, load.name.lease) if load.is_remembered else nullcontext():
         earlier = _earlier(ctx, load)
@@ -125,7 +127,7 @@ def _earlier(ctx: Context, load: KeyedLoad) -> Loaded | None:
 
 def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     rows = _read(load)
-    put = {(change.state.table.name, change.hash) for change in rows.changes}
+    put = {(change.branch_table.table.name, change.hash) for change in rows.changes}
     rows_by_table = {name: sum(table == name for table, _ in put) for name in sorted({table for table, _ in put})}
     answer: dict[str, Any] = {
         "rows": len(put),
@@ -166,12 +168,12 @@ def _read(load: KeyedLoad) -> _Rows:
     rows = _Rows()
     strict = load.request.mode == "append"
     if load.request.only is not None:
-        state = load.state_of(load.request.table)
-        rows.tables[state.table.table_id] = state
+        branch_table = load.table_of(load.request.table)
+        rows.tables[branch_table.table.table_id] = branch_table
     for source in load.request.inputs:
         try:
-            for state, batch, lines in _batches(load, source, rows):
-                rows.add(state, batch, source.uri, lines, strict=strict)
+            for branch_table, batch, lines in _batches(load, source, rows):
+                rows.add(branch_table, batch, source.uri, lines, strict=strict)
         except InvalidRows as error:
             raise in_file(error, source) from None
     return rows
@@ -183,19 +185,21 @@ def _batches(
     """The rows of a file, by table, and the lines they are from."""
     if source.format == "jsonl" or load.request.only is None:
         for name, (lines, objects) in _by_table(load, source, rows).items():
-            state = require_keyed(load.state_of(name))
+            branch_table = require_keyed(load.table_of(name))
             try:
-                table = state.table
-                batch = rules.from_dicts(objects, state.schema, extra=table.extra, partition_by=table.partition_by)
-                yield state, batch, lines
+                table = branch_table.table
+                batch = rules.from_dicts(
+                    objects, branch_table.schema, extra=table.extra, partition_by=table.partition_by
+                )
+                yield branch_table, batch, lines
             except InvalidRows as error:
                 raise rules.renumbered(error, lines) from None
         return
-    state = load.state_of(load.request.table)
-    for placed in read_own(FilePart(source), RowShape.of(state), table=load.request.table, skipped=Skipped()):
+    branch_table = load.table_of(load.request.table)
+    for placed in read_own(FilePart(source), RowShape.of(branch_table), table=load.request.table, skipped=Skipped()):
         if isinstance(placed.rows, InvalidRows):
             raise placed.rows
-        yield state, placed.rows, placed.lines
+        yield branch_table, placed.rows, placed.lines
 
 
 def _by_table(load: KeyedLoad, source: Input, rows: _Rows) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
@@ -257,8 +261,8 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     from strandline.engines.spark.convert import Conversion
 
     request, name = load.request, load.name
-    states = _states(ctx, load)
-    shapes = {table: RowShape.of(state) for table, state in states.items()}
+    branch_tables = _branch_tables(ctx, load)
+    shapes = {table: RowShape.of(branch_table) for table, branch_table in branch_tables.items()}
     try:
         first = first_pass(ctx, pending.load_id, request.inputs, Conversion(shapes, request.only, keeps_places=True))
     except UnknownTable as error:
@@ -269,8 +273,8 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     remember = {"scope": name.scope, "key": name.key, "digest": request.digest} if load.is_remembered else None
     return TablesPlan(
         load_id=pending.load_id,
-        parts={states[table].table.table_id: own for table, own in parts.items()},
-        versions={states[table].table.table_id: states[table].head.schema_version for table in parts},
+        parts={branch_tables[table].table.table_id: own for table, own in parts.items()},
+        versions={branch_tables[table].table.table_id: branch_tables[table].head.schema_version for table in parts},
         chunks=first.chunks,
         inputs=request.inputs,
         skipped=first.skipped,
@@ -281,18 +285,18 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     )
 
 
-def _states(ctx: Context, load: KeyedLoad) -> dict[str, BranchTable]:
+def _branch_tables(ctx: Context, load: KeyedLoad) -> dict[str, BranchTable]:
     """The tables that rows may be for."""
     if load.request.only is not None:
-        return {load.request.only: load.state_of(load.request.only)}
+        return {load.request.only: load.table_of(load.request.only)}
     declared = read_declared(ctx.ledger, load.request.branch)
-    return {state.table.name.lower(): state for state in declared.states.values()}
+    return {branch_table.table.name.lower(): branch_table for branch_table in declared.branch_tables.values()}
 
 
 def _no_such(load: KeyedLoad, name: str) -> StrandError:
     """What is wrong with a table that a line names."""
     try:
-        require_keyed(load.state_of(name))
+        require_keyed(load.table_of(name))
     except StrandError as error:
         return error
     return SchemaMoved(f"table {name!r} was made meanwhile", hint="Try again.")

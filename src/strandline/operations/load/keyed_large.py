@@ -99,7 +99,7 @@ class _Reserved:
 class StagedTable:
     """What was written for one table."""
 
-    state: BranchTable
+    branch_table: BranchTable
     tail: StagedRows
     puts: int
     goes: int
@@ -135,15 +135,15 @@ class LoadTables:
             return None
         declared = self._declared(conn)
         refuse_protected(self.branch, protected=is_protected(conn, declared.branch_id))
-        scopes = [scope_of(declared.states[table_id]) for table_id in declared.joined(self.plan.parts)]
+        scopes = [scope_of(declared.branch_tables[table_id]) for table_id in declared.joined(self.plan.parts)]
         return Coverage(declared.branch_id, tuple(scopes))
 
     def _declared(self, conn: Connection) -> Declarations:
         base = read_base(conn, self.branch, [])
         declared = Declarations.of(base.branch_id, base.shape, read_shown(conn, self.branch))
         for table_id, version in self.plan.versions.items():
-            state = declared.states.get(table_id)
-            if state is None or state.head.schema_version != version:
+            branch_table = declared.branch_tables.get(table_id)
+            if branch_table is None or branch_table.head.schema_version != version:
                 raise _moved()
         return declared
 
@@ -161,7 +161,7 @@ class LoadTables:
             for table_id in sorted(self.plan.parts):
                 puts, goes = coming.puts(table_id), coming.goes(table_id)
                 if puts or goes:
-                    table = StagedTable(declared.states[table_id], StagedRows(None), puts, goes)
+                    table = StagedTable(declared.branch_tables[table_id], StagedRows(None), puts, goes)
                     staged.append(self._write(ctx, coming, table, reserved[table_id], running.op_id, at_us))
         unchanged(self.plan.inputs)
         return self._effects(declared, staged)
@@ -178,9 +178,9 @@ class LoadTables:
             if {*declared.joined(self.plan.parts)} != {scope.table_id for scope in running.intent.scopes}:
                 raise _moved()
             for scope in running.intent.scopes:
-                state, rows = declared.states[scope.table_id], self.plan.rows(scope.table_id)
+                branch_table, rows = declared.branch_tables[scope.table_id], self.plan.rows(scope.table_id)
                 loses = self.plan.whole and scope.table_id in self.plan.parts
-                going = state.head.books.log + sum(ref.rows for ref in state.tail) if loses else 0
+                going = branch_table.head.books.log + sum(ref.rows for ref in branch_table.tail) if loses else 0
                 first = reservations.reserve(txn, running.op_id, scope.branch_id, scope.table_id, rows + going)
                 reserved[scope.table_id] = _Reserved(first, first + rows, going)
             fail("reserve.before_commit")
@@ -190,7 +190,7 @@ class LoadTables:
     def _incoming(self, declared: Declarations, reserved: Mapping[str, _Reserved]) -> dict[str, Incoming]:
         return {
             table_id: Incoming(
-                declared.states[table_id],
+                declared.branch_tables[table_id],
                 [(file.path, file.first_seq) for file in numbered(parts, reserved[table_id].first_seq)],
                 self.plan.rows(table_id),
                 self.plan.whole,
@@ -215,7 +215,7 @@ class LoadTables:
         rows = [
             {
                 **self._place(coming, reserved, table_id, insert.seq),
-                "row": _named(declared.states[table_id], insert.key),
+                "row": _named(declared.branch_tables[table_id], insert.key),
             }
             for table_id, insert in taken
         ]
@@ -264,73 +264,77 @@ class LoadTables:
     def _write(
         self, ctx: Context, coming: Coming, staged: StagedTable, reserved: _Reserved, op_id: str, at_us: int
     ) -> StagedTable:
-        state = staged.state
+        branch_table = staged.branch_table
         assert staged.goes <= reserved.going, f"{staged.goes} rows go, and {reserved.going} seqs were reserved for them"
-        prepare_branch(ctx, state, op_id)
-        if state.tail:
-            staged.tail = stage_tail(ctx, state, state.tail, op_id)
+        prepare_branch(ctx, branch_table, op_id)
+        if branch_table.tail:
+            staged.tail = stage_tail(ctx, branch_table, branch_table.tail, op_id)
         fail("stage.before_files")
-        removed = self._removed(ctx, coming, state, reserved, op_id) if staged.goes else []
+        removed = self._removed(ctx, coming, branch_table, reserved, op_id) if staged.goes else []
         fail("stage.after_files")
-        parts = self.plan.parts.get(state.table.table_id, ())
+        parts = self.plan.parts.get(branch_table.table.table_id, ())
         files = numbered(parts, reserved.first_seq)
         for start in range(0, len(parts) if staged.puts else 0, PARTS_AT_ONCE):
-            ctx.report(f"loading {state.table.name}", sum(file.rows for file in staged.files), staged.puts)
+            ctx.report(f"loading {branch_table.table.name}", sum(file.rows for file in staged.files), staged.puts)
             span = slice(start, start + PARTS_AT_ONCE)
             offered = sum(part.rows for part in parts[span])
-            left_out, count = self._left_out(ctx, coming, state, files[start].first_seq, offered, op_id)
+            left_out, count = self._left_out(ctx, coming, branch_table, files[start].first_seq, offered, op_id)
             if count < offered:
-                staged.add(*append(ctx, state, self._put(ctx, state, files[span], left_out, at_us), op_id))
+                staged.add(
+                    *append(ctx, branch_table, self._put(ctx, branch_table, files[span], left_out, at_us), op_id)
+                )
         if removed:
-            staged.add(*append(ctx, state, self._gone(ctx, state, removed, at_us), op_id))
+            staged.add(*append(ctx, branch_table, self._gone(ctx, branch_table, removed, at_us), op_id))
         stored = sum(file.rows for file in staged.files)
         require_stored(stored, staged.puts + staged.goes, "versions should have been written")
         return staged
 
     def _left_out(
-        self, ctx: Context, coming: Coming, state: BranchTable, first_seq: int, rows: int, op_id: str
+        self, ctx: Context, coming: Coming, branch_table: BranchTable, first_seq: int, rows: int, op_id: str
     ) -> tuple[str | None, int]:
         """The seqs of those of so many rows that don't count, as one file of the operation's folder; and how many."""
-        table_id, seqs = state.table.table_id, pa.schema([pa.field(SEQ, pa.int64())])
+        table_id, seqs = branch_table.table.table_id, pa.schema([pa.field(SEQ, pa.int64())])
         batches = coming.left_out(table_id, first_seq, first_seq + rows - 1)
         with SeqFiles(ctx, op_id, seqs, rows + 1, f"left-{table_id}-{first_seq}") as files:
             for batch in batches:
                 files.write(batch.cast(seqs))
         return next(iter(files.paths), None), files.rows
 
-    def _removed(self, ctx: Context, coming: Coming, state: BranchTable, reserved: _Reserved, op_id: str) -> list[str]:
+    def _removed(
+        self, ctx: Context, coming: Coming, branch_table: BranchTable, reserved: _Reserved, op_id: str
+    ) -> list[str]:
         """The keys of the rows that go, as files of the operation's folder."""
-        shape = log_schema(state.stored)
-        names = [*(state.schema.column(name).stored for name in state.table.key), SEQ]
+        shape = log_schema(branch_table.stored)
+        names = [*(branch_table.schema.column(name).stored for name in branch_table.table.key), SEQ]
         keys = pa.schema([shape.field(name) for name in names])
-        with SeqFiles(ctx, op_id, keys, MAX_FILE_ROWS, f"gone-{state.table.table_id}") as files:
-            for batch in coming.removed(state.table.table_id, reserved.removed_from):
+        with SeqFiles(ctx, op_id, keys, MAX_FILE_ROWS, f"gone-{branch_table.table.table_id}") as files:
+            for batch in coming.removed(branch_table.table.table_id, reserved.removed_from):
                 files.write(batch.cast(keys))
         return files.paths
 
     def _put(
-        self, ctx: Context, state: BranchTable, files: Sequence[NumberedFile], left_out: str | None, at_us: int
+        self, ctx: Context, branch_table: BranchTable, files: Sequence[NumberedFile], left_out: str | None, at_us: int
     ) -> DataFrame:
-        version = state.head.schema_version
-        rows = parts_frame(ctx, state, version, files, at_us=at_us, actor=self.actor, without=left_out)
+        version = branch_table.head.schema_version
+        rows = parts_frame(ctx, branch_table, version, files, at_us=at_us, actor=self.actor, without=left_out)
         return spark_stage.as_versions(rows, self.commit_id, removed=False)
 
-    def _gone(self, ctx: Context, state: BranchTable, paths: Sequence[str], at_us: int) -> DataFrame:
-        stored = state.stored
-        names = {*(state.schema.column(name).stored for name in state.table.key), SEQ}
+    def _gone(self, ctx: Context, branch_table: BranchTable, paths: Sequence[str], at_us: int) -> DataFrame:
+        stored = branch_table.stored
+        names = {*(branch_table.schema.column(name).stored for name in branch_table.table.key), SEQ}
         ddl = ", ".join(column_ddl(column) for column in stored.columns if column.name in names)
         rows = spark_stage.read_removed(ctx.iceberg().session, ddl, paths, at_us=at_us, actor=self.actor)
         return spark_stage.as_versions(rows, self.commit_id, removed=True)
 
     def _effects(self, declared: Declarations, staged: Sequence[StagedTable]) -> Effects:
         rows = sum(table.puts for table in staged)
-        tables = {table.state.table.name: table.puts + table.goes for table in staged}
+        tables = {table.branch_table.table.name: table.puts + table.goes for table in staged}
         answer = {
             "rows": rows,
             "duplicates_dropped": sum(self.plan.rows(table_id) for table_id in self.plan.parts) - rows,
             "skipped": self.plan.skipped,
             "deleted": sum(table.goes for table in staged),
-            "tables": {table.state.table.name: table.puts for table in staged if table.puts},
+            "tables": {table.branch_table.table.name: table.puts for table in staged if table.puts},
             "first_seq": min((table.first_seq for table in staged if table.first_seq is not None), default=None),
             "last_seq": max((table.last_seq for table in staged), default=None),
         }
@@ -355,7 +359,7 @@ def staged_moves(written: Iterable[StagedTable]) -> Iterator[Effect]:
     for staged in written:
         tail, versions = staged.tail, staged.puts + staged.goes
         move = replace(
-            MoveTable.of(staged.state.head),
+            MoveTable.of(staged.branch_table.head),
             snapshot=staged.snapshot,
             files=(*tail.files, *staged.files),
             rows_added=tail.rows + versions,
@@ -371,8 +375,8 @@ def staged_moves(written: Iterable[StagedTable]) -> Iterator[Effect]:
 def passed_over(written: Iterable[StagedTable]) -> Iterator[PassOver]:
     """Their rows are known by no hash: behind the commit, this is noted."""
     for staged in written:
-        yield PassOver(staged.state.head.branch_id, staged.state.head.table_id)
+        yield PassOver(staged.branch_table.head.branch_id, staged.branch_table.head.table_id)
 
 
-def _named(state: BranchTable, key: Sequence[Any]) -> str:
-    return f"{state.table.name} {shown_key(key)}"
+def _named(branch_table: BranchTable, key: Sequence[Any]) -> str:
+    return f"{branch_table.table.name} {shown_key(key)}"

@@ -51,42 +51,42 @@ def load(ctx: Context, request: LoadRequest) -> Loaded:
     """Load it, or say that it is loaded already; again by the new schema if that changed while files were read."""
     for attempts_left in reversed(range(SCHEMA_RETRIES)):
         with ctx.ledger.read() as conn:
-            state = read_shown(conn, request.branch, [request.table])[0]
-        state.table.require_log("files can't be loaded into it")
+            branch_table = read_shown(conn, request.branch, [request.table])[0]
+        branch_table.table.require_log("files can't be loaded into it")
         # Two processes that run the same load would do each other's work, and undo it when one of them fails.
-        with holding(ctx, name_of(state, request).lease):
+        with holding(ctx, name_of(branch_table, request).lease):
             if request.again:
-                _forget(ctx, state, request)
+                _forget(ctx, branch_table, request)
                 request = replace(request, again=False)
             try:
-                return _earlier(ctx, state, request) or _load(ctx, state, request)
+                return _earlier(ctx, branch_table, request) or _load(ctx, branch_table, request)
             except (Conflict, InvalidRows):
                 with ctx.ledger.read() as conn:
-                    is_same = has_schema(conn, state.head)
+                    is_same = has_schema(conn, branch_table.head)
                 if is_same or not attempts_left:
                     raise
     raise AssertionError("the last attempt of a load returns or raises")
 
 
-def _load(ctx: Context, state: BranchTable, request: LoadRequest) -> Loaded:
-    pending = _begin(ctx, state, request)
+def _load(ctx: Context, branch_table: BranchTable, request: LoadRequest) -> Loaded:
+    pending = _begin(ctx, branch_table, request)
     if pending.parts is None:
         with given_up_on_failure(ctx, pending):
             inputs = request.inputs_in(ctx.staging.uri(pending.load_id, "source"))
-            small = _small(ctx, state, request, pending, inputs)
-            pending = pending if small is not None else _convert(ctx, state, pending, inputs)
+            small = _small(ctx, branch_table, request, pending, inputs)
+            pending = pending if small is not None else _convert(ctx, branch_table, pending, inputs)
         if small is not None:
             tidy_loads(ctx)
             return small
-    done = _bites(ctx, state, request, pending)
+    done = _bites(ctx, branch_table, request, pending)
     tidy_loads(ctx)
     return done
 
 
-def _begin(ctx: Context, state: BranchTable, request: LoadRequest) -> Load:
+def _begin(ctx: Context, branch_table: BranchTable, request: LoadRequest) -> Load:
     """The load under this key: the one that an earlier run left, or a new one."""
     with ctx.ledger.write() as txn:
-        pending = loads.begin_load(txn, name_of(state, request), request.digest, request.actor)
+        pending = loads.begin_load(txn, name_of(branch_table, request), request.digest, request.actor)
     if pending.digest != request.digest:
         raise KeyExists(
             f"a load of other files under the key {request.key!r} is not finished",
@@ -97,14 +97,14 @@ def _begin(ctx: Context, state: BranchTable, request: LoadRequest) -> Load:
     return pending
 
 
-def name_of(state: BranchTable, request: LoadRequest) -> LoadName:
+def name_of(branch_table: BranchTable, request: LoadRequest) -> LoadName:
     """What a load of a log table is known by."""
     assert request.key is not None, "a load of a log table has a key"
-    return LoadName(state.head.branch_id, state.table.table_id, request.key)
+    return LoadName(branch_table.head.branch_id, branch_table.table.table_id, request.key)
 
 
-def _forget(ctx: Context, state: BranchTable, request: LoadRequest) -> None:
-    name = name_of(state, request)
+def _forget(ctx: Context, branch_table: BranchTable, request: LoadRequest) -> None:
+    name = name_of(branch_table, request)
     with ctx.ledger.write() as txn:
         forget(txn, name.scope, name.key)
         pending = loads.find_load(txn.conn, name)
@@ -120,57 +120,59 @@ def _forget(ctx: Context, state: BranchTable, request: LoadRequest) -> None:
     tidy_loads(ctx)
 
 
-def _earlier(ctx: Context, state: BranchTable, request: LoadRequest) -> Loaded | None:
+def _earlier(ctx: Context, branch_table: BranchTable, request: LoadRequest) -> Loaded | None:
     with ctx.ledger.write() as txn:
         if request.query_mark is not None:
             query_id, batch = request.query_mark
-            mark = last_batch(txn.conn, query_id, state.table.table_id)
+            mark = last_batch(txn.conn, query_id, branch_table.table.table_id)
             done = mark is not None and mark >= batch
-            return Loaded(state.table.name, 0, 0, None, None, None, already_loaded=True) if done else None
-        name = name_of(state, request)
+            return Loaded(branch_table.table.name, 0, 0, None, None, None, already_loaded=True) if done else None
+        name = name_of(branch_table, request)
         answer = recall(txn, name.scope, name.key, request.digest)
-    return None if answer is None else loaded(state.table.name, answer, already_loaded=True)
+    return None if answer is None else loaded(branch_table.table.name, answer, already_loaded=True)
 
 
 # -- a small load is an append -----------------------------------------------------------------------------------------
 
 
 def _small(
-    ctx: Context, state: BranchTable, request: LoadRequest, pending: Load, inputs: Sequence[Input]
+    ctx: Context, branch_table: BranchTable, request: LoadRequest, pending: Load, inputs: Sequence[Input]
 ) -> Loaded | None:
     """Load through the ledger alone; None when it is too much for that."""
     if load_request.is_large(inputs):
         return None
     batches: list[NewBatch] = []
-    intake = Intake(ctx.ledger, state.table)
+    intake = Intake(ctx.ledger, branch_table.table)
     size_bytes = 0
     skipped = Skipped()
     for chunks in cut(inputs):
         for chunk in chunks:
-            for _, batch in read_chunk(chunk, RowShape.of(state), table=state.table.name, skipped=skipped):
+            for _, batch in read_chunk(
+                chunk, RowShape.of(branch_table), table=branch_table.table.name, skipped=skipped
+            ):
                 if isinstance(batch, InvalidRows):
                     raise in_file(batch, chunk.input)
-                batches.extend(encoded := encode_batch(intake.take(batch), state.table))
+                batches.extend(encoded := encode_batch(intake.take(batch), branch_table.table))
                 size_bytes += sum(len(stored.payload) for stored in encoded)
                 if size_bytes > load_request.SMALL_BYTES:
                     return None
     with ctx.ledger.write() as txn:
-        answer = _append_small(txn, state, request, batches, skipped.rows, len(intake.too_old))
+        answer = _append_small(txn, branch_table, request, batches, skipped.rows, len(intake.too_old))
         loads.finish_load(txn, pending.load_id)
         fail("append.before_commit")
     fail("append.after_commit")
-    return loaded(state.table.name, answer)
+    return loaded(branch_table.table.name, answer)
 
 
 def _append_small(
-    txn: Txn, state: BranchTable, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
+    txn: Txn, branch_table: BranchTable, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
 ) -> dict[str, Any]:
-    raced, name = None, name_of(state, request)
+    raced, name = None, name_of(branch_table, request)
     if request.query_mark is None:
         raced = recall(txn, name.scope, name.key, request.digest)
     if raced is not None:
         return raced
-    append = Append.of(state, request.actor, batches, query_mark=request.query_mark, too_old=too_old)
+    append = Append.of(branch_table, request.actor, batches, query_mark=request.query_mark, too_old=too_old)
     (ack,) = store(txn, [append])
     if isinstance(ack, StrandError):
         raise ack
@@ -180,7 +182,7 @@ def _append_small(
         kind=request.kind,
         actor=request.actor,
         message=f"{request.kind} {counted(ack.rows, 'row')}",
-        tables={state.table.name: ack.rows},
+        tables={branch_table.table.name: ack.rows},
     )
     answer = {
         "rows": ack.rows,
@@ -199,13 +201,13 @@ def _append_small(
 # -- a large one: first pass -------------------------------------------------------------------------------------------
 
 
-def _convert(ctx: Context, state: BranchTable, pending: Load, inputs: Sequence[Input]) -> Load:
+def _convert(ctx: Context, branch_table: BranchTable, pending: Load, inputs: Sequence[Input]) -> Load:
     from strandline.engines.spark.convert import Conversion
 
-    only = state.table.name.lower()
-    conversion = Conversion({only: RowShape.of(state)}, only, keeps_places=False)
+    only = branch_table.table.name.lower()
+    conversion = Conversion({only: RowShape.of(branch_table)}, only, keeps_places=False)
     first = first_pass(ctx, pending.load_id, inputs, conversion)
-    version = state.head.schema_version
+    version = branch_table.head.schema_version
     parts = [Part(part.path, part.rows, part.size_bytes, version) for part in first.parts]
     with ctx.ledger.write() as txn:
         loads.set_parts(txn, pending.load_id, parts, skipped=first.skipped)
@@ -219,9 +221,9 @@ def _convert(ctx: Context, state: BranchTable, pending: Load, inputs: Sequence[I
 # -- a large one: second pass ------------------------------------------------------------------------------------------
 
 
-def _bites(ctx: Context, state: BranchTable, request: LoadRequest, pending: Load) -> Loaded:
+def _bites(ctx: Context, branch_table: BranchTable, request: LoadRequest, pending: Load) -> Loaded:
     assert pending.parts is not None, "the second pass of a load begins before the first one ended"
-    flush(ctx, state.table.name, request.branch, request.actor)
+    flush(ctx, branch_table.table.name, request.branch, request.actor)
     answer = dict(pending.answer) or _nothing(pending)
     operations: list[str] = []
     warnings: list[str] = []
@@ -241,20 +243,20 @@ def _bites(ctx: Context, state: BranchTable, request: LoadRequest, pending: Load
             kind=request.kind,
             query_mark=request.query_mark,
         )
-        done = run(ctx, LoadBite(state.table.name, request.branch, request.actor, plan))
+        done = run(ctx, LoadBite(branch_table.table.name, request.branch, request.actor, plan))
         assert done is not None, "a bite of a load always has something to do"
         (progress,) = of_kind(done.effects, AdvanceLoad)
         answer = dict(progress.answer)
         operations.append(done.op_id)
         warnings.extend(done.warnings)
         at += len(parts)
-        ctx.report(f"loading {state.table.name}", answer["rows"] + answer["duplicates_dropped"], total)
+        ctx.report(f"loading {branch_table.table.name}", answer["rows"] + answer["duplicates_dropped"], total)
         if plan.last:
             break
         fail("load.between_bites")
     with ctx.ledger.read() as conn:
         answer["commit"] = commit_of_operation(conn, operations[-1])
-    return loaded(state.table.name, answer, operations=tuple(operations), warnings=tuple(warnings))
+    return loaded(branch_table.table.name, answer, operations=tuple(operations), warnings=tuple(warnings))
 
 
 def _bite(parts: Sequence[Part]) -> tuple[Part, ...]:

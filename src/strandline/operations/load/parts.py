@@ -30,7 +30,7 @@ def numbered(parts: Sequence[Part | ConvertedPart], first_seq: int) -> list[Numb
 
 def parts_frame(
     ctx: Context,
-    state: BranchTable,
+    branch_table: BranchTable,
     version: int,
     files: Sequence[NumberedFile],
     *,
@@ -39,11 +39,11 @@ def parts_frame(
     without: str | None,
 ) -> DataFrame:
     """The rows of files that were validated by the table's schema of this version, as they are stored now."""
-    written = state.schemas[version]
-    columns = [*written.columns, *(column for column in state.table.added_columns if column.name == EXTRA)]
+    written = branch_table.schemas[version]
+    columns = [*written.columns, *(column for column in branch_table.table.added_columns if column.name == EXTRA)]
     ddl = ", ".join(column_ddl(column) for column in columns)
     rows = read_numbered(ctx.iceberg().session, ddl, files, at_us=at_us, actor=actor, without=without)
-    return stored_frame(rows, written, state.schema, version)
+    return stored_frame(rows, written, branch_table.schema, version)
 
 
 def require_stored(stored: int, expected: int, what: str) -> None:

@@ -19,7 +19,7 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.tables import BranchTable, DataFile
@@ -76,9 +76,9 @@ class Compaction(Declared):
         return each_table(names, lambda name: compact(ctx, name, branch, actor, budget, **how))
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """The files that could be merged now."""
-        files = [file for group in plan(look.conn, state, eager=False) for file in group]
+        files = [file for group in plan(look.conn, branch_table, eager=False) for file in group]
         return {"small_files": len(files), "small_bytes": size_of(files)}
 
     @classmethod
@@ -103,25 +103,27 @@ class Compact(Bite):
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write each group as one file, and see that nothing but the files has changed."""
-        state = self.state
-        prepare_branch(ctx, state, running.op_id)
+        branch_table = self.branch_table
+        prepare_branch(ctx, branch_table, running.op_id)
         fail("stage.before_append")
         snapshot = maintain.merge(
-            ctx.iceberg(), place_of(state, running.op_id), self.groups, state.stored.columns, self.blank
+            ctx.iceberg(), place_of(branch_table, running.op_id), self.groups, branch_table.stored.columns, self.blank
         )
         fail("stage.after_append")
-        added = added_files(ctx, state, snapshot)
+        added = added_files(ctx, branch_table, snapshot)
         _check(running.op_id, self.groups, added)
-        ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
-        self.waited_for = somebody_waits(ctx, state)
+        ctx.iceberg().sync_to_disk(branch_table.table.iceberg_name, snapshot, added)
+        self.waited_for = somebody_waits(ctx, branch_table)
         removed = tuple(file.path for group in self.groups for file in group)
-        return (replace(MoveTable.of(state.head), snapshot=snapshot, files=added, removed=removed),)
+        return (replace(MoveTable.of(branch_table.head), snapshot=snapshot, files=added, removed=removed),)
 
 
-def place_of(state: BranchTable, op_id: str) -> maintain.RewritePlace:
+def place_of(branch_table: BranchTable, op_id: str) -> maintain.RewritePlace:
     """Where an operation on a table's log stages what it rewrites."""
-    assert state.head.log_snapshot is not None, f"{state.table.name} has files and no snapshot"
-    return maintain.RewritePlace(state.table.iceberg_name, state.head.log_snapshot, private_branch(op_id), op_id)
+    assert branch_table.head.log_snapshot is not None, f"{branch_table.table.name} has files and no snapshot"
+    return maintain.RewritePlace(
+        branch_table.table.iceberg_name, branch_table.head.log_snapshot, private_branch(op_id), op_id
+    )
 
 
 def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> None:
@@ -140,18 +142,21 @@ def _check(op_id: str, groups: Sequence[Group], added: Sequence[DataFile]) -> No
         )
 
 
-def plan(conn: Connection, state: BranchTable, *, eager: bool) -> list[Group]:
+def plan(conn: Connection, branch_table: BranchTable, *, eager: bool) -> list[Group]:
     """What of a table is to be merged, oldest first."""
-    head = state.head
+    head = branch_table.head
     files = read_files(conn, head.branch_id, head.table_id, head.version)
-    return mergeable(files, state.table.settings.target_file_bytes, eager=eager)
+    return mergeable(files, branch_table.table.settings.target_file_bytes, eager=eager)
 
 
 def neediest(ctx: Context, tables: Sequence[str], branch: str, *, eager: bool) -> list[str]:
     """These tables, those first that have the most files to merge."""
     with ctx.ledger.read() as conn:
-        states = read_states(conn, branch, list(tables))
-        needs = [(-sum(len(group) for group in plan(conn, state, eager=eager)), state.table.name) for state in states]
+        branch_tables = read_branch_tables(conn, branch, list(tables))
+        needs = [
+            (-sum(len(group) for group in plan(conn, branch_table, eager=eager)), branch_table.table.name)
+            for branch_table in branch_tables
+        ]
     return [name for _, name in sorted(needs)]
 
 
@@ -164,20 +169,20 @@ def compact(
     merged = rows = 0
     while True:
         with ctx.ledger.read() as conn:
-            state = read_states(conn, branch, [table])[0]
-            groups = plan(conn, state, eager=eager)
+            branch_table = read_branch_tables(conn, branch, [table])[0]
+            groups = plan(conn, branch_table, eager=eager)
         if dry_run:
-            return _preview(state, before, groups)
+            return _preview(branch_table, before, groups)
         if not groups or budget.is_spent:
             break
         bite = take_bite(groups, budget.bite(BITE_BYTES), maintain.GROUPS_AT_ONCE)
-        operation = Compact(table, branch, actor, state.head.version, bite)
-        if bites.take(operation, state, sum(size_of(group) for group in bite)) is not None:
+        operation = Compact(table, branch, actor, branch_table.head.version, bite)
+        if bites.take(operation, branch_table, sum(size_of(group) for group in bite)) is not None:
             merged += sum(len(group) for group in bite)
             rows += sum(file.rows for group in bite for file in group)
-            ctx.report(f"compacting {state.table.name}", merged, None)
+            ctx.report(f"compacting {branch_table.table.name}", merged, None)
     return Maintained(
-        table=state.table.name,
+        table=branch_table.table.name,
         before=before,
         after=_figures(ctx, table, branch),
         complete=not groups,
@@ -189,15 +194,15 @@ def compact(
 
 def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
     with ctx.ledger.read() as conn:
-        head = read_states(conn, branch, [table])[0].head
+        head = read_branch_tables(conn, branch, [table])[0].head
         files = read_files(conn, head.branch_id, head.table_id, head.version)
     return {"files": len(files), "size_bytes": size_of(files)}
 
 
-def _preview(state: BranchTable, before: dict[str, int], groups: Sequence[Group]) -> Maintained:
+def _preview(branch_table: BranchTable, before: dict[str, int], groups: Sequence[Group]) -> Maintained:
     inputs = sum(len(group) for group in groups)
     return Maintained(
-        table=state.table.name,
+        table=branch_table.table.name,
         before=before,
         after={**before, "files": before["files"] - inputs + len(groups)},
         dry_run=True,

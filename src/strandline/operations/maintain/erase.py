@@ -23,7 +23,7 @@ from strandline.ledger.ledger import MAIN, Connection, Ledger
 from strandline.ledger.publish.loads import list_loads
 from strandline.ledger.rows import batches
 from strandline.ledger.tables.files import count_snapshots, read_files
-from strandline.ledger.tables.tables import read_states, read_states_of
+from strandline.ledger.tables.tables import read_branch_tables, read_branch_tables_of
 from strandline.model.maintenance import Budget
 from strandline.model.schema.migration import MigrationPlan
 from strandline.model.schema.schema import Schema
@@ -47,7 +47,7 @@ class _Place:
     """A branch, or a tag, that has a table: with the schema that it shows it under."""
 
     name: str
-    state: BranchTable
+    branch_table: BranchTable
     schema: Schema
     is_tag: bool = False
 
@@ -58,28 +58,33 @@ class _Place:
     @property
     def keeps_files(self) -> bool:
         """Whether it is a tag with files that no operation writes again; those of a log table are main's."""
-        return self.is_tag and bool(self.state.table.key)
+        return self.is_tag and bool(self.branch_table.table.key)
 
 
-def with_erasing(ledger: Ledger, planned: MigrationPlan, states: Sequence[BranchTable]) -> MigrationPlan:
+def with_erasing(ledger: Ledger, planned: MigrationPlan, branch_tables: Sequence[BranchTable]) -> MigrationPlan:
     """A plan that leaves no values of what it drops from these tables, or dropped before; refused where others see it.
 
     A table is dropped without that: its rows are history, and a purge removes them.
     """
     steps = list(planned.steps)
     with ledger.read() as conn:
-        for state in states:
-            _refuse_loading(conn, state)
-            planned_table = next((table for table in planned.tables if table.name == state.table.name), None)
-            after = state.schema if planned_table is None else planned_table.schema
+        for branch_table in branch_tables:
+            _refuse_loading(conn, branch_table)
+            planned_table = next((table for table in planned.tables if table.name == branch_table.table.name), None)
+            after = branch_table.schema if planned_table is None else planned_table.schema
             if after.dropped:
-                steps = [_refused(step, ROWS) if step.table == state.table.name else step for step in steps]
+                steps = [_refused(step, ROWS) if step.table == branch_table.table.name else step for step in steps]
                 continue
-            places = list(_places(conn, state))
+            places = list(_places(conn, branch_table))
             places_after = [replace(place, schema=after) if place.name == planned.branch else place for place in places]
-            gone = {column.name: stored for stored, column in state.schema.stored.items() if stored not in after.stored}
+            gone = {
+                column.name: stored
+                for stored, column in branch_table.schema.stored.items()
+                if stored not in after.stored
+            }
             steps = [
-                _judged(conn, step, gone, places_after) if step.table == state.table.name else step for step in steps
+                _judged(conn, step, gone, places_after) if step.table == branch_table.table.name else step
+                for step in steps
             ]
             old = [
                 stored
@@ -88,17 +93,22 @@ def with_erasing(ledger: Ledger, planned: MigrationPlan, states: Sequence[Branch
             ]
             why = "it was dropped before; its values are removed from all files, and from what was before"
             steps += [
-                _judged(conn, Step(ERASE, state.table.name, stored, "loses data", why), {stored: stored}, places_after)
+                _judged(
+                    conn,
+                    Step(ERASE, branch_table.table.name, stored, "loses data", why),
+                    {stored: stored},
+                    places_after,
+                )
                 for stored in old
             ]
     return replace(planned, steps=tuple(steps))
 
 
-def _refuse_loading(conn: Connection, state: BranchTable) -> None:
+def _refuse_loading(conn: Connection, branch_table: BranchTable) -> None:
     """What a load has read already may have values of the column, and comes in later."""
-    if any(load.table == state.table.name for load in list_loads(conn)):
+    if any(load.table == branch_table.table.name for load in list_loads(conn)):
         raise Busy(
-            f"a load into {state.table.name!r} is not finished",
+            f"a load into {branch_table.table.name!r} is not finished",
             hint="Nothing was changed. Run that load again to finish it; `strand status` shows it.",
             reason="loading",
         )
@@ -123,53 +133,55 @@ def _judged(conn: Connection, step: Step, gone: dict[str, str], places: Sequence
 
 def unseen(places: Sequence[_Place]) -> list[str]:
     """The columns of a table that no branch and no tag shows, by their names in data files."""
-    every = {name for place in places for schema in place.state.schemas.values() for name in schema.stored}
+    every = {name for place in places for schema in place.branch_table.schemas.values() for name in schema.stored}
     return sorted(name for name in every if not any(place.shows(name) for place in places))
 
 
-def _places(conn: Connection, state: BranchTable) -> Iterator[_Place]:
+def _places(conn: Connection, branch_table: BranchTable) -> Iterator[_Place]:
     """Every branch and tag that has a table; a log table is main's, and tags show it as it was then."""
-    name = state.table.name
-    for branch in list_branches(conn) if state.table.key else ():
+    name = branch_table.table.name
+    for branch in list_branches(conn) if branch_table.table.key else ():
         try:
-            branch_state = read_states(conn, branch.name, [name])[0]
+            branch_table = read_branch_tables(conn, branch.name, [name])[0]
         except NotFound:
             continue
-        yield _Place(branch.name, branch_state, branch_state.schema)
-    if not state.table.key:
-        branch_state = read_states(conn, MAIN, [name])[0]
-        yield _Place(MAIN, branch_state, branch_state.schema)
+        yield _Place(branch.name, branch_table, branch_table.schema)
+    if not branch_table.table.key:
+        branch_table = read_branch_tables(conn, MAIN, [name])[0]
+        yield _Place(MAIN, branch_table, branch_table.schema)
     graph = Graph(conn)
     for tag in list_tags(conn, kept=True):
-        states = {tagged.table.name: tagged for tagged in read_states_of(conn, tag.branch_id)}
-        if name not in states:
+        branch_tables = {tagged.table.name: tagged for tagged in read_branch_tables_of(conn, tag.branch_id)}
+        if name not in branch_tables:
             continue
         commit = graph.commit(tag.commit)
-        earlier = [number for number in states[name].schemas if number <= commit.seq]
-        version = version_at(graph, states[name], commit) if state.table.key else max(earlier, default=None)
+        earlier = [number for number in branch_tables[name].schemas if number <= commit.seq]
+        version = (
+            version_at(graph, branch_tables[name], commit) if branch_table.table.key else max(earlier, default=None)
+        )
         if version is not None:
             title = "the history of a deleted branch" if tag.name.startswith(KEPT) else f"tag {tag.name}"
-            yield _Place(title, states[name], states[name].schemas[version], is_tag=True)
+            yield _Place(title, branch_tables[name], branch_tables[name].schemas[version], is_tag=True)
 
 
 def _parts(place: _Place) -> list[BranchTable]:
-    return [place.state, *([place.state.folded] if place.state.folded is not None else [])]
+    return [place.branch_table, *([place.branch_table.folded] if place.branch_table.folded is not None else [])]
 
 
-def _files(conn: Connection, state: BranchTable) -> list[DataFile]:
-    return read_files(conn, state.head.branch_id, state.head.table_id, state.head.version)
+def _files(conn: Connection, branch_table: BranchTable) -> list[DataFile]:
+    return read_files(conn, branch_table.head.branch_id, branch_table.head.table_id, branch_table.head.version)
 
 
 def _holds_any(conn: Connection, place: _Place, stored: str) -> bool:
     """Whether files of a branch or tag, or rows of its tail, may have values of a column."""
-    return _in_tail(place.state, [stored]) or any(
-        holds(file, {stored}) for state in _parts(place) for file in _files(conn, state)
+    return _in_tail(place.branch_table, [stored]) or any(
+        holds(file, {stored}) for branch_table in _parts(place) for file in _files(conn, branch_table)
     )
 
 
-def _in_tail(state: BranchTable, columns: Collection[str]) -> bool:
-    written = {ref.schema_version for ref in state.tail}
-    return any(name in state.schemas[version].stored for version in written for name in columns)
+def _in_tail(branch_table: BranchTable, columns: Collection[str]) -> bool:
+    written = {ref.schema_version for ref in branch_table.tail}
+    return any(name in branch_table.schemas[version].stored for version in written for name in columns)
 
 
 def _any_holds(conn: Connection, places: Sequence[_Place], stored: str) -> bool:
@@ -202,7 +214,7 @@ def erase(ctx: Context, table: str, branch: str, actor: str, dropped: Collection
     warnings: list[str] = []
     while True:
         with ctx.ledger.read() as conn:
-            every = list(_places(conn, read_states(conn, branch, [table])[0]))
+            every = list(_places(conn, read_branch_tables(conn, branch, [table])[0]))
         columns = unseen(every)
         places = [place for place in every if not place.is_tag]
         done = [_rewritten(ctx, place, actor, columns) for place in places]
@@ -219,7 +231,9 @@ def erase(ctx: Context, table: str, branch: str, actor: str, dropped: Collection
 
 def _rewritten(ctx: Context, place: _Place, actor: str, columns: Sequence[str]) -> list[str] | None:
     """Take the values of these columns out of a branch's log and state; None where there were none."""
-    flushed = flush(ctx, place.state.table.name, place.name, actor) if _in_tail(place.state, columns) else None
+    flushed = (
+        flush(ctx, place.branch_table.table.name, place.name, actor) if _in_tail(place.branch_table, columns) else None
+    )
     done = [_rewrite(ctx, part.table.name, place.name, actor, columns) for part in _parts(place)]
     warnings = [
         *(flushed.warnings if flushed is not None else ()),
@@ -234,29 +248,29 @@ def _rewrite(ctx: Context, table: str, branch: str, actor: str, columns: Sequenc
     bites = Bites(ctx, Budget())
     while columns:
         with ctx.ledger.read() as conn:
-            state = read_states(conn, branch, [table])[0]
-            files = _files(conn, state)
+            branch_table = read_branch_tables(conn, branch, [table])[0]
+            files = _files(conn, branch_table)
         groups = [(file,) for file in files if holds(file, set(columns))]
         if not groups:
             break
         bite = take_bite(groups, BITE_BYTES, maintain.GROUPS_AT_ONCE)
-        operation = Compact(table, branch, actor, state.head.version, bite, kind="erase", blank=tuple(columns))
-        bites.take(operation, state, 0)
-        ctx.report(f"erasing from {state.table.name}", len(bite), len(groups))
+        operation = Compact(table, branch, actor, branch_table.head.version, bite, kind="erase", blank=tuple(columns))
+        bites.take(operation, branch_table, 0)
+        ctx.report(f"erasing from {branch_table.table.name}", len(bite), len(groups))
     return bites
 
 
 def _forget(ctx: Context, table: str, branch: str, actor: str) -> list[str]:
     """Let the snapshots and batches go that still hold values; says what has to stay."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    while batches.sweep(ctx.ledger, grace_s=0, table_id=state.table.table_id):
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+    while batches.sweep(ctx.ledger, grace_s=0, table_id=branch_table.table.table_id):
         pass
-    parts = [state, *([state.folded] if state.folded is not None else [])]
+    parts = [branch_table, *([branch_table.folded] if branch_table.folded is not None else [])]
     warnings: list[str] = []
     for part in parts:
         warnings += expire(ctx, part.table.name, branch, actor, Budget(), grace_s=0).warnings
-    sweep(ctx, [state.table.name], grace_s=0)
+    sweep(ctx, [branch_table.table.name], grace_s=0)
     for part in parts:
         with ctx.ledger.read() as conn:
             kept, _ = count_snapshots(conn, part.head.branch_id, part.table.table_id)

@@ -19,7 +19,7 @@ from strandline.ledger.publish.publishing import Effects, Intent
 from strandline.ledger.tables.files import count_snapshots
 from strandline.ledger.tables.heads import MoveTable
 from strandline.ledger.tables.holds import CondemnSnapshots, find_expirable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.ids import state_id
 from strandline.model.maintenance import Budget, Maintained, together
 from strandline.model.tables import STATE, BranchTable
@@ -72,9 +72,9 @@ class Expiry(Declared):
         return each_table(table_names(ctx, tables, branch), work)
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """The snapshots that could go, those of a keyed table's state too."""
-        table_id = state.table.table_id
+        table_id = branch_table.table.table_id
         return {"snapshots": look.expirable.get(table_id, 0) + look.expirable.get(state_id(table_id), 0)}
 
     @classmethod
@@ -102,18 +102,18 @@ class Expire:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, when it has snapshots that can go."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        head = self.state.head
+        self.branch_table = read_branch_tables(conn, self.branch, [self.table])[0]
+        head = self.branch_table.head
         self.found = find_expirable(
             conn, head.branch_id, head.table_id, now_us=self.now_us, grace_s=self.grace_s, limit=BITE_SNAPSHOTS
         )
         if _is_at_work(conn, head.table_id):
             self.found = [snapshot for snapshot in self.found if not snapshot.condemned]
-        return Coverage(head.branch_id, (scope_of(self.state),)) if self.found else None
+        return Coverage(head.branch_id, (scope_of(self.branch_table),)) if self.found else None
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Nothing is written: what goes is removed when it is settled."""
-        head = self.state.head
+        head = self.branch_table.head
         snapshots = tuple(expirable.snapshot_id for expirable in self.found)
         return MoveTable.of(head), CondemnSnapshots(head.table_id, snapshots)
 
@@ -169,12 +169,12 @@ def expire(
 
 def _count(ctx: Context, table: str, branch: str, grace_s: float, now_us: int | None) -> int:
     with ctx.ledger.read() as conn:
-        head = read_states(conn, branch, [table])[0].head
+        head = read_branch_tables(conn, branch, [table])[0].head
         return len(find_expirable(conn, head.branch_id, head.table_id, now_us=now_us, grace_s=grace_s, limit=1_000_000))
 
 
 def _figures(ctx: Context, table: str, branch: str) -> tuple[str, dict[str, int]]:
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-        snapshots, files = count_snapshots(conn, state.head.branch_id, state.head.table_id)
-    return state.table.name, {"snapshots": snapshots, "files_known": files}
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+        snapshots, files = count_snapshots(conn, branch_table.head.branch_id, branch_table.head.table_id)
+    return branch_table.table.name, {"snapshots": snapshots, "files_known": files}

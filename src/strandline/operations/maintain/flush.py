@@ -16,7 +16,7 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish.publishing import Effects, of_kind
 from strandline.ledger.rows.batches import ReleaseBatches, sweep
 from strandline.ledger.tables.heads import MoveStreams, MoveTable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.operations import Flushed, TableScope
 from strandline.model.tables import BatchRef, BranchTable
 from strandline.operations.core.context import Context
@@ -44,22 +44,22 @@ class Flush:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The table, when its tail has batches up to the seq."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        self.refs = bite(self.state, self.upto)
-        return Coverage(self.state.head.branch_id, (scope_of(self.state),)) if self.refs else None
+        self.branch_table = read_branch_tables(conn, self.branch, [self.table])[0]
+        self.refs = bite(self.branch_table, self.upto)
+        return Coverage(self.branch_table.head.branch_id, (scope_of(self.branch_table),)) if self.refs else None
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Append the bite to a private branch."""
-        prepare_branch(ctx, self.state, running.op_id)
-        staged = stage_tail(ctx, self.state, self.refs, running.op_id)
-        return flush_effects(self.state, staged)
+        prepare_branch(ctx, self.branch_table, running.op_id)
+        staged = stage_tail(ctx, self.branch_table, self.refs, running.op_id)
+        return flush_effects(self.branch_table, staged)
 
 
-def bite(state: BranchTable, upto: int) -> list[BatchRef]:
+def bite(branch_table: BranchTable, upto: int) -> list[BatchRef]:
     """The first batches of a tail, up to a seq, as many as one operation takes; at least one if there is one."""
     taken: list[BatchRef] = []
     rows = size_bytes = 0
-    for ref in state.tail:
+    for ref in branch_table.tail:
         rows += ref.rows
         size_bytes += ref.size_bytes
         if ref.first_seq > upto or (taken and (rows > BITE_ROWS or size_bytes > BITE_BYTES)):
@@ -68,16 +68,16 @@ def bite(state: BranchTable, upto: int) -> list[BatchRef]:
     return taken
 
 
-def scope_of(state: BranchTable) -> TableScope:
+def scope_of(branch_table: BranchTable) -> TableScope:
     """The table and the pins that an operation on it depends on."""
-    head = state.head
-    return TableScope(head.branch_id, head.table_id, state.table.iceberg_name, head.version, head.log_snapshot)
+    head = branch_table.head
+    return TableScope(head.branch_id, head.table_id, branch_table.table.iceberg_name, head.version, head.log_snapshot)
 
 
-def flush_effects(state: BranchTable, staged: StagedRows) -> Effects:
+def flush_effects(branch_table: BranchTable, staged: StagedRows) -> Effects:
     """What publishing staged tail rows does to the table."""
     move = replace(
-        MoveTable.of(state.head),
+        MoveTable.of(branch_table.head),
         snapshot=staged.snapshot,
         files=staged.files,
         rows_added=staged.rows,
@@ -108,8 +108,8 @@ def _sweep_released(ctx: Context) -> None:
 def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
     """Flush everything that is in a table's tail now, bite by bite."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    upto = state.head.last_seq
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+    upto = branch_table.head.last_seq
     rows = dropped = 0
     operation: str | None = None
     warnings: list[str] = []
@@ -119,12 +119,12 @@ def flush(ctx: Context, table: str, branch: str, actor: str) -> Flushed:
         dropped += move.rows_dropped
         operation = done.op_id
         warnings.extend(done.warnings)
-        ctx.report(f"flushed {state.table.name}", rows + dropped, None)
+        ctx.report(f"flushed {branch_table.table.name}", rows + dropped, None)
     _sweep_released(ctx)
     with ctx.ledger.read() as conn:
-        after = read_states(conn, branch, [table])[0]
+        after = read_branch_tables(conn, branch, [table])[0]
     return Flushed(
-        table=state.table.name,
+        table=branch_table.table.name,
         branch=branch,
         rows=rows,
         duplicates_dropped=dropped,

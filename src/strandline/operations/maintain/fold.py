@@ -22,7 +22,7 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish.publishing import Effects, of_kind
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.ids import private_branch
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.types import REMOVED, SEQ
@@ -87,12 +87,12 @@ class Folding(Declared):
         return each_table(names, lambda name: fold(ctx, name, branch, actor, budget, dry_run=self.dry_run))
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """How much of a keyed table's log is not in its state, and how large that is; nothing for any other table."""
-        log = unfolded(look.conn, state) if state.folded is not None else []
-        if not log or state.folded is None:
+        log = unfolded(look.conn, branch_table) if branch_table.folded is not None else []
+        if not log or branch_table.folded is None:
             return {}
-        head = state.folded.head
+        head = branch_table.folded.head
         held = read_files(look.conn, head.branch_id, head.table_id, head.version)
         return {"unfolded_bytes": size_of(log), "state_bytes": size_of(held)}
 
@@ -132,28 +132,28 @@ class Fold:
 
     def cover(self, conn: Connection) -> Coverage | None:
         """The state, unless it has come that far already."""
-        state = read_states(conn, self.branch, [self.table])[0]
-        if state.folded is None or state.folded_seq >= self.upto:
+        branch_table = read_branch_tables(conn, self.branch, [self.table])[0]
+        if branch_table.folded is None or branch_table.folded_seq >= self.upto:
             return None
-        return Coverage(state.head.branch_id, (scope_of(state.folded),))
+        return Coverage(branch_table.head.branch_id, (scope_of(branch_table.folded),))
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the newest versions in the place of the older ones; the log's files stay for as long as that takes."""
         view = View(ctx.ledger, self.branch, ctx.iceberg, grace_s=ctx.grace_s).whole()
         with view.held():
             move = self._stage(ctx, view, running.op_id)
-        self.waited_for = somebody_waits(ctx, folded_of(view.state(self.table)))
+        self.waited_for = somebody_waits(ctx, folded_of(view.branch_table(self.table)))
         return (move,)
 
     def _stage(self, ctx: Context, view: View, op_id: str) -> MoveTable:
-        state = view.state(self.table)
-        folded = folded_of(state)
-        log = view.files(self.table, since=state.folded_seq, until=self.upto)
-        plan = _plan(state, log, view.files(folded.table.name), self.upto)
+        branch_table = view.branch_table(self.table)
+        folded = folded_of(branch_table)
+        log = view.files(self.table, since=branch_table.folded_seq, until=self.upto)
+        plan = _plan(branch_table, log, view.files(folded.table.name), self.upto)
         snapshot: int | None = None
         added: tuple[DataFile, ...] = ()
         if plan.rows or plan.gone:
-            snapshot, added = self._write(ctx, state, plan, size_of(log), op_id)
+            snapshot, added = self._write(ctx, branch_table, plan, size_of(log), op_id)
         return replace(
             MoveTable.of(folded.head),
             snapshot=snapshot,
@@ -166,16 +166,20 @@ class Fold:
         )
 
     def _write(
-        self, ctx: Context, state: BranchTable, plan: FoldPlan, log_bytes: int, op_id: str
+        self, ctx: Context, branch_table: BranchTable, plan: FoldPlan, log_bytes: int, op_id: str
     ) -> tuple[int, tuple[DataFile, ...]]:
-        folded = folded_of(state)
+        folded = folded_of(branch_table)
         prepare_branch(ctx, folded, op_id)
         count = -(-(size_of(plan.gone) + log_bytes) // FILE_BYTES)
 
         def rows(held: DataFrame | None) -> DataFrame:
-            name, pin, columns = state.table.iceberg_name, state.head.log_snapshot, state.stored.columns
-            changed = read_view(ctx.iceberg().session, name, pin, None, columns, state.folded_seq, self.upto)
-            return fold_rows(changed, held, columns, state.table.key, key_order(state), max(1, count))
+            name, pin, columns = (
+                branch_table.table.iceberg_name,
+                branch_table.head.log_snapshot,
+                branch_table.stored.columns,
+            )
+            changed = read_view(ctx.iceberg().session, name, pin, None, columns, branch_table.folded_seq, self.upto)
+            return fold_rows(changed, held, columns, branch_table.table.key, key_order(branch_table), max(1, count))
 
         place = maintain.RewritePlace(folded.table.iceberg_name, folded.head.log_snapshot, private_branch(op_id), op_id)
         fail("stage.before_append")
@@ -185,41 +189,43 @@ class Fold:
         written = sum(file.rows for file in added)
         if written != plan.rows:
             raise Damaged(
-                f"{plan.rows} rows should have been folded into the state of {state.table.name!r}, and {written} were: "
-                "nothing was published",
+                f"{plan.rows} rows should have been folded into the state of {branch_table.table.name!r}, and "
+                f"{written} were: nothing was published",
                 operation=op_id,
             )
         ctx.iceberg().sync_to_disk(folded.table.iceberg_name, snapshot, added)
         return snapshot, added
 
 
-def folded_of(state: BranchTable) -> BranchTable:
+def folded_of(branch_table: BranchTable) -> BranchTable:
     """The state of a keyed table; Unsupported where the table has none."""
-    if state.folded is None:
+    if branch_table.folded is None:
         raise Unsupported(
-            f"{state.table.name!r} is a log table: it has no state", hint="Fold keyed tables.", table=state.table.name
+            f"{branch_table.table.name!r} is a log table: it has no state",
+            hint="Fold keyed tables.",
+            table=branch_table.table.name,
         )
-    return state.folded
+    return branch_table.folded
 
 
-def key_order(state: BranchTable) -> list[str]:
+def key_order(branch_table: BranchTable) -> list[str]:
     """The columns that a state is sorted by: its key, with those first that it is partitioned by."""
-    table = state.table
+    table = branch_table.table
     return [*table.partition_by, *(name for name in table.key if name not in table.partition_by)]
 
 
-def _plan(state: BranchTable, log: Sequence[DataFile], held: Sequence[DataFile], upto: int) -> FoldPlan:
+def _plan(branch_table: BranchTable, log: Sequence[DataFile], held: Sequence[DataFile], upto: int) -> FoldPlan:
     """Which files of a state the log's rows fall among, and how many rows there will be in their place."""
     if not log:
         return FoldPlan((), 0)
-    key, order = state.table.key, key_order(state)
-    columns = [column for column in state.columns if column.name in (*key, SEQ, REMOVED)]
+    key, order = branch_table.table.key, key_order(branch_table)
+    columns = [column for column in branch_table.columns if column.name in (*key, SEQ, REMOVED)]
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        versions = relations.within(files_sql(state, log, columns), state.folded_seq, upto)
+        versions = relations.within(files_sql(branch_table, log, columns), branch_table.folded_seq, upto)
         changed = relations.note_changed(connection, relations.latest(versions, key), order)
-        sides = relations.sides(connection, [files_sql(state, [file], columns) for file in held], order)
+        sides = relations.sides(connection, [files_sql(branch_table, [file], columns) for file in held], order)
         gone = chosen(list(zip(held, sides, strict=True)))
-        kept = relations.count_unchanged(connection, files_sql(state, gone, columns), key) if gone else 0
+        kept = relations.count_unchanged(connection, files_sql(branch_table, gone, columns), key) if gone else 0
     return FoldPlan(tuple(gone), changed + kept)
 
 
@@ -255,25 +261,25 @@ def next_bite(log: Sequence[DataFile], stable_seq: int, max_bytes: int) -> int:
 def fold(ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, dry_run: bool = False) -> Maintained:
     """Fold all that is in a table's log now into its state, bite by bite, as far as the budget goes."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    upto = state.stable_seq
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+    upto = branch_table.stable_seq
     before, log = _look(ctx, table, branch, upto)
     bites = Bites(ctx, budget)
     if dry_run:
         after = {**before, "unfolded_rows": 0, "unfolded_bytes": 0}
-        return Maintained(state.table.name, before, after, dry_run=True, complete=not log)
+        return Maintained(branch_table.table.name, before, after, dry_run=True, complete=not log)
     after = before
     while log and not budget.is_spent:
         operation = Fold(table, branch, actor, next_bite(log, upto, budget.bite(BITE_BYTES)))
-        done = bites.take(operation, folded_of(state), 0)
+        done = bites.take(operation, folded_of(branch_table), 0)
         if done is not None:
             (move,) = of_kind(done.effects, MoveTable)
-            ctx.report(f"folding {state.table.name}", move.last_seq, upto)
+            ctx.report(f"folding {branch_table.table.name}", move.last_seq, upto)
         left, log = _look(ctx, table, branch, upto)
         budget.spend(after["unfolded_bytes"] - left["unfolded_bytes"])
         after = left
     return Maintained(
-        state.table.name,
+        branch_table.table.name,
         before,
         after,
         complete=not log,
@@ -282,20 +288,20 @@ def fold(ctx: Context, table: str, branch: str, actor: str, budget: Budget, *, d
     )
 
 
-def unfolded(conn: Connection, state: BranchTable) -> list[DataFile]:
+def unfolded(conn: Connection, branch_table: BranchTable) -> list[DataFile]:
     """The files of a log that have versions which are not in the state yet."""
-    head = state.head
-    return read_files(conn, head.branch_id, head.table_id, head.version, since=state.folded_seq)
+    head = branch_table.head
+    return read_files(conn, head.branch_id, head.table_id, head.version, since=branch_table.folded_seq)
 
 
 def _look(ctx: Context, table: str, branch: str, upto: int) -> tuple[dict[str, int], list[DataFile]]:
     """A state's figures, and the files of the log that are to be folded into it."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-        left = unfolded(conn, state) if state.folded_seq < upto else []
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+        left = unfolded(conn, branch_table) if branch_table.folded_seq < upto else []
         log = [file for file in left if file.first_seq <= upto]
     figures = {
-        "state_rows": folded_of(state).head.books.log,
+        "state_rows": folded_of(branch_table).head.books.log,
         "unfolded_rows": sum(file.rows for file in log),
         "unfolded_bytes": size_of(log),
     }

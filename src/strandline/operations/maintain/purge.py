@@ -21,7 +21,7 @@ from strandline.ledger.changes.purged_keys import note_hashes
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.maintenance import Maintained
 from strandline.model.schema.types import SEQ
 from strandline.model.tables import BranchTable
@@ -118,12 +118,14 @@ class Purge(Bite):
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows, and the hashes of their keys."""
-        state, doomed = self.state, self.doomed
-        note_hashes(ctx.ledger, state.table.table_id, running.op_id, doomed.hashes)
-        move = MoveTable.of(state.head)
+        branch_table, doomed = self.branch_table, self.doomed
+        note_hashes(ctx.ledger, branch_table.table.table_id, running.op_id, doomed.hashes)
+        move = MoveTable.of(branch_table.head)
         if doomed.removal.rows:
-            move = stage_removal(ctx, state, doomed.removal, running.op_id)
-        record = doomed.beside.record(state, self.actor, self.where, doomed.removal.rows, state.head.last_seq)
+            move = stage_removal(ctx, branch_table, doomed.removal, running.op_id)
+        record = doomed.beside.record(
+            branch_table, self.actor, self.where, doomed.removal.rows, branch_table.head.last_seq
+        )
         return replace(move, barrier=True), record
 
 
@@ -132,20 +134,20 @@ def purge(
 ) -> Maintained:
     """Remove every row that a condition names; run again after a crash, it does what is left."""
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-    check_predicate(where, stored_columns(state), state.table.name)
-    if state.table.key:
-        return purge_keyed(ctx, state, branch, actor, where, and_history=and_history, dry_run=dry_run)
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+    check_predicate(where, stored_columns(branch_table), branch_table.table.name)
+    if branch_table.table.key:
+        return purge_keyed(ctx, branch_table, branch, actor, where, and_history=and_history, dry_run=dry_run)
     if dry_run:
-        return _preview(ctx, state, branch, where)
+        return _preview(ctx, branch_table, branch, where)
     flush(ctx, table, branch, actor)
     before = _rows(ctx, table, branch)
     done, doomed = _run(ctx, table, branch, actor, where)
     warnings = list(done.warnings) if done is not None else []
     if and_history:
-        warnings += purge_history(ctx, state.table, [branch], actor)
+        warnings += purge_history(ctx, branch_table.table, [branch], actor)
     return report(
-        state.table,
+        branch_table.table,
         (before, _rows(ctx, table, branch)),
         doomed.beside,
         {**doomed.detail(doomed.removal.rows), "and_history": and_history},
@@ -157,8 +159,8 @@ def purge(
 def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple[Done | None, DoomedRows]:
     while True:
         with ctx.ledger.read() as conn:
-            state = read_states(conn, branch, [table])[0]
-        doomed = find(ctx, state, where)
+            branch_table = read_branch_tables(conn, branch, [table])[0]
+        doomed = find(ctx, branch_table, where)
         if doomed.is_nothing:
             return None, doomed
         ensure_tombstones(ctx, actor)
@@ -167,15 +169,15 @@ def _run(ctx: Context, table: str, branch: str, actor: str, where: str) -> tuple
             return done, doomed
 
 
-def find(ctx: Context, state: BranchTable, where: str) -> DoomedRows:
+def find(ctx: Context, branch_table: BranchTable, where: str) -> DoomedRows:
     """What a condition names in the log, among the dead letters and in quarantine."""
-    head = state.head
+    head = branch_table.head
     with ctx.ledger.read() as conn:
         files = read_files(conn, head.branch_id, head.table_id, head.version)
         kept = read_kept(conn, head.table_id)
-    scope = key_scope(state)
+    scope = key_scope(branch_table)
     hashed = [f"{relations.key_hash(scope)} AS {HASH}"] if scope.row_key else []
-    removal, rows = find_rows(state, files, where, hashed)
+    removal, rows = find_rows(branch_table, files, where, hashed)
     hashes = (
         sorted({bytes(digest) for digest in rows.column(HASH).to_pylist() if digest})
         if hashed and rows.num_rows
@@ -185,16 +187,16 @@ def find(ctx: Context, state: BranchTable, where: str) -> DoomedRows:
     return DoomedRows(head.version, removal, hashes, find_beside(kept, gone, where))
 
 
-def _preview(ctx: Context, state: BranchTable, branch: str, where: str) -> Maintained:
-    doomed = find(ctx, state, where)
+def _preview(ctx: Context, branch_table: BranchTable, branch: str, where: str) -> Maintained:
+    doomed = find(ctx, branch_table, where)
     tail = 0
-    if state.tail:
-        tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(state.table.name, where) - doomed.removal.rows
-    before, rows = count_rows(state), doomed.removal.rows + tail
-    planned = report(state.table, (before, before - rows), doomed.beside, doomed.detail(rows))
+    if branch_table.tail:
+        tail = View(ctx.ledger, branch, ctx.iceberg).whole().count(branch_table.table.name, where) - doomed.removal.rows
+    before, rows = count_rows(branch_table), doomed.removal.rows + tail
+    planned = report(branch_table.table, (before, before - rows), doomed.beside, doomed.detail(rows))
     return replace(planned, dry_run=True, complete=doomed.is_nothing and not tail)
 
 
 def _rows(ctx: Context, table: str, branch: str) -> int:
     with ctx.ledger.read() as conn:
-        return read_states(conn, branch, [table])[0].head.books.log
+        return read_branch_tables(conn, branch, [table])[0].head.books.log

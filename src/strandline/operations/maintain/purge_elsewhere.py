@@ -16,7 +16,7 @@ from strandline.ledger.changes.purges import RecordPurge, Shortened, Tombstone
 from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.rows import batches
 from strandline.ledger.tables.files import count_snapshots
-from strandline.ledger.tables.tables import create_table, read_states
+from strandline.ledger.tables.tables import create_table, read_branch_tables
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.migration import PURGE_COLUMNS, PURGE_KEY
 from strandline.model.schema.schema import parse_mapping
@@ -50,11 +50,11 @@ class Beside:
         """Whether nothing goes here."""
         return not (self.letters or self.quarantined)
 
-    def record(self, state: BranchTable, actor: str, where: str, rows: int, upto_seq: int) -> RecordPurge:
+    def record(self, branch_table: BranchTable, actor: str, where: str, rows: int, upto_seq: int) -> RecordPurge:
         """What the publish writes down of a purge that removes so many rows."""
-        table = state.table
+        table = branch_table.table
         return RecordPurge(
-            branch_id=state.head.branch_id,
+            branch_id=branch_table.head.branch_id,
             table_id=table.table_id,
             actor=actor,
             letters=tuple(self.letters),
@@ -83,9 +83,9 @@ def report(
     return Maintained(table.name, before, after, operations=tuple(operations), warnings=warnings, detail=detail)
 
 
-def count_rows(state: BranchTable) -> int:
+def count_rows(branch_table: BranchTable) -> int:
     """How many rows, or versions, a table has in its log and its tail."""
-    return state.head.books.log + sum(ref.rows for ref in state.tail)
+    return branch_table.head.books.log + sum(ref.rows for ref in branch_table.tail)
 
 
 def read_kept(conn: Connection, table_id: str) -> RowsSetAside:
@@ -174,6 +174,6 @@ def purge_history(ctx: Context, table: Table, branches: Sequence[str], actor: st
 def _older(ctx: Context, table: str, branch: str) -> int:
     """How many snapshots there are besides the current one."""
     with ctx.ledger.read() as conn:
-        head = read_states(conn, branch, [table])[0].head
+        head = read_branch_tables(conn, branch, [table])[0].head
         kept, _ = count_snapshots(conn, head.branch_id, head.table_id)
     return kept - (0 if head.log_snapshot is None else 1)

@@ -32,7 +32,7 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.history.names import Holder
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.schema.types import SEQ
@@ -55,7 +55,8 @@ from strandline.operations.maintain.referring import find_referring, refuse_refe
 from strandline.operations.maintain.removal import Removal, find_rows, stage_removal
 from strandline.views.pins import Keeper
 from strandline.views.tail import read_batches
-from strandline.views.view import log_schema, on_unreadable
+from strandline.views.unreadable import on_unreadable
+from strandline.views.view import log_schema
 
 HASH = "hash"
 MOST_ROUNDS = 20
@@ -143,23 +144,25 @@ class PurgeKeys:
     new: Sequence[bytes]
     of: str
     kind: str = "purge"
-    state: BranchTable = field(init=False)
+    branch_table: BranchTable = field(init=False)
 
     def cover(self, conn: Connection) -> Coverage:
         """The log and the state."""
-        self.state = read_states(conn, self.branch, [self.table])[0]
-        return Coverage(self.state.head.branch_id, (scope_of(self.state), scope_of(folded_of(self.state))))
+        self.branch_table = read_branch_tables(conn, self.branch, [self.table])[0]
+        return Coverage(
+            self.branch_table.head.branch_id, (scope_of(self.branch_table), scope_of(folded_of(self.branch_table)))
+        )
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write both without the rows, and the hashes of what is recorded now."""
-        log, state = self.state, folded_of(self.state)
-        (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, state)
+        log, branch_table = self.branch_table, folded_of(self.branch_table)
+        (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, branch_table)
         relied = self._relied(ctx, rows) if self.of == "branch" else None
         if self.record is not None:  # before the publish, which a recovery may do in another process
             note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
         moves = (
             replace(_without(ctx, log, gone, running.op_id), barrier=True),
-            _without(ctx, state, folded, running.op_id),
+            _without(ctx, branch_table, folded, running.op_id),
         )
         unreferred = () if relied is None else (relied,)
         return *unreferred, *moves, *(() if self.record is None else (self.record,))
@@ -169,15 +172,15 @@ class PurgeKeys:
         with ctx.ledger.read() as conn:
             files = read_files(conn, head.branch_id, head.table_id, head.version)
         named = _gone(part.table)
-        folded = named if self.of == MAKING else f"{named} AND {SEQ} <= {self.state.folded_seq}"
+        folded = named if self.of == MAKING else f"{named} AND {SEQ} <= {self.branch_table.folded_seq}"
         return find_rows(part, files, folded, [sandbox.quote_name(name) for name in key], self.hashes)
 
     def _relied(self, ctx: Context, rows: pa.Table) -> StayUnreferred | None:
         if not rows.num_rows:
             return None
-        key = list(self.state.table.key)
+        key = list(self.branch_table.table.key)
         referring = find_referring(
-            ctx, self.branch, self.state.table.table_id, rows.select(key).group_by(key).aggregate([])
+            ctx, self.branch, self.branch_table.table.table_id, rows.select(key).group_by(key).aggregate([])
         )
         refuse_referred({self.branch: referring}, self.table)
         return referring.relied
@@ -190,14 +193,14 @@ def _without(ctx: Context, part: BranchTable, removal: Removal, op_id: str) -> M
 
 
 def purge_keyed(
-    ctx: Context, state: BranchTable, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
+    ctx: Context, branch_table: BranchTable, branch: str, actor: str, where: str, *, and_history: bool, dry_run: bool
 ) -> Maintained:
     """Remove every row of which a condition names a version; run again after a crash, it does what is left.
 
     The condition is read by the schema that the table has on a branch.
     """
-    table = state.table
-    doomed = find(ctx, state, where)
+    table = branch_table.table
+    doomed = find(ctx, branch_table, where)
     look = look_for(ctx, table, doomed.hashes)
     branches = [place.name for place in look.places if place.kind == "branch"]
     keys = doomed.keys.select(list(table.key))
@@ -206,14 +209,14 @@ def purge_keyed(
     refuse_referred({name: find_referring(ctx, name, table.table_id, keys) for name in branches}, table.name)
     before, detail = _rows(ctx, table, branch), {**_detail(doomed, look), "and_history": and_history}
     if dry_run:
-        after = _rows_without(ctx, state, before, doomed.hashes)
+        after = _rows_without(ctx, branch_table, before, doomed.hashes)
         planned = report(table, (before, after), doomed.beside, detail)
         return replace(planned, dry_run=True, complete=not doomed.hashes)
     record = None
     if doomed.to_record:  # else all of it was recorded by one that died
         upto_seq = max(place.parts[0][0].head.last_seq for place in look.places)
-        record = doomed.beside.record(state, actor, where, look.rows, upto_seq)
-    operations, warnings = _work_off(ctx, state, Holder(branch), actor, doomed, record)
+        record = doomed.beside.record(branch_table, actor, where, look.rows, upto_seq)
+    operations, warnings = _work_off(ctx, branch_table, Holder(branch), actor, doomed, record)
     if and_history:
         with ctx.ledger.read() as conn:
             names = [name for name, _ in holders(conn, table.table_id)]
@@ -222,33 +225,33 @@ def purge_keyed(
     return report(table, rows, doomed.beside, detail, operations=operations, warnings=warnings)
 
 
-def find(ctx: Context, state: BranchTable, where: str) -> DoomedKeys:
+def find(ctx: Context, branch_table: BranchTable, where: str) -> DoomedKeys:
     """The keys that a condition names on any branch, and what is left of purges that died on the way."""
-    table = state.table
+    table = branch_table.table
     with ctx.ledger.read() as conn:
         places, at_us = read_places(conn, table), ctx.ledger.last_at_us(conn)
         unfinished = read_unfinished(conn, table.table_id)
         kept = read_kept(conn, table.table_id)
     expressions = [f"{relations.key_hash(_scope(table))} AS {HASH}", *map(sandbox.quote_name, table.key)]
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
-        _, filed = find_rows(state, _distinct(places, 0), where, expressions)
-        rows = [filed, _in_tails(ctx, state, places, where, expressions, None)]
+        _, filed = find_rows(branch_table, _distinct(places, 0), where, expressions)
+        rows = [filed, _in_tails(ctx, branch_table, places, where, expressions, None)]
         filled = [part for part in rows if part.num_rows]
         keys = pa.concat_tables(filled) if filled else rows[1]
         doomed = DoomedKeys(keys.drop_columns([SEQ]).group_by([HASH, *table.key]).aggregate([]), unfinished, Beside())
-        gone = _of_letters(ctx, state, places, [seq for _, seq, _ in kept.letters], doomed.hashes)
+        gone = _of_letters(ctx, branch_table, places, [seq for _, seq, _ in kept.letters], doomed.hashes)
     return replace(doomed, beside=find_beside(kept, gone, where))
 
 
 def _of_letters(
-    ctx: Context, state: BranchTable, places: Sequence[TablePlace], seqs: Sequence[int], hashes: Sequence[bytes]
+    ctx: Context, branch_table: BranchTable, places: Sequence[TablePlace], seqs: Sequence[int], hashes: Sequence[bytes]
 ) -> set[int]:
     """Those of these seqs, which dead letters have, that are versions of rows that go: not only of the named ones."""
     if not seqs or not hashes:
         return set()
-    those = f"{_gone(state.table)} AND {SEQ} IN ({', '.join(map(str, seqs))})"
-    _, filed = find_rows(state, _distinct(places, 0), those, hashes=hashes)
-    waiting = _in_tails(ctx, state, places, those, [], hashes)
+    those = f"{_gone(branch_table.table)} AND {SEQ} IN ({', '.join(map(str, seqs))})"
+    _, filed = find_rows(branch_table, _distinct(places, 0), those, hashes=hashes)
+    waiting = _in_tails(ctx, branch_table, places, those, [], hashes)
     return {seq for rows in (filed, waiting) if rows.num_rows for seq in rows[SEQ].to_pylist()}
 
 
@@ -256,8 +259,8 @@ def read_places(conn: Connection, table: Table) -> list[TablePlace]:
     """The table wherever it is, as one database snapshot shows it."""
     places: list[TablePlace] = []
     for name, kind in holders(conn, table.table_id):
-        state = read_states(conn, name, [table.name])[0]
-        heads = [(part, part.head) for part in (state, folded_of(state))]
+        branch_table = read_branch_tables(conn, name, [table.name])[0]
+        heads = [(part, part.head) for part in (branch_table, folded_of(branch_table))]
         parts = [(part, tuple(read_files(conn, at.branch_id, at.table_id, at.version))) for part, at in heads]
         places.append(TablePlace(name, kind, tuple(parts)))
     return places
@@ -273,8 +276,8 @@ def look_for(ctx: Context, table: Table, hashes: Sequence[bytes]) -> KeySurvey:
     seqs: list[pa.ChunkedArray] = []
     with Keeper(ctx.ledger, at_us, ctx.grace_s).held():
         for part in (0, 1):
-            state = places[0].parts[part][0]
-            removal, rows = find_rows(state, _distinct(places, part), _gone(table), hashes=hashes)
+            branch_table = places[0].parts[part][0]
+            removal, rows = find_rows(branch_table, _distinct(places, part), _gone(table), hashes=hashes)
             paths.update(file.path for file in (*removal.whole, *removal.partly))
             seqs += [rows[SEQ]] if rows.num_rows else []
         in_tails = _in_tails(ctx, places[0].parts[0][0], places, _gone(table), [], hashes)[SEQ]
@@ -289,7 +292,7 @@ def _distinct(places: Sequence[TablePlace], part: int) -> list[DataFile]:
 
 def _in_tails(
     ctx: Context,
-    state: BranchTable,
+    branch_table: BranchTable,
     places: Sequence[TablePlace],
     condition: str,
     more: Sequence[str],
@@ -300,24 +303,24 @@ def _in_tails(
     with sandbox.interruptible(), sandbox.connect() as connection:
         if hashes is not None:
             relations.load_hashes(connection, hashes)
-        rows = read_batches(ctx.ledger, state, refs, on_unreadable(state))
-        relations.load_rows(connection, "tail", log_schema(state), rows)
+        rows = read_batches(ctx.ledger, branch_table, refs, on_unreadable(branch_table))
+        relations.load_rows(connection, "tail", log_schema(branch_table), rows)
         sandbox.shut(connection, [])
         return relations.matching(connection, relations.everything("tail"), [SEQ, *more], condition)
 
 
 def _work_off(
-    ctx: Context, state: BranchTable, holder: Holder, actor: str, doomed: DoomedKeys, record: RecordPurge | None
+    ctx: Context, branch_table: BranchTable, holder: Holder, actor: str, doomed: DoomedKeys, record: RecordPurge | None
 ) -> tuple[list[str], list[str]]:
     """Remove the rows from one place after another, until no place has any; then forget their hashes."""
-    name = state.table.name
+    name = branch_table.table.name
     operations: list[str] = []
     warnings: list[str] = []
     over = list(doomed.unfinished)
     if record is not None:
         ensure_tombstones(ctx, actor)
     for _ in range(MOST_ROUNDS):
-        look = look_for(ctx, state.table, doomed.hashes)
+        look = look_for(ctx, branch_table.table, doomed.hashes)
         # Rows beside the table may be all that goes: an operation writes that down, though it removes none of its own.
         left = look.left or [place for place in look.places if place.name == holder and record is not None]
         if not left:
@@ -375,13 +378,13 @@ def _detail(doomed: DoomedKeys, look: KeySurvey) -> dict[str, Any]:
 def _rows(ctx: Context, table: Table, branch: str) -> int:
     """How many versions a branch has."""
     with ctx.ledger.read() as conn:
-        return count_rows(read_states(conn, branch, [table.name])[0])
+        return count_rows(read_branch_tables(conn, branch, [table.name])[0])
 
 
-def _rows_without(ctx: Context, state: BranchTable, before: int, hashes: Sequence[bytes]) -> int:
+def _rows_without(ctx: Context, branch_table: BranchTable, before: int, hashes: Sequence[bytes]) -> int:
     with ctx.ledger.read() as conn:
-        places = read_places(conn, state.table)
-    place = next(place for place in places if place.parts[0][0].head.branch_id == state.head.branch_id)
-    _, filed = find_rows(state, place.parts[0][1], _gone(state.table), hashes=hashes)
-    waiting = _in_tails(ctx, state, [place], _gone(state.table), [], hashes)
+        places = read_places(conn, branch_table.table)
+    place = next(place for place in places if place.parts[0][0].head.branch_id == branch_table.head.branch_id)
+    _, filed = find_rows(branch_table, place.parts[0][1], _gone(branch_table.table), hashes=hashes)
+    waiting = _in_tails(ctx, branch_table, [place], _gone(branch_table.table), [], hashes)
     return before - int(filed.num_rows + waiting.num_rows)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from strandline.errors import Conflict
 from strandline.ledger.changes.purges import StayUnreferred
 from strandline.ledger.history.starting_points import Base, read_base
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.reporting import and_more, most_reported
 from strandline.model.schema.declarations import Declarations, Link
 from strandline.model.schema.keys import claim_hash, shown_key
@@ -36,9 +36,9 @@ class Referring:
 def find_referring(ctx: Context, branch: str, table_id: str, keys: pa.Table) -> Referring:
     """The current rows of a branch that refer to rows with these keys and don't have one of them themselves."""
     with ctx.ledger.read() as conn:
-        states = read_states(conn, branch, tails=False)
-        base = read_base(conn, branch, [state.table.table_id for state in states])
-    links = Declarations.of(base.branch_id, base.shape, states).links_to(table_id)
+        branch_tables = read_branch_tables(conn, branch, tails=False)
+        base = read_base(conn, branch, [branch_table.table.table_id for branch_table in branch_tables])
+    links = Declarations.of(base.branch_id, base.shape, branch_tables).links_to(table_id)
     if not links or not keys.num_rows:
         return Referring((), None)
     view = View(ctx.ledger, branch, ctx.iceberg, only=list({link.source.table.name: None for link in links}))

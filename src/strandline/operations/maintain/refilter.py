@@ -16,7 +16,7 @@ from strandline.config import MaintenanceConfig
 from strandline.engines.spark.maintain import GROUPS_AT_ONCE
 from strandline.ledger.ledger import MAIN, Connection
 from strandline.ledger.tables.files import read_files
-from strandline.ledger.tables.tables import branch_id, read_states
+from strandline.ledger.tables.tables import branch_id, read_branch_tables
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.tables import BranchTable, DataFile
 from strandline.operations.core.bite_by_bite import BITE_BYTES, Bites
@@ -70,11 +70,11 @@ class Refiltering(Declared):
         return each_table(names, lambda name: refilter(ctx, name, branch, actor, budget, dry_run=self.dry_run))
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """The files of a state that lack a filter."""
-        if state.folded is None or look.branch_id != branch_id(look.conn, MAIN):
+        if branch_table.folded is None or look.branch_id != branch_id(look.conn, MAIN):
             return {}
-        return {"unfiltered_files": len(unfiltered(look.conn, state.folded))}
+        return {"unfiltered_files": len(unfiltered(look.conn, branch_table.folded))}
 
     @classmethod
     def due(cls, counts: Mapping[str, int], rules: MaintenanceConfig) -> Due | None:
@@ -132,7 +132,7 @@ def refilter(ctx: Context, table: str, branch: str, actor: str, budget: Budget, 
 def _look(ctx: Context, table: str, branch: str) -> tuple[BranchTable, list[DataFile]]:
     """The state of a keyed table now, and its files that lack a filter."""
     with ctx.ledger.read() as conn:
-        folded = folded_of(read_states(conn, branch, [table])[0])
+        folded = folded_of(read_branch_tables(conn, branch, [table])[0])
         return folded, unfiltered(conn, folded)
 
 

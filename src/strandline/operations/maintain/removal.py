@@ -61,7 +61,7 @@ class Removal:
 
 
 def find_rows(
-    state: BranchTable,
+    branch_table: BranchTable,
     files: Sequence[DataFile],
     condition: str,
     more: Sequence[str] = (),
@@ -77,7 +77,9 @@ def find_rows(
             relations.load_hashes(connection, hashes)
         sandbox.shut(connection, [relations.local_path(file.path) for file in files])
         for file in files:
-            matched = relations.matching(connection, files_sql(state, [file], state.columns), [SEQ, *more], condition)
+            matched = relations.matching(
+                connection, files_sql(branch_table, [file], branch_table.columns), [SEQ, *more], condition
+            )
             if matched.num_rows:
                 matches.append((file, matched))
     return removal_of(matches), pa.concat_tables([rows for _, rows in matches]) if matches else pa.table({})
@@ -99,21 +101,21 @@ def removal_of(matches: Sequence[tuple[DataFile, pa.Table]]) -> Removal:
     )
 
 
-def stage_removal(ctx: Context, state: BranchTable, removal: Removal, op_id: str) -> MoveTable:
+def stage_removal(ctx: Context, branch_table: BranchTable, removal: Removal, op_id: str) -> MoveTable:
     """Write the log without these rows on the operation's branch; says what the publish has to do."""
-    prepare_branch(ctx, state, op_id)
-    groups = _groups(ctx, state, removal)
-    without = _write_seqs(ctx, state, op_id, removal.seqs) if groups else None
+    prepare_branch(ctx, branch_table, op_id)
+    groups = _groups(ctx, branch_table, removal)
+    without = _write_seqs(ctx, branch_table, op_id, removal.seqs) if groups else None
     fail("stage.before_append")
     snapshot = maintain.remove(
-        ctx.iceberg(), place_of(state, op_id), removal.whole, groups, state.stored.columns, without
+        ctx.iceberg(), place_of(branch_table, op_id), removal.whole, groups, branch_table.stored.columns, without
     )
     fail("stage.after_append")
-    added = added_files(ctx, state, snapshot)
+    added = added_files(ctx, branch_table, snapshot)
     _check(op_id, removal, groups, added)
-    ctx.iceberg().sync_to_disk(state.table.iceberg_name, snapshot, added)
+    ctx.iceberg().sync_to_disk(branch_table.table.iceberg_name, snapshot, added)
     return replace(
-        MoveTable.of(state.head),
+        MoveTable.of(branch_table.head),
         snapshot=snapshot,
         files=added,
         removed=tuple(file.path for file in [*removal.whole, *removal.partly]),
@@ -121,19 +123,19 @@ def stage_removal(ctx: Context, state: BranchTable, removal: Removal, op_id: str
     )
 
 
-def _groups(ctx: Context, state: BranchTable, removal: Removal) -> list[Group]:
+def _groups(ctx: Context, branch_table: BranchTable, removal: Removal) -> list[Group]:
     """What is written together: neighbours in a log; of a state each file alone, because it is in the order of keys."""
-    if not removal.partly or state.table.kind == "state":
+    if not removal.partly or branch_table.table.kind == "state":
         return [(file,) for file in removal.partly]
     with ctx.ledger.read() as conn:
-        files = read_files(conn, state.head.branch_id, state.table.table_id, state.head.version)
-    return neighbours(files, removal.partly, removal.whole, state.table.settings.target_file_bytes)
+        files = read_files(conn, branch_table.head.branch_id, branch_table.table.table_id, branch_table.head.version)
+    return neighbours(files, removal.partly, removal.whole, branch_table.table.settings.target_file_bytes)
 
 
-def _write_seqs(ctx: Context, state: BranchTable, op_id: str, seqs: pa.Array) -> str:
+def _write_seqs(ctx: Context, branch_table: BranchTable, op_id: str, seqs: pa.Array) -> str:
     ctx.staging.create(op_id)
     fail("stage.before_files")
-    uri = ctx.staging.uri(op_id, f"removed-{state.table.kind}.parquet")
+    uri = ctx.staging.uri(op_id, f"removed-{branch_table.table.kind}.parquet")
     system, path = open_uri(uri)
     pq.write_table(pa.table({SEQ: seqs}), path, filesystem=system)
     fail("stage.after_files")

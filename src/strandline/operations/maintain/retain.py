@@ -15,7 +15,7 @@ from strandline.config import MaintenanceConfig
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable, PruneStreams
-from strandline.ledger.tables.tables import read_states
+from strandline.ledger.tables.tables import read_branch_tables
 from strandline.model.maintenance import Budget, Maintained
 from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
@@ -81,14 +81,14 @@ class Retention(Declared):
         return each_table(names, lambda name: retain(ctx, name, branch, actor, budget, self))
 
     @classmethod
-    def count(cls, look: BranchMoment, state: BranchTable) -> dict[str, int]:
+    def count(cls, look: BranchMoment, branch_table: BranchTable) -> dict[str, int]:
         """About how many rows would go, or of a keyed table would be looked at."""
         if look.now_us is None:
             return {}
-        if state.table.key:
-            versions = retain_keyed.plan(look.conn, state, look.now_us)
+        if branch_table.table.key:
+            versions = retain_keyed.plan(look.conn, branch_table, look.now_us)
             return {"old_rows": versions.passed} if versions is not None and versions.is_due else {}
-        old = retain_log.plan(look.conn, state, look.now_us)
+        old = retain_log.plan(look.conn, branch_table, look.now_us)
         return {} if old is None else {"old_rows": retain_log.estimate(old)}
 
     @classmethod
@@ -114,10 +114,10 @@ class Retain(Bite):
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Write the log without the rows."""
         change = self.change
-        move = MoveTable.of(self.state.head)
+        move = MoveTable.of(self.branch_table.head)
         if change.removal.rows:
-            move = stage_removal(ctx, self.state, change.removal, running.op_id)
-        self.waited_for = somebody_waits(ctx, self.state)
+            move = stage_removal(ctx, self.branch_table, change.removal, running.op_id)
+        self.waited_for = somebody_waits(ctx, self.branch_table)
         prune = PruneStreams(move.branch_id, move.table_id, change.pruned, self.past_sinks)
         return replace(move, barrier=change.barrier, kept_from=change.kept_from), prune
 
@@ -128,26 +128,26 @@ def retain(ctx: Context, table: str, branch: str, actor: str, budget: Budget, as
     before, rows = _figures(ctx, table, branch), 0
     bites = Bites(ctx, budget)
     while True:
-        state, planner = _plan(ctx, table, branch, now_us, asked_for, has_begun=rows > 0)
+        branch_table, planner = _plan(ctx, table, branch, now_us, asked_for, has_begun=rows > 0)
         if planner is None:
             detail = {"retention": None}
-            return Maintained(state.table.name, before, before, dry_run=asked_for.dry_run, detail=detail)
+            return Maintained(branch_table.table.name, before, before, dry_run=asked_for.dry_run, detail=detail)
         if not (rows or asked_for.dry_run or asked_for.yes):
             planner.refuse_everything()
             if asked_for.force_past_sinks:
                 refuse_past_sinks(planner)
         if asked_for.dry_run:
-            return _preview(state, planner, before)
+            return _preview(branch_table, planner, before)
         change = None if budget.is_spent else planner.next_change(budget.bite(BITE_BYTES))
         if change is None:
             break
-        operation = Retain(table, branch, actor, state.head.version, change, asked_for.force_past_sinks)
-        if bites.take(operation, state, size_of([*change.removal.whole, *change.removal.partly])) is not None:
+        operation = Retain(table, branch, actor, branch_table.head.version, change, asked_for.force_past_sinks)
+        if bites.take(operation, branch_table, size_of([*change.removal.whole, *change.removal.partly])) is not None:
             rows += change.removal.rows
-            ctx.report(f"pruning {state.table.name}", rows, None)
+            ctx.report(f"pruning {branch_table.table.name}", rows, None)
     held = planner.held()
     return Maintained(
-        table=state.table.name,
+        table=branch_table.table.name,
         before=before,
         after=_figures(ctx, table, branch),
         complete=planner.is_complete(is_spent=budget.is_spent),
@@ -163,19 +163,21 @@ def _plan(
     """The table now, and what may go of it; no planner where rows are kept for good."""
     eager, past_sinks = asked_for.eager, asked_for.force_past_sinks
     with ctx.ledger.read() as conn:
-        state = read_states(conn, branch, [table])[0]
-        if state.table.key:
-            old = retain_keyed.plan(conn, state, now_us)
-            return state, None if old is None else retain_keyed.VersionPlanner(old, eager or has_begun, past_sinks)
-        rows = retain_log.plan(conn, state, now_us, past_sinks=past_sinks)
-    return state, None if rows is None else retain_log.RowPlanner(ctx, rows, eager)
+        branch_table = read_branch_tables(conn, branch, [table])[0]
+        if branch_table.table.key:
+            old = retain_keyed.plan(conn, branch_table, now_us)
+            return branch_table, None if old is None else retain_keyed.VersionPlanner(
+                old, eager or has_begun, past_sinks
+            )
+        rows = retain_log.plan(conn, branch_table, now_us, past_sinks=past_sinks)
+    return branch_table, None if rows is None else retain_log.RowPlanner(ctx, rows, eager)
 
 
-def _preview(state: BranchTable, planner: Planner, before: Mapping[str, int]) -> Maintained:
+def _preview(branch_table: BranchTable, planner: Planner, before: Mapping[str, int]) -> Maintained:
     rows, held = planner.rows(), planner.held()
     detail = {**planner.detail(), "pruned": rows, "held_by": [asdict(behind) for behind in held]}
     return Maintained(
-        table=state.table.name,
+        table=branch_table.table.name,
         before=before,
         after=planner.after(before),
         dry_run=True,
@@ -188,6 +190,6 @@ def _preview(state: BranchTable, planner: Planner, before: Mapping[str, int]) ->
 def _figures(ctx: Context, table: str, branch: str) -> dict[str, int]:
     """What a table's log holds."""
     with ctx.ledger.read() as conn:
-        head = read_states(conn, branch, [table])[0].head
+        head = read_branch_tables(conn, branch, [table])[0].head
         files = read_files(conn, head.branch_id, head.table_id, head.version)
     return {"rows": sum(file.rows for file in files), "files": len(files), "size_bytes": size_of(files)}

@@ -48,7 +48,7 @@ Superseded = Sequence[tuple[DataFile, pa.Table]]
 class OldVersions:
     """How far back a branch's table is kept, what that point shows, and how many versions have passed it since."""
 
-    state: BranchTable
+    branch_table: BranchTable
     cutoff_us: int
     horizon: Commit | None
     shown: Shown | None
@@ -66,17 +66,17 @@ class OldVersions:
         return bool(self.files) and 0 < self.passed >= WORTH_SHARE * sum(file.rows for file in self.files)
 
 
-def plan(conn: Connection, state: BranchTable, now_us: int) -> OldVersions | None:
+def plan(conn: Connection, branch_table: BranchTable, now_us: int) -> OldVersions | None:
     """How far back a keyed table is kept; None when all versions are kept for good."""
-    cutoff_us = state.table.settings.cutoff_us(now_us)
+    cutoff_us = branch_table.table.settings.cutoff_us(now_us)
     if cutoff_us is None:
         return None
-    head = state.head
+    head = branch_table.head
     limits = tuple(read_limits(conn, head.branch_id, head.table_id))
     back_to = find_horizon(conn, head.branch_id, cutoff_us)
     if back_to is None:
-        return OldVersions(state, cutoff_us, None, None, (), limits, 0)
-    horizon, name = back_to.commit, state.table.name
+        return OldVersions(branch_table, cutoff_us, None, None, (), limits, 0)
+    horizon, name = back_to.commit, branch_table.table.name
     later = Graph(conn).only(tip_of(conn, head.branch_id), horizon.commit_id)
     hidden = tuple(commit.commit_id for commit in later if commit.seq < horizon.seq)
     late = read_late(conn, head.table_id, number=horizon.seq, at_us=None)
@@ -84,22 +84,22 @@ def plan(conn: Connection, state: BranchTable, now_us: int) -> OldVersions | Non
     files = read_files(conn, head.branch_id, head.table_id, head.version, until=horizon.seq)
     passed = count_passed(conn, horizon, name, head.kept_from)
     kept = count_passed(conn, back_to.window, name, horizon.seq)
-    return OldVersions(state, cutoff_us, horizon, shown, tuple(files), limits, passed, back_to.point, kept)
+    return OldVersions(branch_table, cutoff_us, horizon, shown, tuple(files), limits, passed, back_to.point, kept)
 
 
 def find_superseded(planned: OldVersions) -> Superseded:
     """The versions at the horizon that another one took the place of by then."""
-    state, files = planned.state, planned.files
+    branch_table, files = planned.branch_table, planned.files
     if not files or planned.shown is None:
         return []
-    columns = [column for column in state.columns if column.name in (*state.table.key, SEQ, COMMIT)]
-    seqs = [column for column in state.columns if column.name == SEQ]
+    columns = [column for column in branch_table.columns if column.name in (*branch_table.table.key, SEQ, COMMIT)]
+    seqs = [column for column in branch_table.columns if column.name == SEQ]
     superseded: list[tuple[DataFile, pa.Table]] = []
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        versions = files_sql(state, files, columns)
-        relations.note_superseded(connection, versions, state.table.key, planned.shown.condition())
+        versions = files_sql(branch_table, files, columns)
+        relations.note_superseded(connection, versions, branch_table.table.key, planned.shown.condition())
         for file in files:
-            rows = relations.superseded_of(connection, files_sql(state, [file], seqs))
+            rows = relations.superseded_of(connection, files_sql(branch_table, [file], seqs))
             if rows.num_rows:
                 superseded.append((file, rows))
     return superseded
@@ -173,7 +173,7 @@ class VersionPlanner:
 
     def _moves(self, horizon: Commit) -> bool:
         """Whether the horizon may go further, though no version goes."""
-        is_ahead = horizon.seq > self.planned.state.head.kept_from
+        is_ahead = horizon.seq > self.planned.branch_table.head.kept_from
         return self._is_worth_it and is_ahead and self.planned.passed > 0 and not self.held()
 
     def rows(self) -> int:

@@ -35,7 +35,7 @@ BITE_FILES = 1000
 class OldRows:
     """What of a table is past its window: what may go now, and what sinks still hold."""
 
-    state: BranchTable
+    branch_table: BranchTable
     now_us: int
     cutoff_us: int
     whole: tuple[DataFile, ...]
@@ -50,12 +50,12 @@ class OldRows:
         return None if limit is None else limit.seq
 
 
-def plan(conn: Connection, state: BranchTable, now_us: int, *, past_sinks: bool = False) -> OldRows | None:
+def plan(conn: Connection, branch_table: BranchTable, now_us: int, *, past_sinks: bool = False) -> OldRows | None:
     """What is past a table's window, by what the ledger knows of its files; None when rows are kept for good."""
-    cutoff_us = state.table.settings.cutoff_us(now_us)
+    cutoff_us = branch_table.table.settings.cutoff_us(now_us)
     if cutoff_us is None:
         return None
-    head = state.head
+    head = branch_table.head
     limits = read_limits(conn, head.branch_id, head.table_id)
     held_at = {} if past_sinks else lowest(limits)
     whole, edge, held = [], [], []
@@ -69,7 +69,7 @@ def plan(conn: Connection, state: BranchTable, now_us: int, *, past_sinks: bool 
             whole.append(file)
         else:
             edge.append(file)
-    return OldRows(state, now_us, cutoff_us, tuple(whole), tuple(edge), tuple(held), held_at, tuple(limits))
+    return OldRows(branch_table, now_us, cutoff_us, tuple(whole), tuple(edge), tuple(held), held_at, tuple(limits))
 
 
 def estimate(planned: OldRows) -> int:
@@ -97,13 +97,14 @@ class RowPlanner:
     def refuse_everything(self) -> None:
         """Refuse to leave no row: a window that no row lies in is a mistake more often than not."""
         planned = self.planned
-        total = planned.state.head.books.log
+        total = planned.branch_table.head.books.log
         going = sum(file.rows for file in planned.whole)
         if total and going + sum(file.rows for file in planned.edge) >= total:
             going = self.rows()
         if total and going == total:
             raise PreconditionFailed(
-                f"the whole log of {planned.state.table.name!r} ({counted(total, 'row')}) is older than its retention",
+                f"the whole log of {planned.branch_table.table.name!r} ({counted(total, 'row')}) is older than its "
+                "retention",
                 hint="`--yes` removes them all; `strand table set NAME retention=…` changes the window.",
                 count=total,
             )
@@ -185,29 +186,31 @@ class RowPlanner:
 
 
 def _old_rows(ctx: Context, planned: OldRows, file: DataFile) -> Removal:
-    state = planned.state
-    column = state.table.settings.time_column
+    branch_table = planned.branch_table
+    column = branch_table.table.settings.time_column
     if file.oldest_us == UNKNOWN_US:
-        _look_into(ctx, state, file, column)
+        _look_into(ctx, branch_table, file, column)
     condition = relations.older_than(column, planned.cutoff_us)
     limit = planned.limit(file.partition)
     if limit is not None:
         condition = f"{condition} AND {SEQ} <= {limit}"
-    return find_rows(state, [file], condition)[0]
+    return find_rows(branch_table, [file], condition)[0]
 
 
-def _look_into(ctx: Context, state: BranchTable, file: DataFile, column: str) -> None:
+def _look_into(ctx: Context, branch_table: BranchTable, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
     with sandbox.interruptible(), sandbox.scratch() as connection:
-        rows = files_sql(state, [file], [time_column for time_column in state.columns if time_column.name == column])
+        rows = files_sql(
+            branch_table, [file], [time_column for time_column in branch_table.columns if time_column.name == column]
+        )
         oldest_us, newest_us = relations.range_us(connection, rows, column)
     with ctx.ledger.write() as txn:
-        set_times(txn, state.head.branch_id, state.table.table_id, file.path, oldest_us, newest_us)
+        set_times(txn, branch_table.head.branch_id, branch_table.table.table_id, file.path, oldest_us, newest_us)
 
 
 def _count_old(planned: OldRows, file: DataFile, behind: int) -> int:
     if file.newest_us is not None and file.newest_us < planned.cutoff_us and file.first_seq > behind:
         return file.rows
-    settings = planned.state.table.settings
+    settings = planned.branch_table.table.settings
     condition = f"{relations.older_than(settings.time_column, planned.cutoff_us)} AND {SEQ} > {behind}"
-    return find_rows(planned.state, [file], condition)[0].rows
+    return find_rows(planned.branch_table, [file], condition)[0].rows

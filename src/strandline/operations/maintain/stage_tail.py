@@ -32,7 +32,8 @@ from strandline.model.values.arrow import stored_schema
 from strandline.model.values.rows import partitions
 from strandline.operations.core.context import Context
 from strandline.views.tail import read_batches
-from strandline.views.view import key_scope, log_schema, refuse_unreadable, stored_columns
+from strandline.views.unreadable import refuse_unreadable
+from strandline.views.view import key_scope, log_schema, stored_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,40 +65,44 @@ class StagedRows:
         return heads
 
 
-def prepare_branch(ctx: Context, state: BranchTable, op_id: str) -> None:
+def prepare_branch(ctx: Context, branch_table: BranchTable, op_id: str) -> None:
     """Make sure of the Iceberg table and of the operation's private branch at the pin."""
-    state = state.stored
+    branch_table = branch_table.stored
     iceberg = ctx.iceberg()
     fail("stage.before_table")
-    is_state = state.table.kind == "state"
-    iceberg.ensure_table(state.table.iceberg_name, columns_ddl(state), state.table.partition_by, is_state=is_state)
-    if state.table.inbound or len(state.schemas) > 1:
-        iceberg.ensure_columns(state.table.iceberg_name, state.columns)
-    if is_state and state.filtered:
-        iceberg.ensure_filters(state.table.iceberg_name, state.filtered)
+    is_state = branch_table.table.kind == "state"
+    iceberg.ensure_table(
+        branch_table.table.iceberg_name, columns_ddl(branch_table), branch_table.table.partition_by, is_state=is_state
+    )
+    if branch_table.table.inbound or len(branch_table.schemas) > 1:
+        iceberg.ensure_columns(branch_table.table.iceberg_name, branch_table.columns)
+    if is_state and branch_table.filtered:
+        iceberg.ensure_filters(branch_table.table.iceberg_name, branch_table.filtered)
     fail("stage.before_branch")
     with ctx.ledger.read() as conn:
-        shared = has_snapshots(conn, state.table.table_id)
-    iceberg.create_branch(state.table.iceberg_name, private_branch(op_id), state.head.log_snapshot, shared=shared)
+        shared = has_snapshots(conn, branch_table.table.table_id)
+    iceberg.create_branch(
+        branch_table.table.iceberg_name, private_branch(op_id), branch_table.head.log_snapshot, shared=shared
+    )
     fail("stage.after_branch")
 
 
-def stage_tail(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
+def stage_tail(ctx: Context, branch_table: BranchTable, refs: Sequence[BatchRef], op_id: str) -> StagedRows:
     """Append these batches to the operation's branch, and set aside those that can't be read."""
-    state = state.stored
+    branch_table = branch_table.stored
     ctx.staging.create(op_id)
-    unreadable = _UnreadableBatches(ctx, state)
-    duplicates = _duplicates(ctx, state, refs, unreadable) if state.table.row_key else None
+    unreadable = _UnreadableBatches(ctx, branch_table)
+    duplicates = _duplicates(ctx, branch_table, refs, unreadable) if branch_table.table.row_key else None
     fail("stage.before_files")
-    paths, rows = _write_files(ctx, state, unreadable.without(refs), op_id, duplicates, unreadable)
+    paths, rows = _write_files(ctx, branch_table, unreadable.without(refs), op_id, duplicates, unreadable)
     fail("stage.after_files")
     kept = unreadable.without(refs)
     batches = tuple(ref.batch_id for ref in kept)
     offered = sum(ref.rows for ref in kept)
     if rows == 0:
         return StagedRows(None, dropped=offered, batches=batches)
-    frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(state), paths)
-    snapshot, files = append(ctx, state, frame, op_id)
+    frame = stage.read_stamped(ctx.iceberg().session, columns_ddl(branch_table), paths)
+    snapshot, files = append(ctx, branch_table, frame, op_id)
     stored = sum(file.rows for file in files)
     if stored != rows:
         raise Damaged(f"{rows} rows of the tail were staged, and Spark wrote {stored}", operation=op_id)
@@ -107,20 +112,20 @@ def stage_tail(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], op_id
 class _UnreadableBatches:
     """Batches that could not be read. They are noted while a stream runs, and set aside when it has ended."""
 
-    def __init__(self, ctx: Context, state: BranchTable) -> None:
+    def __init__(self, ctx: Context, branch_table: BranchTable) -> None:
         self._ctx = ctx
-        self._state = state
+        self._branch_table = branch_table
         self._reasons: dict[str, str] = {}
         self._done: set[str] = set()
 
     def note(self, ref: BatchRef, reason: str) -> None:
         """A batch can't be read."""
-        refuse_unreadable(self._state, ref, reason)
+        refuse_unreadable(self._branch_table, ref, reason)
         self._reasons[ref.batch_id] = reason
 
     def set_aside(self) -> None:
         """Quarantine what was noted since the last time."""
-        head = self._state.head
+        head = self._branch_table.head
         for batch_id in self._reasons.keys() - self._done:
             quarantine(self._ctx.ledger, head.branch_id, head.table_id, batch_id, self._reasons[batch_id])
             self._done.add(batch_id)
@@ -130,45 +135,49 @@ class _UnreadableBatches:
         return [ref for ref in refs if ref.batch_id not in self._reasons]
 
 
-def append(ctx: Context, state: BranchTable, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
+def append(ctx: Context, branch_table: BranchTable, frame: DataFrame, op_id: str) -> tuple[int, tuple[DataFile, ...]]:
     """Let Spark append a DataFrame to the operation's branch; returns the snapshot and the files it added.
 
     Its columns have their names in data files; those that it lacks are null.
     """
-    state = state.stored
+    branch_table = branch_table.stored
     iceberg = ctx.iceberg()
-    name = state.table.iceberg_name
+    name = branch_table.table.iceberg_name
     fail("stage.before_append")
-    stage.append_to_branch(frame, name, private_branch(op_id), op_id, stored_columns(state), state.table.partition_by)
+    stage.append_to_branch(
+        frame, name, private_branch(op_id), op_id, stored_columns(branch_table), branch_table.table.partition_by
+    )
     fail("stage.after_append")
     snapshot = iceberg.branch_snapshot(name, private_branch(op_id))
     assert snapshot is not None, f"Spark appended rows of operation {op_id} and its branch has no snapshot"
-    files = added_files(ctx, state, snapshot)
+    files = added_files(ctx, branch_table, snapshot)
     iceberg.sync_to_disk(name, snapshot, files)
     return snapshot, files
 
 
-def added_files(ctx: Context, state: BranchTable, snapshot: int) -> tuple[DataFile, ...]:
+def added_files(ctx: Context, branch_table: BranchTable, snapshot: int) -> tuple[DataFile, ...]:
     """The files that a staged snapshot added, as the ledger will record them."""
-    table = state.stored.table
+    table = branch_table.stored.table
     files = ctx.iceberg().added_files(table.iceberg_name, snapshot, table.settings.time_column)
-    return tuple(replace(file, origin=table.inbound, schema_version=max(state.schemas)) for file in files)
+    return tuple(replace(file, origin=table.inbound, schema_version=max(branch_table.schemas)) for file in files)
 
 
-def columns_ddl(state: BranchTable) -> str:
+def columns_ddl(branch_table: BranchTable) -> str:
     """The columns of a table's log, as Spark writes them."""
-    return ", ".join(column_ddl(column) for column in stored_columns(state))
+    return ", ".join(column_ddl(column) for column in stored_columns(branch_table))
 
 
-def _duplicates(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], unreadable: _UnreadableBatches) -> pa.Array:
+def _duplicates(
+    ctx: Context, branch_table: BranchTable, refs: Sequence[BatchRef], unreadable: _UnreadableBatches
+) -> pa.Array:
     """The seqs of rows whose key is in the log, or earlier among these rows."""
-    scope = key_scope(state)
+    scope = key_scope(branch_table)
     names = list(dict.fromkeys([*scope.within, *scope.row_key]))
-    stored = stored_schema(state.schema, state.table.extra)
+    stored = stored_schema(branch_table.schema, branch_table.table.extra)
     touched: set[str] = set()
 
     def keys() -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note, columns=names):
+        for batch in read_batches(ctx.ledger, branch_table, refs, unreadable.note, columns=names):
             if scope.within:
                 touched.update(partitions(batch, scope.within))
             yield batch
@@ -179,12 +188,12 @@ def _duplicates(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], unre
         with ctx.ledger.read() as conn:
             log_files = read_files(
                 conn,
-                state.head.branch_id,
-                state.table.table_id,
-                state.head.version,
+                branch_table.head.branch_id,
+                branch_table.table.table_id,
+                branch_table.head.version,
                 partitions=sorted(touched) if scope.within else None,
             )
-            seen = seen_hashes(conn, state.table.table_id)
+            seen = seen_hashes(conn, branch_table.table.table_id)
         log = relations.parquet([relations.local_path(file.path) for file in log_files], names) if log_files else None
         relations.find_duplicates(connection, relations.internal("keys"), log, scope, into="duplicates", seen=seen)
         unreadable.set_aside()
@@ -194,7 +203,7 @@ def _duplicates(ctx: Context, state: BranchTable, refs: Sequence[BatchRef], unre
 
 def _write_files(
     ctx: Context,
-    state: BranchTable,
+    branch_table: BranchTable,
     refs: Sequence[BatchRef],
     op_id: str,
     duplicates: pa.Array | None,
@@ -206,13 +215,13 @@ def _write_files(
     """
     total = sum(ref.rows for ref in refs)
     per_file = min(MAX_FILE_ROWS, max(MIN_FILE_ROWS, -(-total // (os.cpu_count() or 1))))
-    writer = SeqFiles(ctx, op_id, log_schema(state), per_file, "tail")
+    writer = SeqFiles(ctx, op_id, log_schema(branch_table), per_file, "tail")
     done = 0
     with writer:
-        for batch in read_batches(ctx.ledger, state, refs, unreadable.note):
+        for batch in read_batches(ctx.ledger, branch_table, refs, unreadable.note):
             done += batch.num_rows
             writer.write(_kept(batch, duplicates))
-            ctx.report(f"reading the tail of {state.table.name}", done, total)
+            ctx.report(f"reading the tail of {branch_table.table.name}", done, total)
     unreadable.set_aside()
     return writer.paths, writer.rows
 

@@ -59,35 +59,39 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
     """Judge the merged rows, if any of the tables declares anything; what breaks a rule is added to the conflicts."""
     declared = plan.declared
     if plan.schemas.brought or plan.coming:
-        others = [*(table.state for table in plan.tables), *(state for state, _ in plan.coming)]
+        others = [*(table.branch_table for table in plan.tables), *(branch_table for branch_table, _ in plan.coming)]
         gone = [table_id for table_id, brought in plan.schemas.brought.items() if brought.schema.dropped]
-        states = dict(declared.states) | {state.table.table_id: state for state in others}
-        states = {table_id: state for table_id, state in states.items() if table_id not in gone}
-        declared = Declarations(declared.branch_id, declared.shape, states)
-    ids = [table.state.table.table_id for table in plan.tables if table.written.num_rows]
-    ids += [state.table.table_id for state, _ in plan.coming]
-    if not any(declared.depends(table_id) or declared.states[table_id].schema.constraints for table_id in ids):
+        branch_tables = dict(declared.branch_tables) | {
+            branch_table.table.table_id: branch_table for branch_table in others
+        }
+        branch_tables = {
+            table_id: branch_table for table_id, branch_table in branch_tables.items() if table_id not in gone
+        }
+        declared = Declarations(declared.branch_id, declared.shape, branch_tables)
+    ids = [table.branch_table.table.table_id for table in plan.tables if table.written.num_rows]
+    ids += [branch_table.table.table_id for branch_table, _ in plan.coming]
+    if not any(declared.depends(table_id) or declared.branch_tables[table_id].schema.constraints for table_id in ids):
         return Claims(), None
     changes: Changes = {}
     for table in plan.tables:
         for change in _row_changes(table):
             changes[change.at] = change
-    for state, rows in plan.coming:
-        for change in _row_changes(TableMerge(state, rows, rows.slice(0, 0), 0)):
+    for branch_table, rows in plan.coming:
+        for change in _row_changes(TableMerge(branch_table, rows, rows.slice(0, 0), 0)):
             changes[change.at] = change
     judging = examine(declared, changes, look)
     while _give_up(plan, judging.orphaned, changes, look, resolution):
         judging = examine(declared, changes, look)  # what refers to such a row is an orphan now
     undecided = {(conflict.table, key_text(conflict.key)) for conflict in plan.conflicts}
     for breach in judging.breaches:
-        violation, state, key = breach.violation, breach.state, key_row(breach.key, breach.state)
-        named = _image(key, state) or {}
-        at = state.table.table_id, key_hash(breach.key)
+        violation, branch_table, key = breach.violation, breach.branch_table, key_row(breach.key, breach.branch_table)
+        named = _image(key, branch_table) or {}
+        at = branch_table.table.table_id, key_hash(breach.key)
         met = changes.get(at)
         if met is None:  # a row of the target that the merge does not write
             if (violation.table, key_text(named)) in undecided:
                 continue  # whether it stays is not decided yet
-            look.ask(state, {at[1]: key})
+            look.ask(branch_table, {at[1]: key})
             version = look.get(*at)
             current = version.row if version is not None else None
         plan.conflicts.append(
@@ -97,8 +101,8 @@ def examined(plan: MergePlan, look: Looking, resolution: Resolution) -> tuple[Cl
                 named,
                 tuple(violation.field.split(", ")),
                 None,
-                _image(met.before if met is not None else current, state),
-                _image(met.after if met is not None else None, state),
+                _image(met.before if met is not None else current, branch_table),
+                _image(met.after if met is not None else None, branch_table),
             )
         )
     return judging.claims, changes
@@ -113,31 +117,31 @@ def _give_up(
 ) -> bool:
     """Delete the target's rows that refer to deleted ones and that a person has decided to let go; whether any was."""
     before = len(plan.given_up)
-    for state, row in orphaned:
-        at = state.table.table_id, row.hash
-        named = state.table.name, key_text(_image(row.key, state) or {})
+    for branch_table, row in orphaned:
+        at = branch_table.table.table_id, row.hash
+        named = branch_table.table.name, key_text(_image(row.key, branch_table) or {})
         decision = resolution.rows.get(named)
         is_gone = decision == "theirs" or (isinstance(decision, Mapping) and decision["row"] is None)
         if not is_gone or at in changes:
             continue
-        look.ask(state, {row.hash: row.key})
+        look.ask(branch_table, {row.hash: row.key})
         version = look.get(*at)
         if version is not None and version.row is not None:
-            changes[at] = JudgedRow(state, row.hash, row.key, version.row, None)
+            changes[at] = JudgedRow(branch_table, row.hash, row.key, version.row, None)
             plan.given_up.add(named)
     return len(plan.given_up) > before
 
 
-def _image(row: Mapping[str, Any] | None, state: BranchTable) -> dict[str, Any] | None:
+def _image(row: Mapping[str, Any] | None, branch_table: BranchTable) -> dict[str, Any] | None:
     if row is None:
         return None
     table = pa.Table.from_arrays(list(row.values()), names=list(row))
-    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(table, state.schema))))
+    document: dict[str, Any] = orjson.loads(next(iter(to_json_lines(table, branch_table.schema))))
     return document
 
 
 def _row_changes(table: TableMerge) -> Iterator[JudgedRow]:
-    key = list(table.state.table.key)
+    key = list(table.branch_table.table.key)
     columns = [name for name in table.written.schema.names if name != REMOVED]
     before: dict[bytes, Mapping[str, Any]] = {}
     for batch in table.present.to_batches():
@@ -148,4 +152,4 @@ def _row_changes(table: TableMerge) -> Iterator[JudgedRow]:
             digest = key_hash(list(values.values()))
             gone = batch.column(REMOVED)[place].as_py()
             after = None if gone else row_at(batch, place, columns)
-            yield JudgedRow(table.state, digest, row_at(batch, place, key), before.get(digest), after)
+            yield JudgedRow(table.branch_table, digest, row_at(batch, place, key), before.get(digest), after)

@@ -22,7 +22,7 @@ from strandline.ledger.ledger import Connection
 from strandline.ledger.publish import leases
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.rows import reservations
-from strandline.ledger.tables.tables import branch_id, read_states_of
+from strandline.ledger.tables.tables import branch_id, read_branch_tables_of
 from strandline.model.history.commits import MERGE
 from strandline.model.schema.declarations import Declarations
 from strandline.model.tables import BatchRef, BranchTable, Payload
@@ -48,7 +48,7 @@ class Planned:
     """What a merge comes to, and the tables that it may write, by id and under the schemas that it brings."""
 
     mutation: Mutation
-    states: Mapping[str, BranchTable]
+    branch_tables: Mapping[str, BranchTable]
 
 
 @dataclass
@@ -66,11 +66,17 @@ class MergeTables:
         on_branch = branch_id(conn, self.branch)
         if merging_into(conn, on_branch):
             raise Held(self.branch)
-        states = {state.table.table_id: state for state in read_states_of(conn, on_branch) if state.table.key}
+        branch_tables = {
+            branch_table.table.table_id: branch_table
+            for branch_table in read_branch_tables_of(conn, on_branch)
+            if branch_table.table.key
+        }
         written = [change.append.table_id for change in self.first.changes]
         met = {*written, *(read.table_id for read in self.first.reads)}
-        met |= Declarations.of(on_branch, 0, states.values()).joined(met).keys()
-        return Coverage(on_branch, tuple(scope_of(states[table_id]) for table_id in sorted(met & states.keys())))
+        met |= Declarations.of(on_branch, 0, branch_tables.values()).joined(met).keys()
+        return Coverage(
+            on_branch, tuple(scope_of(branch_tables[table_id]) for table_id in sorted(met & branch_tables.keys()))
+        )
 
     def stage(self, ctx: Context, running: RunningOperation) -> Effects:
         """Hold the tables, plan, and append what is written to every table's log."""
@@ -86,11 +92,12 @@ class MergeTables:
         first_seqs, at_us = self._number(ctx, running, mutation.changes)
         ctx.staging.create(running.op_id)
         # What the target had before has not seen the schemas that come; what the merge writes has.
-        states = {
-            table_id: state.under(state.schema.numbered(min(first_seqs))) for table_id, state in planned.states.items()
+        branch_tables = {
+            table_id: branch_table.under(branch_table.schema.numbered(min(first_seqs)))
+            for table_id, branch_table in planned.branch_tables.items()
         }
         staged = [
-            self._write(ctx, change, states[change.append.table_id], seq, running.op_id, at_us)
+            self._write(ctx, change, branch_tables[change.append.table_id], seq, running.op_id, at_us)
             for change, seq in zip(mutation.changes, first_seqs, strict=True)
         ]
         return self._effects(mutation, staged, min(first_seqs))
@@ -117,21 +124,23 @@ class MergeTables:
         return first_seqs, txn.at_us
 
     def _write(
-        self, ctx: Context, change: TableChange, state: BranchTable, first_seq: int, op_id: str, at_us: int
+        self, ctx: Context, change: TableChange, branch_table: BranchTable, first_seq: int, op_id: str, at_us: int
     ) -> StagedTable:
         rows = change.append.rows
-        staged = StagedTable(state, StagedRows(None), rows, 0)
-        prepare_branch(ctx, state, op_id)
-        if state.tail:
-            staged.tail = stage_tail(ctx, state, state.tail, op_id)
-        ctx.report(f"merging {state.table.name}", 0, rows)
+        staged = StagedTable(branch_table, StagedRows(None), rows, 0)
+        prepare_branch(ctx, branch_table, op_id)
+        if branch_table.tail:
+            staged.tail = stage_tail(ctx, branch_table, branch_table.tail, op_id)
+        ctx.report(f"merging {branch_table.table.name}", 0, rows)
         fail("stage.before_files")
-        with SeqFiles(ctx, op_id, log_schema(state.stored), MAX_FILE_ROWS, f"merged-{state.table.table_id}") as files:
-            for batch in _numbered(change, state, first_seq, at_us):
+        with SeqFiles(
+            ctx, op_id, log_schema(branch_table.stored), MAX_FILE_ROWS, f"merged-{branch_table.table.table_id}"
+        ) as files:
+            for batch in _numbered(change, branch_table, first_seq, at_us):
                 files.write(batch)
         fail("stage.after_files")
-        frame = spark_stage.read_stamped(ctx.iceberg().session, columns_ddl(state.stored), files.paths)
-        staged.add(*append(ctx, state, frame, op_id))
+        frame = spark_stage.read_stamped(ctx.iceberg().session, columns_ddl(branch_table.stored), files.paths)
+        staged.add(*append(ctx, branch_table, frame, op_id))
         stored = sum(file.rows for file in staged.files)
         if stored != rows:
             raise Damaged(f"{rows} merged rows were staged, and Spark wrote {stored}", operation=op_id)
@@ -153,10 +162,10 @@ def _moved() -> Conflict:
     return TableMoved("a branch was changed while it was merged", hint="Try again.")
 
 
-def _numbered(change: TableChange, state: BranchTable, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:
+def _numbered(change: TableChange, branch_table: BranchTable, first_seq: int, at_us: int) -> Iterator[pa.RecordBatch]:
     """The merged rows as the log holds them: they were encoded under the schema that the merge brings."""
-    version = state.head.schema_version
-    log = replace(state.stored, schemas={**state.schemas, version: state.schema})
+    version = branch_table.head.schema_version
+    log = replace(branch_table.stored, schemas={**branch_table.schemas, version: branch_table.schema})
     for batch in change.append.batches:
         last_seq = first_seq + batch.rows - 1
         ref = BatchRef(

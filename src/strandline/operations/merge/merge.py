@@ -148,8 +148,11 @@ class Merger:
             if plan.conflicts:
                 raise _refusal(request, plan)
             plans.append((source, target, plan, mutation))
-            states = {**plan.declared.states, **{table.state.table.table_id: table.state for table in plan.tables}}
-            return Planned(mutation, states)
+            branch_tables = {
+                **plan.declared.branch_tables,
+                **{table.branch_table.table.table_id: table.branch_table for table in plan.tables},
+            }
+            return Planned(mutation, branch_tables)
 
         try:
             done = run(self._context(), MergeTables(request.into, request.actor, first, plan_again))
@@ -237,12 +240,12 @@ class Merger:
         written = self._written(source, homes[0], schemas), self._written(target, homes[1], schemas)
         for name in names:
             if name not in left:
-                read = source.state(name).head
+                read = source.branch_table(name).head
                 plan.barriers[read.table_id] = read.barrier
                 sides = Sides(source, target, past, name, *written)
                 plan.tables.append(sides.merge(request.resolution))
         plan.conflicts += [conflict for table in plan.tables for conflict in (*table.conflicts, *_lacking(table))]
-        plan.conflicts += _broken(plan, before, target.beside([state for state, _ in plan.coming]))
+        plan.conflicts += _broken(plan, before, target.beside([branch_table for branch_table, _ in plan.coming]))
         return plan
 
     def _written(
@@ -268,12 +271,12 @@ class Merger:
         kept: Sequence[Commit],
     ) -> Adoption | None:
         """A table that can be taken over whole, if it can."""
-        state = source.state(name)
-        table_id = state.table.table_id
+        branch_table = source.branch_table(name)
+        table_id = branch_table.table.table_id
         rows = sum(commit.tables.get(name, 0) for commit in made)
         if name not in target.tables:
             return Adoption(table_id, name, rows, None)
-        ours = target.state(name)
+        ours = target.branch_table(name)
         if any(name in commit.tables for commit in kept) or (_is_linked(plan, source, name) and not plan.is_ahead):
             return None
         last_seq = ours.head.last_seq
@@ -283,7 +286,7 @@ class Merger:
     def _judged(self, request: MergeRequest, plan: MergePlan) -> Mutation:
         """The commit that the merge is, if all that it changes keeps the constraints; else these are conflicts."""
         commit_id = new_id()
-        coming = {state.table.table_id for state, _ in plan.coming}
+        coming = {branch_table.table.table_id for branch_table, _ in plan.coming}
         look = Looking(self._ledger, request.into, NewestVersions(plan.base), coming)
         claims, changes = examined(plan, look, request.resolution)
         _refuse_unknown(request.resolution, plan)
@@ -293,8 +296,8 @@ class Merger:
         else:
             by_table: dict[str, list[JudgedRow]] = {}
             for change in changes.values():
-                if change.state.table.table_id not in coming:
-                    by_table.setdefault(change.state.table.table_id, []).append(change)
+                if change.branch_table.table.table_id not in coming:
+                    by_table.setdefault(change.branch_table.table.table_id, []).append(change)
             written = [
                 table_change(rows, request.actor, commit_id, list(claims.writes.get(table_id, ())))
                 for table_id, rows in by_table.items()
@@ -351,8 +354,8 @@ def _is_ahead(graph: Graph, theirs: str, ours: str | None, base: str | None) -> 
 
 def _is_linked(plan: MergePlan, source: View, name: str) -> bool:
     """Whether a table refers to others or is referred to, as either side declares it."""
-    theirs = Declarations.of(source.base.branch_id, source.base.shape, map(source.state, source.tables))
-    table_id = source.state(name).table.table_id
+    theirs = Declarations.of(source.base.branch_id, source.base.shape, map(source.branch_table, source.tables))
+    table_id = source.branch_table(name).table.table_id
     return any(declared.links_from(table_id) or declared.links_to(table_id) for declared in (plan.declared, theirs))
 
 
@@ -363,10 +366,13 @@ def _coming(plan: MergePlan, source: View) -> list[tuple[BranchTable, pa.Table]]
         for adoption in plan.adopted
         if adoption.last_seq is None and _is_linked(plan, source, adoption.table)
     ]
-    states = [source.state(name) for name in names]
+    branch_tables = [source.branch_table(name) for name in names]
     return [
-        (state, source.pick(state.table.name, source.having(state.table.name, state.table.key, None)))
-        for state in states
+        (
+            branch_table,
+            source.pick(branch_table.table.name, source.having(branch_table.table.name, branch_table.table.key, None)),
+        )
+        for branch_table in branch_tables
     ]
 
 
@@ -383,7 +389,7 @@ def _refuse_stale(resolution: Resolution, theirs: str, ours: str | None) -> None
 
 def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
     """BadRequest where a file decides on what is no conflict."""
-    conflicts = {(merge.state.table.name, key) for merge in plan.tables for key in merge.decided()}
+    conflicts = {(merge.branch_table.table.name, key) for merge in plan.tables for key in merge.decided()}
     conflicts |= {(name, key_text({})) for name in plan.schemas.disputed} | plan.given_up
     conflicts |= {(conflict.table, key_text(conflict.key)) for conflict in plan.conflicts}
     for table, key in resolution.rows:
@@ -392,7 +398,7 @@ def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
                 f"the resolution file decides on {table} {key}, which is not in conflict",
                 hint="Write it anew with --dry-run --write FILE.",
             )
-    names = {merge.state.table.name for merge in plan.tables} | plan.schemas.disputed
+    names = {merge.branch_table.table.name for merge in plan.tables} | plan.schemas.disputed
     for table in resolution.tables:
         if table not in names:
             raise BadRequest(f"the resolution file decides on table {table!r}, which is not in conflict")
@@ -400,26 +406,30 @@ def _refuse_unknown(resolution: Resolution, plan: MergePlan) -> None:
 
 def _started(source: View, target: View, tip: str, *, is_ahead: bool) -> MergePlan:
     every = target.whole()
-    heads = {every.state(name).table.table_id: HeadNow.of(every.state(name)) for name in every.tables}
+    heads = {every.branch_table(name).table.table_id: HeadNow.of(every.branch_table(name)) for name in every.tables}
     base = replace(target.base, heads=heads)
-    declared = Declarations.of(base.branch_id, base.shape, [target.state(name) for name in target.tables])
+    declared = Declarations.of(base.branch_id, base.shape, [target.branch_table(name) for name in target.tables])
     return MergePlan(base, source.base.branch_id, tip, declared, is_ahead)
 
 
 def _keyed(source: View, made: Sequence[Commit]) -> list[str]:
     """The keyed tables that some commits changed, in the order of their names."""
     named = {name for commit in made for name in commit.tables}
-    return [name for name in source.tables if name in named and source.state(name).table.key]
+    return [name for name in source.tables if name in named and source.branch_table(name).table.key]
 
 
 def _lacking(table: TableMerge) -> Iterator[RowConflict]:
     """Rows that would be written without a value that the table has come to require: the source did not know."""
     gone = table.written[REMOVED]
-    for column in table.state.schema.columns:
+    for column in table.branch_table.schema.columns:
         if not column.nullable:
             lacks = pc.and_(pc.is_null(table.written[column.name]), pc.invert(gone))
-            for key in plain_rows(table.written.filter(lacks).select(list(table.state.table.key)), table.state):
-                yield RowConflict("value_violation", table.state.table.name, key, (column.name,), None, None, None)
+            for key in plain_rows(
+                table.written.filter(lacks).select(list(table.branch_table.table.key)), table.branch_table
+            ):
+                yield RowConflict(
+                    "value_violation", table.branch_table.table.name, key, (column.name,), None, None, None
+                )
 
 
 def _broken(plan: MergePlan, before: View, after: View) -> Iterator[RowConflict]:
@@ -438,56 +448,56 @@ def _broken(plan: MergePlan, before: View, after: View) -> Iterator[RowConflict]
 
 def _newly_broken(plan: MergePlan, before: View, after: View) -> Iterator[Violation]:
     """Rows that break what a schema says that the merge brings."""
-    coming = {state.table.name for state, _ in plan.coming}
+    coming = {branch_table.table.name for branch_table, _ in plan.coming}
     for table in plan.tables:
-        state = after.state(table.state.table.name)
-        if state.table.table_id in plan.schemas.brought:
-            _note_seen(plan, after, state)
-            skipped = {(state.table.name, key) for key in _shown_keys(table.written, state)}
+        branch_table = after.branch_table(table.branch_table.table.name)
+        if branch_table.table.table_id in plan.schemas.brought:
+            _note_seen(plan, after, branch_table)
+            skipped = {(branch_table.table.name, key) for key in _shown_keys(table.written, branch_table)}
 
             def counts(violation: Violation, skipped: set[tuple[str, str]] = skipped) -> bool:
                 return violation.table not in coming and (violation.table, violation.key) not in skipped
 
-            yield from newly_broken(after, state, before.state(state.table.name).schema, counts)
+            yield from newly_broken(after, branch_table, before.branch_table(branch_table.table.name).schema, counts)
 
 
 def _too_few(plan: MergePlan, after: View) -> Iterator[Violation]:
     """Rows of the target that a new table refers to less often than it must; those that the merge makes are judged."""
     gone = {
-        (table.state.table.name, key)
+        (table.branch_table.table.name, key)
         for table in plan.tables
-        for key in _shown_keys(table.written.filter(table.written[REMOVED]), table.state)
+        for key in _shown_keys(table.written.filter(table.written[REMOVED]), table.branch_table)
     }
-    for state, _ in plan.coming:
-        for rule in state.schema.constraints:
+    for branch_table, _ in plan.coming:
+        for rule in branch_table.schema.constraints:
             if isinstance(rule, Cardinality) and rule.low:
-                _note_seen(plan, after, state)
-                left = breaking(after, state, rule, lambda row: (row.table, row.key) not in gone)
+                _note_seen(plan, after, branch_table)
+                left = breaking(after, branch_table, rule, lambda row: (row.table, row.key) not in gone)
                 yield from itertools.islice(left, most_reported())
 
 
-def _note_seen(plan: MergePlan, after: View, state: BranchTable) -> None:
+def _note_seen(plan: MergePlan, after: View, branch_table: BranchTable) -> None:
     """All rows of a table and of those it refers to are looked at: if one changes meanwhile, the merge begins again."""
-    seen = [state, *map(after.state, refers(state.schema))]
-    plan.seen |= {seen_state.table.table_id for seen_state in seen} & plan.base.heads.keys()
+    seen = [branch_table, *map(after.branch_table, refers(branch_table.schema))]
+    plan.seen |= {seen_table.table.table_id for seen_table in seen} & plan.base.heads.keys()
 
 
-def _shown_keys(rows: pa.Table, state: BranchTable) -> set[str]:
-    keys = [rows.column(name).to_pylist() for name in state.table.key]
+def _shown_keys(rows: pa.Table, branch_table: BranchTable) -> set[str]:
+    keys = [rows.column(name).to_pylist() for name in branch_table.table.key]
     return {shown_key(key) for key in zip(*keys, strict=True)}
 
 
 def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
     """The merged rows of a table as batches, without a look at each."""
-    key = list(table.state.table.key)
+    key = list(table.branch_table.table.key)
     gone = table.written[REMOVED]
     arrays = [
         column if name in (*key, REMOVED) else pc.if_else(gone, pa.scalar(None, column.type), column)
         for name, column in zip(table.written.schema.names, table.written.columns, strict=True)
     ]
     rows = pa.Table.from_arrays(arrays, schema=table.written.schema).combine_chunks()
-    batches = [encoded for batch in rows.to_batches() for encoded in encode_batch(batch, table.state.table)]
-    return TableChange(Append.of(table.state, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
+    batches = [encoded for batch in rows.to_batches() for encoded in encode_batch(batch, table.branch_table.table)]
+    return TableChange(Append.of(table.branch_table, actor, batches, commit_id=commit_id), key_hashes(rows.select(key)))
 
 
 def _reads(plan: MergePlan, look: Looking, relied: Claims) -> Iterator[TableRead]:
@@ -499,9 +509,9 @@ def _reads(plan: MergePlan, look: Looking, relied: Claims) -> Iterator[TableRead
             )
     keys: dict[str, dict[bytes, None]] = {key: dict(hashes) for key, hashes in look.asked.items()}
     for table in plan.tables:
-        keys.setdefault(table.state.table.table_id, {}).update(dict.fromkeys(table.hashes))
-    names = {table_id: state.table.name for table_id, state in plan.declared.states.items()}
-    names |= {table.state.table.table_id: table.state.table.name for table in plan.tables}
+        keys.setdefault(table.branch_table.table.table_id, {}).update(dict.fromkeys(table.hashes))
+    names = {table_id: branch_table.table.name for table_id, branch_table in plan.declared.branch_tables.items()}
+    names |= {table.branch_table.table.table_id: table.branch_table.table.name for table in plan.tables}
     for table_id in {**keys, **relied.reads, **dict.fromkeys(plan.seen)}:
         head = plan.base.heads.get(table_id)
         if head is None:

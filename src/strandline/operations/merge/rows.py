@@ -26,7 +26,7 @@ from strandline.views.view import View
 class TableMerge:
     """What a merge does to one table: the rows it writes, as the target has them now and as they will be."""
 
-    state: BranchTable
+    branch_table: BranchTable
     written: pa.Table
     present: pa.Table
     looked_at: int
@@ -54,9 +54,9 @@ class Sides:
         self._past = [view for view in past if name in view.tables]
         self._target = target
         self._name = name
-        self.state = target.state(name)
-        self.key = list(self.state.table.key)
-        self.shape = batch_arrow(self.state.schema, self.state.table)
+        self.branch_table = target.branch_table(name)
+        self.key = list(self.branch_table.table.key)
+        self.shape = batch_arrow(self.branch_table.schema, self.branch_table.table)
         self.changed = self._since(source, made)
         self.present = self._shaped(target.pick(name, self.changed.select(self.key)))
         self.both, self.past = self._met(self._since(target, kept))
@@ -135,7 +135,7 @@ class Sides:
                 values,
             )
         looked_at = self.changed.num_rows + self.present.num_rows + self.both.num_rows + self.past.num_rows
-        table = TableMerge(self.state, self.present.slice(0, 0), self.present, looked_at)
+        table = TableMerge(self.branch_table, self.present.slice(0, 0), self.present, looked_at)
         judged = self._without_kept(table, judged, resolution)
         taken = self._shaped(judged.filter(pc.equal(judged[VERDICT], TAKEN)))
         table.written = pa.concat_tables([table.written, taken])
@@ -154,10 +154,10 @@ class Sides:
             return judged
         left: list[bool] = []
         for key, verdict in zip(
-            plain_rows(judged.select(self.key), self.state), judged[UNDECIDED].to_pylist(), strict=True
+            plain_rows(judged.select(self.key), self.branch_table), judged[UNDECIDED].to_pylist(), strict=True
         ):
             text = key_text(key)
-            decision = resolution.rows.get((self.state.table.name, text))
+            decision = resolution.rows.get((self.branch_table.table.name, text))
             merges = verdict in (TAKEN, BLENDED)
             left.append(decision == "ours" and merges)
             table.resolved += [text] if decision is not None and (not merges or decision == "ours") else []
@@ -169,11 +169,11 @@ class Sides:
     def _choices(self, resolution: Resolution) -> pa.Table:
         """Whose side decides, by key."""
         keys = self.changed.select(self.key)
-        side = resolution.side_of(self.state.table.name)
+        side = resolution.side_of(self.branch_table.table.name)
         sides: list[str | None] = [side] * keys.num_rows
         if resolution.rows:
-            for place, key in enumerate(plain_rows(keys, self.state)):
-                decision = resolution.rows.get((self.state.table.name, key_text(key)))
+            for place, key in enumerate(plain_rows(keys, self.branch_table)):
+                decision = resolution.rows.get((self.branch_table.table.name, key_text(key)))
                 if decision is not None:
                     sides[place] = decision if isinstance(decision, str) else None
         return keys.append_column("side", pa.array(sides, pa.string()))
@@ -187,34 +187,38 @@ class Sides:
         past, ours, theirs = (
             {
                 key_text({name: row[name] for name in self.key}): row
-                for row in plain_rows(image.select(names), self.state)
+                for row in plain_rows(image.select(names), self.branch_table)
             }
             for image in images
         )
-        met = {key_text(row) for row in plain_rows(self.both.select(self.key), self.state)}
+        met = {key_text(row) for row in plain_rows(self.both.select(self.key), self.branch_table)}
         for key, kind, fields in zip(
-            plain_rows(rows.select(self.key), self.state),
+            plain_rows(rows.select(self.key), self.branch_table),
             rows[VERDICT].to_pylist(),
             rows[FIELDS].to_pylist(),
             strict=True,
         ):
             text = key_text(key)
-            decision = resolution.rows.get((self.state.table.name, text))
+            decision = resolution.rows.get((self.branch_table.table.name, text))
             if isinstance(decision, Mapping):
                 table.written = pa.concat_tables([table.written, self._as_written(key, decision["row"])])
                 continue
             before = past.get(text) if text in met else ours.get(text)
             table.conflicts.append(
-                RowConflict(kind, self.state.table.name, key, tuple(fields), before, ours.get(text), theirs.get(text))
+                RowConflict(
+                    kind, self.branch_table.table.name, key, tuple(fields), before, ours.get(text), theirs.get(text)
+                )
             )
 
     def _as_written(self, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> pa.Table:
         """A row that a person decided on, validated like any other."""
         if row is None:
-            named = Schema(tuple(self.state.schema.column(name) for name in self.key))
+            named = Schema(tuple(self.branch_table.schema.column(name) for name in self.key))
             validated = rules.from_dicts([key], named)
         else:
-            validated = rules.from_dicts([{**row, **key}], self.state.schema, extra=self.state.table.extra)
+            validated = rules.from_dicts(
+                [{**row, **key}], self.branch_table.schema, extra=self.branch_table.table.extra
+            )
         arrays = [
             pa.array([row is None])
             if column.name == REMOVED

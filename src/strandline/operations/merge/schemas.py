@@ -41,10 +41,10 @@ class MergedSchemas:
 
     def take_over(self, source: View, names: Collection[str]) -> None:
         """Of tables that are taken over whole, the rows are the source's, and the schema with them."""
-        for state in map(source.state, names):
-            if state.table.table_id in self.brought:
-                taken = Brought(state.table.name, state.schema, state.head.schema_version)
-                self.brought[state.table.table_id] = taken
+        for branch_table in map(source.branch_table, names):
+            if branch_table.table.table_id in self.brought:
+                taken = Brought(branch_table.table.name, branch_table.schema, branch_table.head.schema_version)
+                self.brought[branch_table.table.table_id] = taken
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class SchemaHistory:
         """Whether the target has changed a table since, in whatever way."""
         return any(table in commit.tables for commit in self.kept)
 
-    def base(self, state: BranchTable) -> Schema | None:
+    def base(self, branch_table: BranchTable) -> Schema | None:
         """What both began with; None where that is not one thing."""
-        numbers = {version_at(self.graph, state, commit) for commit in self.bases}
+        numbers = {version_at(self.graph, branch_table, commit) for commit in self.bases}
         number = numbers.pop() if len(numbers) == 1 else None
-        return state.schemas[number] if number is not None else None
+        return branch_table.schemas[number] if number is not None else None
 
 
 def merged_schemas(
@@ -82,8 +82,8 @@ def merged_schemas(
     schemas = MergedSchemas()
     for name in names:
         if name in target.tables:
-            _merge(schemas, line, source.state(name), target.state(name), resolution)
-        elif source.state(name).is_dropped:
+            _merge(schemas, line, source.branch_table(name), target.branch_table(name), resolution)
+        elif source.branch_table(name).is_dropped:
             schemas.settled.add(name)
     _keep_targets(schemas, source, target, names, resolution)
     return schemas
@@ -191,9 +191,9 @@ def _keep_targets(
     The target's side keeps the table that the merge would drop, or the rules that it would replace.
     """
     for name, rule in list(_dangling(dict(_after(schemas, source, target, names)))):
-        shown = {table.lower(): target.state(table) for table in target.tables}
+        shown = {table.lower(): target.branch_table(table) for table in target.tables}
         both = [shown[folded] for folded in (rule.table.lower(), name) if folded in shown]
-        changed = [state for state in both if state.table.table_id in schemas.brought]
+        changed = [branch_table for branch_table in both if branch_table.table.table_id in schemas.brought]
         if {rule.table.lower(), name} & {conflict.table.lower() for conflict in schemas.conflicts}:
             continue
         if changed and _decided(schemas, changed[0].table.name, resolution) == "ours":
@@ -212,8 +212,8 @@ def _dangling(after: Mapping[str, Schema]) -> Iterator[tuple[str, Reference]]:
 def _after(schemas: MergedSchemas, source: View, target: View, names: Collection[str]) -> Iterator[tuple[str, Schema]]:
     """The tables that are shown after the merge, by folded name, with their schemas."""
     for name in {*target.tables, *names}:
-        state = target.state(name) if name in target.tables else source.state(name)
-        brought = schemas.brought.get(state.table.table_id)
-        schema = state.schema if brought is None else brought.schema
+        branch_table = target.branch_table(name) if name in target.tables else source.branch_table(name)
+        brought = schemas.brought.get(branch_table.table.table_id)
+        schema = branch_table.schema if brought is None else brought.schema
         if not schema.dropped:
             yield name.lower(), schema
