@@ -26,7 +26,7 @@ from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import RefusedRow, bury
 from strandline.ledger.sinks.deliveries import read_streams
 from strandline.ledger.sinks.sinks import find_sink
-from strandline.model.delivery.sinks import Mark, Stream, StreamState
+from strandline.model.delivery.sinks import FollowedStream, Mark, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.model.values.wire import encode
 from strandline.operations.core.beats import holding
@@ -149,7 +149,7 @@ def forward(lake: Lake, receiver: Receiver, name: str = "central", *, url: str |
     lake.add_sink(name, "forward", given, start=start, check=False)
 
 
-def streams(lake: Lake, sink: str = "central") -> list[StreamState]:
+def streams(lake: Lake, sink: str = "central") -> list[FollowedStream]:
     """How far a sink is."""
     with lake.ledger.read() as conn:
         return read_streams(conn, find_sink(conn, sink))

@@ -19,7 +19,7 @@ from strandline.ledger.sinks.sinks import find_sink, list_sinks
 from strandline.ledger.tokens import create_token
 from strandline.model.delivery.inbound import Source
 from strandline.model.delivery.object_names import parse_object_name
-from strandline.model.delivery.sinks import Delivery, StreamState
+from strandline.model.delivery.sinks import Delivery, FollowedStream
 from strandline.views.view import View
 
 RECEIVER, BLOBS = "central", "blobs"
@@ -59,7 +59,7 @@ def listening(places: Places) -> str | None:
 # -- how far they are --------------------------------------------------------------------------------------------------
 
 
-def streams(lake: sl.Lake) -> dict[str, StreamState]:
+def streams(lake: sl.Lake) -> dict[str, FollowedStream]:
     """How far each sink is; one that has seen no flushed row yet is left out."""
     with lake.ledger.read() as conn:
         return {sink.name: state for sink in list_sinks(conn) for state in read_streams(conn, sink)}

@@ -87,9 +87,9 @@ class StrandError(Exception):
         return {"code": self.code, "message": self.message, "hint": self.hint, "detail": self.detail}
 
 
-def _as_it_was(kind: type[StrandError], args: tuple[Any, ...], state: dict[str, Any]) -> StrandError:
+def _as_it_was(kind: type[StrandError], args: tuple[Any, ...], attributes: dict[str, Any]) -> StrandError:
     error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
+    error.__dict__.update(attributes)
     return error
 
 

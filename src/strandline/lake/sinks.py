@@ -332,10 +332,10 @@ class Sinks:
 
         sink = self._find(name)
         if not yes:
-            state = find_stream(self._lake.ledger, sink, stream)
-            mark = state.mark.seq if state.mark else sink.start_seq
+            followed = find_stream(self._lake.ledger, sink, stream)
+            mark = followed.mark.seq if followed.mark else sink.start_seq
             raise BadRequest(
-                f"this sends everything of {state.table}/{state.stream.partition} in ({to}, {mark}] again",
+                f"this sends everything of {followed.table}/{followed.stream.partition} in ({to}, {mark}] again",
                 hint="Add --yes if that is what you want.",
             )
         return rewind(self._lake.context, sink, stream, to, actor=actor)

@@ -14,7 +14,7 @@ from strandline.ledger.history.branches import living_branch
 from strandline.ledger.place.restores import last_restore, not_asked
 from strandline.ledger.sinks import dead_letters, deliveries
 from strandline.ledger.sinks.sinks import list_sinks
-from strandline.model.delivery.sinks import Sink, StreamState
+from strandline.model.delivery.sinks import FollowedStream, Sink
 from strandline.model.times import text_of
 from strandline.model.wording import counted
 from strandline.reports.findings import Examination, Finding
@@ -104,29 +104,29 @@ def waiting(look: Examination) -> Iterator[Finding]:
     """Deliveries that are parked, and rows that were refused."""
     with look.lake.ledger.read() as conn:
         letters = dead_letters.count_open(conn)
-        streams = [(sink, state) for sink in list_sinks(conn) for state in deliveries.read_streams(conn, sink)]
-    for sink, state in streams:
-        if state.delivery is not None and state.delivery.parked is not None:
-            yield _parked(sink, state, state.delivery.parked)
-        dead = letters.get((sink.sink_id, state.stream), 0)
+        streams = [(sink, followed) for sink in list_sinks(conn) for followed in deliveries.read_streams(conn, sink)]
+    for sink, followed in streams:
+        if followed.delivery is not None and followed.delivery.parked is not None:
+            yield _parked(sink, followed, followed.delivery.parked)
+        dead = letters.get((sink.sink_id, followed.stream), 0)
         if dead:
             yield Finding(
                 kind="dead_letters",
-                about=f"{sink.name}:{state.stream.text()}",
-                what=f"sink {sink.name}: refused by its destination: {counted(dead, 'row')} of {state.table}/"
-                f"{state.stream.partition}",
+                about=f"{sink.name}:{followed.stream.text()}",
+                what=f"sink {sink.name}: refused by its destination: {counted(dead, 'row')} of {followed.table}/"
+                f"{followed.stream.partition}",
                 meaning="The destination does not have them, and everything after them goes on.",
                 fix=f"`strand sink dead {sink.name}`   (shows them; then --replay or --discard)",
                 severity="warning",
             )
 
 
-def _parked(sink: Sink, state: StreamState, reason: str) -> Finding:
-    at_us = state.last_error_at_us
+def _parked(sink: Sink, followed: FollowedStream, reason: str) -> Finding:
+    at_us = followed.last_error_at_us
     return Finding(
         kind="parked",
-        about=f"{sink.name}:{state.stream.text()}",
-        what=f"sink {sink.name}: the delivery of {state.table}/{state.stream.partition} is parked: {reason}",
+        about=f"{sink.name}:{followed.stream.text()}",
+        what=f"sink {sink.name}: the delivery of {followed.table}/{followed.stream.partition} is parked: {reason}",
         meaning="Nothing of this stream is delivered until somebody has looked; other streams go on.",
         fix=f"see to the reason, then: `strand sink retry {sink.name}`",
         since=None if at_us is None else text_of(at_us),

@@ -12,7 +12,7 @@ from strandline.ledger.sinks import dead_letters, deliveries
 from strandline.ledger.sinks.lags import Lag, read_lags
 from strandline.ledger.sinks.sinks import list_sinks
 from strandline.ledger.tables.tables import list_tables
-from strandline.model.delivery.sinks import Delivery, Sink, Stream, StreamState, Tally
+from strandline.model.delivery.sinks import Delivery, FollowedStream, Sink, Stream, Tally
 from strandline.model.times import text_of
 from strandline.redaction import redacted
 from strandline.sinks.settings import shown
@@ -108,15 +108,17 @@ def one_sink(conn: Connection, sink: Sink) -> SinkStatus:
 def _sink(conn: Connection, sink: Sink, letters: Mapping[tuple[str, Stream], int]) -> SinkStatus:
     names = {table.table_id: table.name for table in list_tables(conn)}
     lags = read_lags(conn, sink)
-    states = deliveries.read_streams(conn, sink)
-    with_head = {state.stream for state in states}
+    all_followed = deliveries.read_streams(conn, sink)
+    with_head = {followed.stream for followed in all_followed}
     # A stream whose rows are all in the tail has no head yet, and may wait for longest.
-    states += [_unflushed(stream, names) for stream in sorted(lags) if stream not in with_head]
+    all_followed += [_unflushed(stream, names) for stream in sorted(lags) if stream not in with_head]
     streams = tuple(
-        _stream(state, lags.get(state.stream, Lag(0, None)), letters.get((sink.sink_id, state.stream), 0), sink)
-        for state in states
+        _stream(
+            followed, lags.get(followed.stream, Lag(0, None)), letters.get((sink.sink_id, followed.stream), 0), sink
+        )
+        for followed in all_followed
     )
-    delivered = [state.delivered_at_us for state in states if state.delivered_at_us is not None]
+    delivered = [followed.delivered_at_us for followed in all_followed if followed.delivered_at_us is not None]
     return SinkStatus(
         sink=sink.name,
         sink_id=sink.sink_id,
@@ -143,9 +145,9 @@ def _together(lags: list[SinkLag]) -> SinkLag:
     return SinkLag(rows=sum(lag.rows for lag in lags), age_s=max(ages, default=None))
 
 
-def _unflushed(stream: Stream, names: Mapping[str, str]) -> StreamState:
+def _unflushed(stream: Stream, names: Mapping[str, str]) -> FollowedStream:
     table = names.get(stream.table_id, stream.table_id)
-    return StreamState(
+    return FollowedStream(
         stream,
         table,
         mark=None,
@@ -158,33 +160,33 @@ def _unflushed(stream: Stream, names: Mapping[str, str]) -> StreamState:
     )
 
 
-def _stream(state: StreamState, lag: Lag, dead: int, sink: Sink) -> StreamStatus:
-    mark = state.mark
+def _stream(followed: FollowedStream, lag: Lag, dead: int, sink: Sink) -> StreamStatus:
+    mark = followed.mark
     return StreamStatus(
-        table=state.table,
-        partition=state.stream.partition,
-        stream=state.stream.text(),
-        stream_id=state.stream.short_id,
+        table=followed.table,
+        partition=followed.stream.partition,
+        stream=followed.stream.text(),
+        stream_id=followed.stream.short_id,
         epoch=mark.epoch if mark else None,
         watermark=mark.seq if mark else sink.start_seq,
-        head=state.head_seq,
+        head=followed.head_seq,
         lag=SinkLag(rows=lag.rows, age_s=_age_s(lag.since_us)),
-        delivered=_delivered(state),
-        rows_per_s=_rate(state, sink),
+        delivered=_delivered(followed),
+        rows_per_s=_rate(followed, sink),
         dead_letters=dead,
-        last_error=_redacted(state.last_error),
-        last_error_at=_moment(state.last_error_at_us),
-        delivery=None if state.delivery is None else _delivery(state.delivery),
+        last_error=_redacted(followed.last_error),
+        last_error_at=_moment(followed.last_error_at_us),
+        delivery=None if followed.delivery is None else _delivery(followed.delivery),
     )
 
 
-def _delivered(state: StreamState) -> DeliveredRows:
+def _delivered(followed: FollowedStream) -> DeliveredRows:
     return DeliveredRows(
-        rows=state.tally.rows,
-        withheld=state.tally.withheld,
-        bytes=state.tally.size_bytes,
-        units=state.tally.units,
-        at=_moment(state.delivered_at_us),
+        rows=followed.tally.rows,
+        withheld=followed.tally.withheld,
+        bytes=followed.tally.size_bytes,
+        units=followed.tally.units,
+        at=_moment(followed.delivered_at_us),
     )
 
 
@@ -201,11 +203,11 @@ def _delivery(delivery: Delivery) -> OpenDelivery:
     )
 
 
-def _rate(state: StreamState, sink: Sink) -> float | None:
+def _rate(followed: FollowedStream, sink: Sink) -> float | None:
     """Rows a second from the sink's beginning to its last delivery."""
-    if state.delivered_at_us is None:
+    if followed.delivered_at_us is None:
         return None
-    return round(state.tally.rows * 1e6 / max(1, state.delivered_at_us - sink.created_at_us), 2)
+    return round(followed.tally.rows * 1e6 / max(1, followed.delivered_at_us - sink.created_at_us), 2)
 
 
 def _redacted(error: str | None) -> str | None:

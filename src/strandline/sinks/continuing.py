@@ -16,7 +16,7 @@ from strandline.ledger.publish.leases import Hold
 from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import close_letters
 from strandline.ledger.sinks.sinks import pin_receiver
-from strandline.model.delivery.sinks import Mark, Sink, Stream, StreamState
+from strandline.model.delivery.sinks import FollowedStream, Mark, Sink, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.model.wording import counted
 from strandline.operations.core.beats import holding
@@ -38,17 +38,17 @@ def accept_receiver(ctx: Context, sink: Sink, *, actor: str = "") -> int:
     if kind is None or not kind.has_receiver:
         raise BadRequest(f"sink {sink.name!r} is of type {sink.type}", hint="Only forward sinks have a receiver.")
     with ctx.ledger.read() as conn:
-        states = deliveries.read_streams(conn, sink)
-    for state in states:
-        with holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold, ctx.ledger.write() as txn:
-            noted = deliveries.read_noted(txn.conn, sink.sink_id, state.stream)
+        all_followed = deliveries.read_streams(conn, sink)
+    for followed in all_followed:
+        with holding(ctx, lease_of_stream(sink.sink_id, followed.stream.text())) as hold, ctx.ledger.write() as txn:
+            noted = deliveries.read_noted(txn.conn, sink.sink_id, followed.stream)
             if noted is not None and noted.mark.epoch > deliveries.UNKNOWN:
-                deliveries.forget_mark(txn, hold, sink, state.stream)
+                deliveries.forget_mark(txn, hold, sink, followed.stream)
     with ctx.ledger.write() as txn:  # last: until then the receiver's id still keeps every stream from going on
         pin_receiver(txn, sink.sink_id, None)
         reason = f"the lake that answers next is its receiver, in place of {sink.receiver or 'none'}"
         decided(txn, sink, "receiver_accepted", reason, actor)
-    return len(states)
+    return len(all_followed)
 
 
 @dataclass(frozen=True)
@@ -76,26 +76,28 @@ def continue_streams(
 ) -> list[Continued]:
     """Let streams that are stuck go on: the one that is named, or all that are parked or could not begin."""
     if text is not None:
-        states = [find_stream(ctx.ledger, sink, text)]
+        all_followed = [find_stream(ctx.ledger, sink, text)]
     else:
         with ctx.ledger.read() as conn:
-            states = [state for state in deliveries.read_streams(conn, sink) if _waits(state)]
-    return [_continue(ctx, sink, place, state, past_hole=past_hole, yes=yes, actor=actor) for state in states]
+            all_followed = [followed for followed in deliveries.read_streams(conn, sink) if _waits(followed)]
+    return [
+        _continue(ctx, sink, place, followed, past_hole=past_hole, yes=yes, actor=actor) for followed in all_followed
+    ]
 
 
-def _waits(state: StreamState) -> bool:
-    return state.mark is None or (state.delivery is not None and state.delivery.parked is not None)
+def _waits(followed: FollowedStream) -> bool:
+    return followed.mark is None or (followed.delivery is not None and followed.delivery.parked is not None)
 
 
 def _continue(
-    ctx: Context, sink: Sink, place: Destination, state: StreamState, *, past_hole: bool, yes: bool, actor: str
+    ctx: Context, sink: Sink, place: Destination, followed: FollowedStream, *, past_hole: bool, yes: bool, actor: str
 ) -> Continued:
-    stream = state.stream
-    done = Continued(stream.text(), state.table, stream.partition, "retried")
+    stream = followed.stream
+    done = Continued(stream.text(), followed.table, stream.partition, "retried")
     with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold:
         with ctx.ledger.read() as conn:
             now = deliveries.read_stream(conn, sink, stream)  # under the lease: a tick may have moved it meanwhile
-        seen = look_at(ctx, sink, place, stream, state.table, now.delivery if now is not None else None)
+        seen = look_at(ctx, sink, place, stream, followed.table, now.delivery if now is not None else None)
         stuck = seen.decision
         if not isinstance(stuck, Stuck):
             ctx.ledger.run(lambda txn: deliveries.unpark(txn, sink.sink_id, stream))
@@ -111,7 +113,7 @@ def _continue(
         if stuck.kind == HOLE:
             _refuse_hole(seen.own, mark, past_hole)
         else:
-            rows = count_rows(ctx, sink, stream, state.table, mark.seq, theirs)
+            rows = count_rows(ctx, sink, stream, followed.table, mark.seq, theirs)
             done = replace(done, rows=rows, compared=compared)
             _refuse_repeats(done, yes, is_lake=seen.standing.is_lake)
         _open(ctx, hold, sink, stream, seen, mark, done, actor)

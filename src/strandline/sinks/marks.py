@@ -30,7 +30,7 @@ from strandline.ledger.sinks.dead_letters import (
 )
 from strandline.ledger.sinks.sinks import pin_receiver, sink_by_id
 from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
-from strandline.model.delivery.sinks import Delivery, Mark, Noted, Replayed, Sink, Standing, Stream, StreamState
+from strandline.model.delivery.sinks import Delivery, FollowedStream, Mark, Noted, Replayed, Sink, Standing, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
@@ -290,24 +290,26 @@ class StreamAnswer:
 def ask(ctx: Context, sink: Sink, destination: Destination) -> list[StreamAnswer]:
     """Ask about every stream whose mark a restore has turned round; where that fails now, a tick asks."""
     with ctx.ledger.read() as conn:
-        states = deliveries.read_streams(conn, sink)
-        noted = {state.stream: deliveries.read_noted(conn, sink.sink_id, state.stream) for state in states}
-    turned = [state for state in states if _is_turned(noted[state.stream])]
-    return [_ask_one(ctx, sink, destination, state) for state in turned]
+        all_followed = deliveries.read_streams(conn, sink)
+        noted = {
+            followed.stream: deliveries.read_noted(conn, sink.sink_id, followed.stream) for followed in all_followed
+        }
+    turned = [followed for followed in all_followed if _is_turned(noted[followed.stream])]
+    return [_ask_one(ctx, sink, destination, followed) for followed in turned]
 
 
 def _is_turned(noted: Noted | None) -> bool:
     return noted is not None and noted.mark.epoch < deliveries.UNKNOWN
 
 
-def _ask_one(ctx: Context, sink: Sink, destination: Destination, state: StreamState) -> StreamAnswer:
-    stream = state.stream
+def _ask_one(ctx: Context, sink: Sink, destination: Destination, followed: FollowedStream) -> StreamAnswer:
+    stream = followed.stream
     try:
         with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold:
-            mark = first_mark(ctx, hold, sink, destination, stream, state.table)
+            mark = first_mark(ctx, hold, sink, destination, stream, followed.table)
     except (Later, Park, StrandError) as error:
         with ctx.ledger.write() as txn:
             if sink_by_id(txn.conn, sink.sink_id) is not None:
                 deliveries.note_error(txn, sink, stream, str(error))
-        return StreamAnswer(sink.name, state.table, stream.partition, None, str(error))
-    return StreamAnswer(sink.name, state.table, stream.partition, mark)
+        return StreamAnswer(sink.name, followed.table, stream.partition, None, str(error))
+    return StreamAnswer(sink.name, followed.table, stream.partition, mark)

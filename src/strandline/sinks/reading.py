@@ -21,7 +21,7 @@ from strandline.errors import BadRequest, nearest
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.tables import branch_name, read_branch_tables
-from strandline.model.delivery.sinks import Delivery, Mark, StreamState
+from strandline.model.delivery.sinks import Delivery, FollowedStream, Mark
 from strandline.model.schema.types import REMOVED, SEQ, Column, Primitive
 from strandline.model.tables import BranchTable, DataFile, disjoint_runs
 from strandline.model.values.arrow import arrow_field
@@ -44,14 +44,14 @@ class UnitPlan:
 
 
 def plan_unit(
-    conn: Connection, table: BranchTable, state: StreamState, mark: Mark, settings: Mapping[str, Any]
+    conn: Connection, table: BranchTable, followed: FollowedStream, mark: Mark, settings: Mapping[str, Any]
 ) -> UnitPlan | None:
     """The next unit behind a mark, as large as the settings allow; None when nothing of the stream is stable there.
 
     A unit ends at a file's end where that fits, so that most units open no file to be planned.
     """
-    stream, head = state.stream, table.head
-    end = min(state.head_seq, table.stable_seq)
+    stream, head = followed.stream, table.head
+    end = min(followed.head_seq, table.stable_seq)
     if end <= mark.seq or head.log_snapshot is None:
         return None
     files = read_files(

@@ -11,7 +11,7 @@ from strandline.errors import BadRequest, Conflict, NotFound, nearest
 from strandline.ledger.ledger import Connection, Ledger, Txn
 from strandline.ledger.sinks import dead_letters, deliveries
 from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
-from strandline.model.delivery.sinks import DeadLetter, Mark, Sink, StreamState
+from strandline.model.delivery.sinks import DeadLetter, FollowedStream, Mark, Sink
 from strandline.model.ids import lease_of_stream
 from strandline.model.values.wire import jsonable
 from strandline.model.wording import counted
@@ -62,13 +62,13 @@ class PreviewedStream:
     samples: tuple[Mapping[str, Any], ...]
 
 
-def find_stream(ledger: Ledger, sink: Sink, text: str) -> StreamState:
+def find_stream(ledger: Ledger, sink: Sink, text: str) -> FollowedStream:
     """A stream by its text, its table, or its table and partition with a slash between."""
     with ledger.read() as conn:
-        states = deliveries.read_streams(conn, sink)
-    names = {f"{state.table}/{state.stream.partition}": state for state in states}
-    exact = {state.stream.text(): state for state in states}
-    by_table = [state for state in states if state.table == text]
+        all_followed = deliveries.read_streams(conn, sink)
+    names = {f"{followed.table}/{followed.stream.partition}": followed for followed in all_followed}
+    exact = {followed.stream.text(): followed for followed in all_followed}
+    by_table = [followed for followed in all_followed if followed.table == text]
     if text in names or text in exact:
         return names.get(text) or exact[text]
     if len(by_table) == 1:
@@ -80,10 +80,10 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int, *, actor: str = "") -> 
     """Go back: a new epoch begins behind `to`, and everything after it is sent again."""
     stream = find_stream(ctx.ledger, sink, text).stream
     with holding(ctx, lease_of_stream(sink.sink_id, stream.text())) as hold, ctx.ledger.write() as txn:
-        state = deliveries.read_stream(txn.conn, sink, stream)  # under the lease: a tick may have moved it meanwhile
-        if state is None or state.mark is None:
+        followed = deliveries.read_stream(txn.conn, sink, stream)  # under the lease: a tick may have moved it meanwhile
+        if followed is None or followed.mark is None:
             raise BadRequest(f"nothing of {text!r} was delivered yet", hint="There is nothing to send again.")
-        mark = state.mark
+        mark = followed.mark
         if not sink.start_seq <= to <= mark.seq:
             raise BadRequest(
                 f"can't rewind to {to}",
@@ -91,11 +91,11 @@ def rewind(ctx: Context, sink: Sink, text: str, to: int, *, actor: str = "") -> 
             )
         noted = deliveries.read_noted(txn.conn, sink.sink_id, stream)
         epoch = max(mark.epoch, noted.acked_epoch if noted is not None else 0) + 1
-        deliveries.open_epoch(txn, hold, sink.sink_id, state.stream, Mark(epoch, to))
-        closed = dead_letters.close_letters(txn, sink.sink_id, state.stream, after=to)
-        reason = f"({to}, {mark.seq}] of {state.table}/{stream.partition} is sent again, as epoch {epoch}"
+        deliveries.open_epoch(txn, hold, sink.sink_id, followed.stream, Mark(epoch, to))
+        closed = dead_letters.close_letters(txn, sink.sink_id, followed.stream, after=to)
+        reason = f"({to}, {mark.seq}] of {followed.table}/{stream.partition} is sent again, as epoch {epoch}"
         decided(txn, sink, "rewound", reason, actor, [stream.table_id])
-    return Rewound(sink.name, state.stream.text(), mark.seq, to, epoch, closed)
+    return Rewound(sink.name, followed.stream.text(), mark.seq, to, epoch, closed)
 
 
 def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "") -> int:
@@ -109,16 +109,20 @@ def begin_anew(ctx: Context, sink: Sink, place: Destination, *, actor: str = "")
             hint="Taking over is for blob and iceberg sinks.",
         )
     with ctx.ledger.read() as conn:
-        states = deliveries.read_streams(conn, sink)
-        partition_by = {state.table: find_table(conn, state.table).partition_by for state in states}
-    lost = [state for state in states if place.has_lost(state.stream, state.table, partition_by[state.table])]
-    above = {table: place.highest_epoch(table) for table in {state.table for state in lost}}
+        all_followed = deliveries.read_streams(conn, sink)
+        partition_by = {followed.table: find_table(conn, followed.table).partition_by for followed in all_followed}
+    lost = [
+        followed
+        for followed in all_followed
+        if place.has_lost(followed.stream, followed.table, partition_by[followed.table])
+    ]
+    above = {table: place.highest_epoch(table) for table in {followed.table for followed in lost}}
     place.probe()
-    for state in lost:
-        with holding(ctx, lease_of_stream(sink.sink_id, state.stream.text())) as hold, ctx.ledger.write() as txn:
-            deliveries.begin_anew(txn, hold, sink, state.stream, above=above[state.table])
-            reason = f"{state.table}/{state.stream.partition} begins anew, with every row"
-            decided(txn, sink, "taken_over", reason, actor, [state.stream.table_id])
+    for followed in lost:
+        with holding(ctx, lease_of_stream(sink.sink_id, followed.stream.text())) as hold, ctx.ledger.write() as txn:
+            deliveries.begin_anew(txn, hold, sink, followed.stream, above=above[followed.table])
+            reason = f"{followed.table}/{followed.stream.partition} begins anew, with every row"
+            decided(txn, sink, "taken_over", reason, actor, [followed.stream.table_id])
     if not lost:
         with ctx.ledger.write() as txn:
             decided(txn, sink, "taken_over", "its place is its own from here on; every stream goes on", actor)
@@ -190,21 +194,21 @@ def preview(ctx: Context, sink: Sink) -> list[PreviewedStream]:
     """What the next unit of every due stream would be: its rows, its size, and the first of them. Nothing is sent."""
     with ctx.ledger.read() as conn:
         due = deliveries.read_streams(conn, sink, due=True)
-    return [unit for state in due if (unit := _preview(ctx.ledger, sink, state)) is not None]
+    return [unit for followed in due if (unit := _preview(ctx.ledger, sink, followed)) is not None]
 
 
-def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> PreviewedStream | None:
+def _preview(ledger: Ledger, sink: Sink, followed: FollowedStream) -> PreviewedStream | None:
     settings = resolved(sink.type, sink.settings)
-    stream = state.stream
+    stream = followed.stream
     with ledger.read() as conn:
-        delivery = state.delivery
+        delivery = followed.delivery
         if delivery is None:
-            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [state.table])
-            mark = state.mark or Mark(1, sink.start_seq)
-            plan = plan_unit(conn, table, state, mark, settings)
+            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [followed.table])
+            mark = followed.mark or Mark(1, sink.start_seq)
+            plan = plan_unit(conn, table, followed, mark, settings)
             if plan is None:
                 return None
-            delivery = draft(sink, stream, state.table, mark, plan, {**settings, INBOUND: table.table.inbound})
+            delivery = draft(sink, stream, followed.table, mark, plan, {**settings, INBOUND: table.table.inbound})
         unit, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
     samples: list[dict[str, Any]] = []
@@ -216,7 +220,7 @@ def _preview(ledger: Ledger, sink: Sink, state: StreamState) -> PreviewedStream 
         if missing > 0:
             samples.extend(_rows(piece.rows.slice(0, missing)))
     return PreviewedStream(
-        table=state.table,
+        table=followed.table,
         partition=stream.partition,
         since=delivery.since,
         until=delivery.until,

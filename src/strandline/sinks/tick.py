@@ -34,7 +34,7 @@ from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import RefusedRow, bury, dead_seqs
 from strandline.ledger.sinks.sinks import note_tick, sink_by_id
 from strandline.ledger.tables.tables import branch_name, read_branch_tables
-from strandline.model.delivery.sinks import Delivery, Shipped, Sink, Stream, StreamState
+from strandline.model.delivery.sinks import Delivery, FollowedStream, Shipped, Sink, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
@@ -92,7 +92,7 @@ class Ticked:
 class _Turn:
     """A stream that is being worked off in this tick."""
 
-    state: StreamState
+    followed: FollowedStream
     ticked: Ticked
     due_s: float = 0.0
     waits: int = 0
@@ -125,7 +125,7 @@ class Ticker:
         failed = [*self._branch_gone(), *self._flush()]
         with self.ctx.ledger.read() as conn:
             due = deliveries.read_streams(conn, self.sink, due=True)
-        turns = [_Turn(state, Ticked(self.sink.name, state.table, state.stream.partition)) for state in due]
+        turns = [_Turn(followed, Ticked(self.sink.name, followed.table, followed.stream.partition)) for followed in due]
         self._work_off(turns)
         if turns and not self.stop.is_set():  # one that was told to stop has not done what was due: it is due again
             self.ctx.ledger.run(lambda txn: note_tick(txn, self.sink.sink_id))
@@ -171,7 +171,7 @@ class Ticker:
 
     def _take_turn(self, turn: _Turn) -> bool:
         """Work a stream off as far as it goes; True when it has to be looked at again in this tick."""
-        stream = turn.state.stream
+        stream = turn.followed.stream
         try:
             with holding(self.ctx, lease_of_stream(self.sink.sink_id, stream.text()), wait_s=self.wait_s) as hold:
                 while not self.stop.is_set():
@@ -199,24 +199,24 @@ class Ticker:
         ledger = self.ctx.ledger
         with ledger.read() as conn:
             sink = sink_by_id(conn, self.sink.sink_id)  # as it is now: what it may send may have been changed
-            state = None if sink is None else deliveries.read_stream(conn, sink, stream)
-        if sink is None or state is None or sink.paused is not None or _held(sink):
+            followed = None if sink is None else deliveries.read_stream(conn, sink, stream)
+        if sink is None or followed is None or sink.paused is not None or _held(sink):
             return None
-        if state.delivery is not None:
-            return state.delivery
+        if followed.delivery is not None:
+            return followed.delivery
         settings = resolved(sink.type, sink.settings)
-        mark = state.mark or first_mark(self.ctx, hold, sink, self.destination, stream, state.table)
+        mark = followed.mark or first_mark(self.ctx, hold, sink, self.destination, stream, followed.table)
         with ledger.read() as conn:
-            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [state.table])
+            (table,) = read_branch_tables(conn, branch_name(conn, stream.branch_id), [followed.table])
             check_routing(settings, [table])
-            plan = plan_unit(conn, table, state, mark, settings)
+            plan = plan_unit(conn, table, followed, mark, settings)
             noted = deliveries.read_noted(conn, sink.sink_id, stream)
             unproven = is_unproven(sink_by_id(conn, sink.sink_id) or sink, noted)
         if plan is None:
             return None
         opened = {**settings, INBOUND: table.table.inbound, **({UNASKED: True} if unproven else {})}
         try:
-            delivery = self._open(hold, draft(sink, stream, state.table, mark, plan, opened))
+            delivery = self._open(hold, draft(sink, stream, followed.table, mark, plan, opened))
         except HistoryGone:  # what was planned was superseded and has expired, all between the two transactions
             return self._delivery(hold, stream)
         fail("deliver.after_open")

@@ -26,7 +26,7 @@ from strandline.ledger.publish import owner
 from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import list_letters
 from strandline.ledger.sinks.sinks import find_sink
-from strandline.model.delivery.sinks import Shipped, Sink, Standing, Stream, StreamState
+from strandline.model.delivery.sinks import FollowedStream, Shipped, Sink, Standing, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.sinks.destination import CountsReplayed, Destination, Marked, Replays, Unit
@@ -156,12 +156,12 @@ class Trial:
 
     def forget_marks(self) -> None:
         """Lose what the ledger knows of how far each stream is: the destination has to say it."""
-        for state in self.streams():
-            lease = lease_of_stream(self.sink().sink_id, state.stream.text())
+        for followed in self.streams():
+            lease = lease_of_stream(self.sink().sink_id, followed.stream.text())
             with holding(self.lake.context, lease) as hold, self.lake.ledger.write() as txn:
-                deliveries.forget_mark(txn, hold, self.sink(), state.stream)
+                deliveries.forget_mark(txn, hold, self.sink(), followed.stream)
 
-    def streams(self) -> list[StreamState]:
+    def streams(self) -> list[FollowedStream]:
         """How far the sink is."""
         with self.lake.ledger.read() as conn:
             return deliveries.read_streams(conn, find_sink(conn, SINK))
@@ -170,7 +170,7 @@ class Trial:
 
     def settled(self, when: str, ticked: list[Ticked] | None = None) -> None:
         """Everything up to the sink's watermark is there once, and what was refused is a dead letter."""
-        upto = max((state.mark.seq for state in self.streams() if state.mark is not None), default=0)
+        upto = max((followed.mark.seq for followed in self.streams() if followed.mark is not None), default=0)
         due = {id_ for id_, seq in self._seqs.items() if seq <= upto}
         self._compare(when, due - self._refused, ticked)
         with self.lake.ledger.read() as conn:

@@ -169,10 +169,10 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, and not merely the statement."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or is_lost(error.orig) if error.orig is not None else False
-    state = getattr(error, "sqlstate", None)
-    if state is not None:
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is not None:
         # 57014: a statement that was cancelled. 25P03, 25P04: the session of one who was silent, or took too long.
-        return (state[:2] in ("08", "57") and state != "57014") or state in ("25P03", "25P04")
+        return (sqlstate[:2] in ("08", "57") and sqlstate != "57014") or sqlstate in ("25P03", "25P04")
     names = {kind.__name__ for kind in type(error).__mro__}  # a timeout of the connection is an error of its own
     return bool(names & {"OperationalError", "InterfaceError"})
 
@@ -212,37 +212,37 @@ def translate(error: DBAPIError, url: str, *, is_known: bool) -> StrandError | N
     outage like any other.
     """
     message = str(error.orig).strip()
-    state = getattr(error.orig, "sqlstate", None) or ""
+    sqlstate = getattr(error.orig, "sqlstate", None) or ""
     where = _shown(url)
-    if state == "57014":
+    if sqlstate == "57014":
         return Busy(
             f"the ledger's database ended a statement: {message}",
             hint="If a statement_timeout did that: a write waits for others in a statement, up to "
             f"{LOCK_TIMEOUT_S:.0f} s. Set a longer one for this user, or none.",
             reason="ledger_behind",
         )
-    if state in ("26000", "42P05") or (state == "22P02" and ANOTHER in message):
+    if sqlstate in ("26000", "42P05") or (sqlstate == "22P02" and ANOTHER in message):
         return another_session()
-    if state == "55P03":
+    if sqlstate == "55P03":
         return Busy(
             f"the ledger was locked by another process for {LOCK_TIMEOUT_S:.0f} s",
             hint="Try again. `select * from pg_stat_activity` on the database shows who holds it.",
             reason="ledger_behind",
         )
-    if state in ("40001", "40P01"):
+    if sqlstate in ("40001", "40P01"):
         return Busy(f"the ledger's database ended the transaction: {message}", reason="ledger_behind")
-    if state == "53100":
+    if sqlstate == "53100":
         return NoSpace(f"no room on the ledger's disk: {message}")
-    if state == "25006":
+    if sqlstate == "25006":
         return standby()
-    if state == "42501":
+    if sqlstate == "42501":
         return Environment(
             f"no permission to write the ledger: {message}",
             hint=f"Grant this user the tables of {where}, and CREATE on its schema to `strand init`.",
         )
-    if state in ("42P01", "42703"):
+    if sqlstate in ("42P01", "42703"):
         return Damaged(f"the ledger has another shape than this strandline's: {message}", hint="Is it a lake's ledger?")
-    if state in ("XX001", "XX002"):
+    if sqlstate in ("XX001", "XX002"):
         return Damaged(f"the ledger can't be read: {message}", hint="Restore the lake from a backup.")
     if is_lost(error):
         return _unreachable(message, where, is_known)

@@ -20,7 +20,17 @@ from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.leases import Hold
 from strandline.ledger.tables.holds import pin
-from strandline.model.delivery.sinks import Delivery, Mark, Noted, SentChunk, Shipped, Sink, Stream, StreamState, Tally
+from strandline.model.delivery.sinks import (
+    Delivery,
+    FollowedStream,
+    Mark,
+    Noted,
+    SentChunk,
+    Shipped,
+    Sink,
+    Stream,
+    Tally,
+)
 from strandline.model.ids import new_id
 
 UNKNOWN = 0
@@ -31,7 +41,9 @@ before anything is sent.
 """
 
 
-def read_streams(conn: Connection, sink: Sink, *, due: bool = False, only: Stream | None = None) -> list[StreamState]:
+def read_streams(
+    conn: Connection, sink: Sink, *, due: bool = False, only: Stream | None = None
+) -> list[FollowedStream]:
     """The streams that a sink follows, those furthest behind first; with `due`, those alone with something to do.
 
     One query, however many streams there are.
@@ -57,10 +69,10 @@ def read_streams(conn: Connection, sink: Sink, *, due: bool = False, only: Strea
                 and_(mark.seq.is_(None), head.last_seq > sink.start_seq),
             )
         )
-    return [_state(dict(row._mapping)) for row in conn.execute(query)]
+    return [_followed(dict(row._mapping)) for row in conn.execute(query)]
 
 
-def read_stream(conn: Connection, sink: Sink, stream: Stream) -> StreamState | None:
+def read_stream(conn: Connection, sink: Sink, stream: Stream) -> FollowedStream | None:
     """One stream of a sink; None when it has no rows in the log."""
     return next(iter(read_streams(conn, sink, only=stream)), None)
 
@@ -330,7 +342,7 @@ def _labelled(table: Any) -> list[Any]:
     return [column.label(f"{table.name}_{column.name}") for column in table.columns]
 
 
-def _state(row: dict[str, Any]) -> StreamState:
+def _followed(row: dict[str, Any]) -> FollowedStream:
     def of(table: str) -> dict[str, Any]:
         prefix = f"{table}_"
         return {key.removeprefix(prefix): value for key, value in row.items() if key.startswith(prefix)}
@@ -338,7 +350,7 @@ def _state(row: dict[str, Any]) -> StreamState:
     stream = Stream(row["branch_id"], row["table_id"], row["partition"])
     mark, open_ = of("watermarks"), of("deliveries")
     has_mark = mark["seq"] is not None
-    return StreamState(
+    return FollowedStream(
         stream=stream,
         table=row["table"],
         mark=Mark(mark["epoch"], mark["seq"]) if has_mark and mark["epoch"] > UNKNOWN else None,

@@ -172,7 +172,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class StreamState:
+class FollowedStream:
     """A (sink, stream) as one database snapshot shows it. `mark` is None until the destination was asked."""
 
     stream: Stream
