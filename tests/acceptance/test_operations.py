@@ -50,6 +50,7 @@ from tests.kit import (
     reopened,
     strand,
     strand_json,
+    swept,
     wait_until,
 )
 
@@ -162,9 +163,9 @@ class FlushSeveral:
 @pytest.mark.both_ledgers(only=["stage.after_append@2", "staged.after_commit", "settle.before_ref@2"])
 @pytest.mark.parametrize(
     "at",
-    ["stage.before_branch", "stage.before_branch@2", "stage.after_append", "stage.after_append@2",
-     "staged.before_commit", "staged.after_commit", "publish.before_commit", "publish.after_commit",
-     "settle.before_ref", "settle.before_ref@2", "settle.after_ref"],
+    swept(["stage.before_branch", "stage.before_branch@2", "stage.after_append", "stage.after_append@2",
+           "staged.before_commit", "staged.after_commit", "publish.before_commit", "publish.after_commit",
+           "settle.before_ref", "settle.before_ref@2", "settle.after_ref"]),
 )  # fmt: skip
 def test_f27_an_operation_over_several_tables_is_visible_in_all_or_in_none(lake: Lake, at: str) -> None:
     """Killed at every step, it has moved both tables or neither; a table with nothing to do counts as moved."""

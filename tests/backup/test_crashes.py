@@ -12,6 +12,7 @@ from strandline.lake import Lake
 from strandline.ledger.place.restores import JUMP
 from strandline.ledger.publish import owner
 from strandline.restore import restore, verify
+from tests import slices
 from tests.backup.conftest import Ledgers
 from tests.backup.test_restore import blobs
 from tests.delivery import assert_once
@@ -46,7 +47,7 @@ def test_a_killed_backup_is_no_backup_and_the_next_one_tidies_up(lake: Lake, tmp
     assert [path.name for path in to.parent.iterdir() if path.name.startswith(".monday")] == []
 
 
-@pytest.mark.parametrize("name", RESTORE_POINTS)
+@pytest.mark.parametrize("name", slices.share(RESTORE_POINTS, 3))
 def test_a_killed_restore_is_run_again(lake: Lake, ledgers: Ledgers, tmp_path: Path, name: str) -> None:
     """Wherever it dies, there is the old lake, or none, or the new one; and the same command ends well.
 
