@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "config_text",
         "errors",
         "failpoints",
+        "json_types",
         "logs",
         "outages",
         "private",
