@@ -7,10 +7,17 @@ import signal
 import sys
 import time
 import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from strandline.cli.interrupts import interrupts_kept
+from strandline.engines.duck import sandbox
+from tests.kit import call
 
 
 class _Thing:
@@ -48,3 +55,76 @@ def test_other_exceptions_of_finalizers_are_reported_as_before(monkeypatch: pyte
         assert reference() is None
     assert reported == [ValueError]
     assert sys.unraisablehook is before
+
+
+class _Steps:
+    """Counts what is asked of DuckDB. In one of the steps DuckDB hears of Ctrl-C, and says so in its own words."""
+
+    def __init__(self) -> None:
+        self._shared: Any = sandbox.scratch.__self__  # type: ignore[attr-defined]
+        self.begin()
+
+    def begin(self, interrupted: int = 0) -> None:
+        """Count from here on; the next question has a DuckDB of its own, as that of a new process."""
+        self.count = 0
+        self.interrupted = interrupted
+        self._shared._left = 0
+
+    def watch(self, duck: Any) -> Any:
+        """The same connection or relation, whose methods are steps."""
+        return _Watched(self, duck) if isinstance(duck, duckdb.DuckDBPyConnection | duckdb.DuckDBPyRelation) else duck
+
+    def take(self, method: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        """One step. What a statement of DuckDB says is held by `tests/substrate/test_interrupts.py`."""
+        self.count += 1
+        if self.count == self.interrupted:
+            raise RuntimeError("Query interrupted")
+        return self.watch(method(*args, **how))
+
+
+class _Watched:
+    def __init__(self, steps: _Steps, duck: Any) -> None:
+        self._steps = steps
+        self._duck = duck
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._duck, name)
+        return partial(self._steps.take, member) if callable(member) else member
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._duck.close()
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Steps]:
+    """The steps that commands of this process ask DuckDB for."""
+    steps, connect = _Steps(), duckdb.connect
+    monkeypatch.setattr(duckdb, "connect", lambda: steps.watch(connect()))
+    yield steps
+    steps.begin()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tail", "messages", "--since", "0"],
+        ["sql", "select count(*), max(body) from messages where n > 0"],
+        ["export", "--tables", "messages"],
+        ["purge", "messages", "--where", "n = 17", "--dry-run", "--here"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_interrupt_in_any_step_of_duckdb_ends_a_command_as_ctrl_c_does(
+    root: Path, steps: _Steps, words: list[str]
+) -> None:
+    """DuckDB hears it in the midst of a statement, also of one that only makes or removes what a query needs."""
+    assert call(*words).code == 0
+    answers = []
+    for step in range(1, steps.count + 1):
+        steps.begin(step)
+        answers.append(call(*words))
+    assert len(answers) > 3
+    assert [(step, ran.err) for step, ran in enumerate(answers, 1) if ran.code != 130] == []

@@ -74,8 +74,8 @@ class Coming:
     def __enter__(self) -> Coming:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
+    def __exit__(self, *error: Any) -> None:
+        self._closing.__exit__(*error)
 
     # -- what comes and what goes --------------------------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ def _find(
     columns = [column for column in stored_columns(branch_table) if column.name in shape.names]
     names = [sandbox.quote_name(name) for name in shape.names]
     try:
-        with sandbox.interruptible(), sandbox.scratch() as connection:
+        with sandbox.scratch() as connection:
             rows = matching(connection, files_sql(branch_table, files, columns), names)
     except Exception as error:
         if not sandbox.is_missing_file(error):

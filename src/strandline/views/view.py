@@ -192,13 +192,14 @@ class View:
 
     def _sql(self, query: str, limits: QueryConfig | None) -> Result:
         hidden = self._added()
-        connection = sandbox.connect(limits)
-        statement = wall.parse(connection, query, self.relations, hidden)
-        paths: list[str] = []
-        for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
-            paths.extend(self._attach(connection, self.branch_table(name), hidden, statement.tables))
-        sandbox.shut(connection, paths)
-        return Result(connection, statement.text, limits)
+        with sandbox.interruptible():
+            connection = sandbox.connect(limits)
+            statement = wall.parse(connection, query, self.relations, hidden)
+            paths: list[str] = []
+            for name in sorted({table.removesuffix(LOG) for table in statement.tables}):
+                paths.extend(self._attach(connection, self.branch_table(name), hidden, statement.tables))
+            sandbox.shut(connection, paths)
+            return Result(connection, statement.text, limits)
 
     def _added(self) -> list[str]:
         """The columns that Strandline adds to some table of the view: all of its tables can be asked for them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from strandline.engines.duck.equality import differ
-from strandline.engines.duck.sandbox import interruptible, quote_name, quote_text, scratch
+from strandline.engines.duck.sandbox import quote_name, quote_text, scratch
 from strandline.model.schema.types import REMOVED, SEQ
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def differences(before: pa.Table, after: pa.Table, key: Sequence[str], values: S
         f"SELECT {keys}, {listed} AS {FIELDS} FROM strand_before b FULL JOIN strand_after a {using} "
         f"WHERE {condition} ORDER BY {keys}"
     )
-    with scratch() as connection, interruptible():
+    with scratch() as connection:
         connection.register("strand_before", before)
         connection.register("strand_after", after)
         return connection.sql(query).to_arrow_table()

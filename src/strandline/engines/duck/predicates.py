@@ -35,7 +35,7 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
             f"the predicate has {size_bytes:,} bytes, and at most {growth.TEXT_BYTES:,} are taken",
             hint="Split it: a purge can be run several times.",
         )
-    with sandbox.connect(limits) as connection:
+    with sandbox.interruptible(), sandbox.connect(limits) as connection:
         sandbox.shut(connection, [])
         tree = _expression(connection, text)
         wall.check_lambdas(tree)
@@ -44,7 +44,7 @@ def check_predicate(text: str, columns: Sequence[Column], table: str, advice: st
         growth.check_growth(tree, text, columns)
         query = f"SELECT coalesce(({text}), false) FROM ({relations.empty(columns)}) WHERE ({text})"
         try:
-            with sandbox.interruptible(), sandbox.QueryClock(connection, limits).running():
+            with sandbox.QueryClock(connection, limits).running():
                 connection.execute(query)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise sandbox.out_of_memory(limits) from error

@@ -130,7 +130,7 @@ def _kept_files() -> Iterator[None]:
 
 def seq_at(paths: tuple[str, ...], since: int, place: int) -> int | None:
     """The seq of the `place`-th row behind `since`, counted from 1; None when there are fewer."""
-    with _kept_files(), sandbox.interruptible(), sandbox.scratch() as connection:
+    with _kept_files(), sandbox.scratch() as connection:
         source = relations.parquet([relations.local_path(path) for path in paths], [SEQ])
         query = f"SELECT {SEQ} FROM ({source}) WHERE {SEQ} > {since} ORDER BY {SEQ} LIMIT 1 OFFSET {place - 1}"
         rows = connection.execute(query).fetchall()

@@ -34,13 +34,14 @@ NO_BUCKET = "NO_SUCH_BUCKET"
 
 def connect(limits: QueryConfig | None = None) -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database with settings and limits of its own, which can be shut."""
-    connection = duckdb.connect()
-    _set_up(connection)
-    if limits is not None:
-        connection.execute(f"SET memory_limit = '{memory_bytes(limits)}B'")
-        connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
-    _begin(connection)
-    return connection
+    with interruptible():
+        connection = duckdb.connect()
+        _set_up(connection)
+        if limits is not None:
+            connection.execute(f"SET memory_limit = '{memory_bytes(limits)}B'")
+            connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
+        _begin(connection)
+        return connection
 
 
 def _set_up(database: duckdb.DuckDBPyConnection) -> None:
@@ -79,18 +80,22 @@ class _Shared:
 
     @contextmanager
     def scratch(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """An empty database in memory, which nobody else sees; it is gone behind the block."""
-        database, name = self._next()
-        connection = database.cursor()
-        try:
-            connection.execute(f"ATTACH ':memory:' AS {name}")
-            connection.execute(f"USE {name}")
-            _begin(connection)
-            yield connection
-        finally:  # without the lock: a question that was abandoned ends wherever Python tidies up
-            connection.close()
-            with database.cursor() as last:
-                last.execute(f"DETACH DATABASE IF EXISTS {name}")
+        """An empty database in memory, which nobody else sees; it is gone behind the block.
+
+        Ctrl-C in the block, or while it is made or removed, is KeyboardInterrupt.
+        """
+        with interruptible():
+            database, name = self._next()
+            connection = database.cursor()
+            try:
+                connection.execute(f"ATTACH ':memory:' AS {name}")
+                connection.execute(f"USE {name}")
+                _begin(connection)
+                yield connection
+            finally:  # without the lock: a question that was abandoned ends wherever Python tidies up
+                connection.close()
+                with database.cursor() as last:
+                    last.execute(f"DETACH DATABASE IF EXISTS {name}")
 
     def _next(self) -> tuple[duckdb.DuckDBPyConnection, str]:
         """Where the next question goes. One before it that is open keeps the DuckDB that it has."""

@@ -147,7 +147,7 @@ class LoadBite:
             )
             seen = seen_hashes(conn, branch_table.table.table_id)
         paths = [relations.local_path(file.path) for file in [*log_files, *tail.files]]
-        with sandbox.interruptible(), sandbox.scratch() as connection:
+        with sandbox.scratch() as connection:
             parts = [relations.numbered(relations.local_path(file.path), names, file.first_seq) for file in files]
             relations.define(connection, "offered", relations.together(parts))
             too_old = relations.split_older(

@@ -220,7 +220,7 @@ def _plan(branch_table: BranchTable, log: Sequence[DataFile], held: Sequence[Dat
         return FoldPlan((), 0)
     key, order = branch_table.table.key, key_order(branch_table)
     columns = [column for column in branch_table.columns if column.name in (*key, SEQ, REMOVED)]
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.scratch() as connection:
         versions = relations.within(files_sql(branch_table, log, columns), branch_table.folded_seq, upto)
         changed = relations.note_changed(connection, relations.latest(versions, key), order)
         sides = relations.sides(connection, [files_sql(branch_table, [file], columns) for file in held], order)

@@ -95,7 +95,7 @@ def find_superseded(planned: OldVersions) -> Superseded:
     columns = [column for column in branch_table.columns if column.name in (*branch_table.table.key, SEQ, COMMIT)]
     seqs = [column for column in branch_table.columns if column.name == SEQ]
     superseded: list[tuple[DataFile, pa.Table]] = []
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.scratch() as connection:
         versions = files_sql(branch_table, files, columns)
         relations.note_superseded(connection, versions, branch_table.table.key, planned.shown.condition())
         for file in files:

@@ -199,7 +199,7 @@ def _old_rows(ctx: Context, planned: OldRows, file: DataFile) -> Removal:
 
 def _look_into(ctx: Context, branch_table: BranchTable, file: DataFile, column: str) -> None:
     """Write down the range of a file's times, which is not known since the table has another time column."""
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.scratch() as connection:
         rows = files_sql(
             branch_table, [file], [time_column for time_column in branch_table.columns if time_column.name == column]
         )

@@ -183,7 +183,7 @@ def _duplicates(
             yield batch
 
     schema = pa.schema([*(stored.field(name) for name in names), pa.field(SEQ, pa.int64())])
-    with sandbox.interruptible(), sandbox.scratch() as connection:
+    with sandbox.scratch() as connection:
         relations.load_rows(connection, "keys", schema, keys())
         with ctx.ledger.read() as conn:
             log_files = read_files(
