@@ -1,4 +1,4 @@
-"""Who does it: every call that writes names its actor."""
+"""Actors: every call that writes names the one that it is for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KEY_LENGTH = 500
 
 
 def checked_actor(actor: str, key: str | None) -> str:
-    """Who appends; neither it nor the call's key may hold what can't be printed."""
+    """The actor of a write; neither it nor the call's key may hold what can't be printed."""
     actor = actor or default_actor()
     if key == "":
         raise BadRequest("the idempotency key is empty", hint="Name one, or leave it out.")
@@ -23,7 +23,7 @@ def checked_actor(actor: str, key: str | None) -> str:
 
 
 def default_actor() -> str:
-    """Who is asking, when the call does not say: $STRAND_ACTOR, else the login name."""
+    """The actor of a call that names none: $STRAND_ACTOR, else the login name."""
     import getpass
     import os
 

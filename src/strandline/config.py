@@ -2,7 +2,7 @@
 
 A setting that is misspelt and silently ignored costs an afternoon, so everything here is strict: an unknown section or
 key names its nearest neighbour, a wrong value says what was expected and where it was written, and nothing is guessed.
-What comes out is absolute (paths, URIs) and in plain units (bytes, seconds), so that nobody below parses again.
+What comes out is absolute (paths, URIs) and in plain units (bytes, seconds), so that no room below parses again.
 
 Every key can be set by `STRAND_<SECTION>_<KEY>`; an empty variable counts as absent, as container set-ups often pass
 those. `STRAND_SPARK_CONF` is a JSON object and is merged over `[spark] conf`. What each key means is said in

@@ -8,7 +8,7 @@
     │   ├── TooLarge           too_large            more than one call may carry
     │   ├── Unsupported        unsupported          a format or type we don't take
     │   ├── HistoryGone        history_gone         what a view names is no longer kept
-    │   ├── Conflict           conflict             somebody else was first
+    │   ├── Conflict           conflict             another writer was first
     │   │   ├── MergeConflict  two branches changed the same rows
     │   │   ├── SchemaMoved    rows were judged by a schema that has changed since
     │   │   ├── TakesNoVersions a table that can't take versions of rows from another lake
@@ -27,7 +27,7 @@
     │   ├── LeaseLost          lease_lost           another process took over; nothing was published
     │   ├── NoSpace            no_space             the disk is full
     │   └── ClockBehind        clock_behind         nothing is deleted by a clock that is behind the ledger's
-    └── PersonError            somebody must look
+    └── PersonError            a person must look
         ├── Unauthorized       unauthorized         no token, or one that is not valid
         ├── Forbidden          forbidden            a valid token, for something else
         ├── Environment        environment          Java, permissions, packages

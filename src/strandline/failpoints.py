@@ -170,7 +170,7 @@ def passages(name: str) -> int:
 
 
 def fail(name: str) -> None:
-    """Pass the failpoint `name`; it does nothing unless somebody armed it."""
+    """Pass the failpoint `name`; it does nothing unless it is armed."""
     if _armed is not None:
         _pass(name)
 

@@ -1,4 +1,4 @@
-"""Log lines, for whoever operates a lake.
+"""Log lines, for the operator of a lake.
 
 Most commands never log anything, and structlog takes a noticeable part of their time to import. So it is imported with
 the first line that is really written. A Python program that configures structlog gets every line there; without that,
@@ -26,7 +26,7 @@ class Logger:
     name: str
 
     def info(self, event: str, **fields: Any) -> None:
-        """What happened, for a record; kept only by whoever asked for it."""
+        """What happened, for a record; kept only by a process that asked for it."""
         if _format == "json" or _is_configured():
             _write("info", self.name, event, fields)
 
@@ -43,7 +43,7 @@ class Logger:
 def set_format(log_format: Format, *, is_answering: bool = False) -> None:
     """How lines look on stderr from now on: warnings as text, or everything as JSON.
 
-    A process that `is_answering` ends with an answer for a person, who reads there what became of each thing.
+    A process that `is_answering` ends with an answer for a person, which says what became of each thing.
     """
     global _format, _is_answering
     _format, _is_answering = log_format, is_answering

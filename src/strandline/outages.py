@@ -1,8 +1,8 @@
 """What passes by itself: one judgement of what disks, stores, networks and databases say, for every engine.
 
 PyArrow, obstore, DuckDB, Spark's Java and JDBC drivers each have words of their own for a store that is away, a disk
-that is full or keys that have run out, and wrap them in each other's errors. Nobody else looks at these words: sinks,
-operations, views and the worker ask here, and so agree on what is tried again and what a person has to look at.
+that is full or keys that have run out, and wrap them in each other's errors. No other module looks at these words:
+sinks, operations, views and the worker ask here, and so agree on what is tried again and what a person has to look at.
 
 A question about an object's head has an answer without a body, so a store can't say there why it refuses: keys that
 have expired look like keys that are wrong. What is refused is therefore tried again too.

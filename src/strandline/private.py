@@ -2,10 +2,10 @@
 
 A ledger, a catalog, a config, a backup and a spilled query hold a lake's rows or lead to its secrets. A file gets 0600
 and a folder 0700 when it is made, and not by a chmod afterwards: in between it could be opened. What is there already
-keeps its mode, so that a group can share a lake by the modes that a person gave it; `strand doctor` says what everybody
-can read.
+keeps its mode, so that a group can share a lake by the modes that a person gave it; `strand doctor` says what other
+users can read.
 
-Working files go into a folder of the process's own, with a name that nobody can foresee. It holds a lock for as long as
+Working files go into a folder of the process's own, with a name that can't be foreseen. It holds a lock for as long as
 the process lives: what a killed process left is found by its free lock, in whichever container that process was.
 """
 
@@ -115,7 +115,7 @@ def _remove_own(folder: Path, pid: int) -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove the working folder of a process that is gone. Anybody may put names into the system's folder."""
+    """Remove the working folder of a process that is gone. Any user may put names into the system's folder."""
     with suppress(OSError):
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -1,8 +1,8 @@
 """Restoring a backup, so that nothing is delivered twice and no old number is given again.
 
 The lost ledger went on after the backup: it gave out seqs, and its destinations have rows under them. So the counter
-jumps above all of that, the jump is written down beside the backup before anybody can append, and every destination is
-asked where it is; one that can't be asked now is asked by its next tick, and gets nothing until then. Restoring the
+jumps above all of that, the jump is written down beside the backup before any writer can append, and every destination
+is asked where it is; one that can't be asked now is asked by its next tick, and gets nothing until then. Restoring the
 same backup twice jumps twice.
 
 The new ledger is prepared in a folder of its own. A lake that is in the way is closed for good and put aside, never
@@ -220,7 +220,7 @@ def _jumps(folder: Path) -> list[int]:
 
 
 def _record(folder: Path, manifest: Manifest, seq: int, root: Path) -> None:
-    """Write down beside the backup how far a restore jumps, before anybody can append there."""
+    """Write down beside the backup how far a restore jumps, before any writer can append there."""
     line = {"backup": manifest.backup_id, "at": text_of(time.time_ns() // 1000), "seq": seq, "lake": str(root)}
     try:
         with open(folder / RESTORES, "ab", opener=private.opener) as file:
@@ -240,7 +240,7 @@ def _record(folder: Path, manifest: Manifest, seq: int, root: Path) -> None:
 
 
 def _record_again(folder: Path, manifest: Manifest, root: Path) -> None:
-    """A destination may have been further than anybody knew, and the counter with it."""
+    """A destination may have been further than the backup knew, and the counter with it."""
     with Lake(root, read_only=True) as lake, lake.ledger.read() as conn:
         seq = lake.ledger.last_seq(conn)
     if seq > max(_jumps(folder)):
@@ -542,7 +542,7 @@ def _retire(url: str) -> None:
     try:
         old = Ledger.open(url)
     except StrandError:
-        return  # there is none, or none that anybody can open
+        return  # there is none, or none that can be opened
     try:
         restores.retire(old)
     finally:

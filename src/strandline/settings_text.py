@@ -60,7 +60,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in "250ms", "60s", "5m", "2h" or "7d"; a bare number is refused, because nobody agrees on its unit."""
+    """Seconds in "250ms", "60s", "5m", "2h" or "7d"; a bare number is refused, because readers differ on its unit."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
     if match is None:
         raise ValueError('a duration such as "250ms", "60s", "5m", "2h" or "7d"')

@@ -1,8 +1,8 @@
 """Spans: what was done, for how long, and how it ended.
 
-Operations and deliveries say what they are about, and whoever watches listens: a worker counts their durations for
-Prometheus, and OpenTelemetry gets them as traces where an endpoint is configured (`OTEL_EXPORTER_OTLP_ENDPOINT`). While
-nobody listens, a span costs one look at an empty list.
+Operations and deliveries say what they are about, and watchers listen: a worker counts their durations for Prometheus,
+and OpenTelemetry gets them as traces where an endpoint is configured (`OTEL_EXPORTER_OTLP_ENDPOINT`). Without a
+listener, a span costs one look at an empty list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a backup is what it says, and stays where it is put: asked before the first byte of it is written.
 
 A backup may come from another hand. Its manifest could name files anywhere on the disk, its files could be links that
-lead out of it, the metadata inside could name files of somebody else, which the restored lake would then read and
+lead out of it, the metadata inside could name files of another lake, which the restored lake would then read and
 delete, and its config could put the ledger or the warehouse over something that is not the lake's. So every address is
 compared with the place it belongs to; and a place outside of the lake's folder is taken from a person alone: from an
 option, the environment, or the config that is in the folder already. A warehouse whose marker names the backup's lake

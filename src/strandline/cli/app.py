@@ -52,7 +52,7 @@ class Interrupted(BaseException):
 
 
 class PipeClosed(BaseException):
-    """Whoever read our output has had enough."""
+    """The reader of our output has had enough."""
 
 
 SUBJECTS = {

@@ -2,7 +2,7 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a finalizer or a weak reference's callback
 (py4j has one for every object of the JVM) it is printed as "Exception ignored" and dropped, and a command that was told
-to stop goes on to its end. Here such an interrupt is raised again, a moment later, where somebody hears it.
+to stop goes on to its end. Here such an interrupt is raised again, a moment later, where the command hears it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 def main() -> NoReturn:
     """Run this process's command line."""
-    # PySpark logs an interrupted call to the root logger, with a traceback. It shall speak to nobody.
+    # PySpark logs an interrupted call to the root logger, with a traceback. No person should see it.
     logging.getLogger().addHandler(logging.NullHandler())
     code = run(sys.argv[1:], own_process=True)
     with suppress(BrokenPipeError):
@@ -142,6 +142,6 @@ def error_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _forget_stdout() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere, instead of failing again at exit."""
+    """Our reader is gone: what is still buffered goes nowhere, instead of failing again at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

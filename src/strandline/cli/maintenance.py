@@ -153,7 +153,7 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChan
 
 
 def consents(session: Session, question: str) -> bool:
-    """What a person at a terminal answers; nobody is asked where there is none."""
+    """What a person at a terminal answers; without a terminal it is no."""
     if not asks(session):
         return False
     print(

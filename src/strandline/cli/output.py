@@ -50,7 +50,7 @@ def write(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Let whoever reads our output see it now; a command that goes on would keep it."""
+    """Let the reader of our output see it now; a command that goes on would keep it."""
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ from strandline.model.reporting import report_all
 
 
 def complete_table(context: typer.Context, incomplete: str) -> list[str]:
-    """The lake's tables. Completion has nobody to complain to, so whatever goes wrong offers nothing."""
+    """The lake's tables. A shell that completes shows no errors, so whatever goes wrong offers nothing."""
     try:
         from strandline.config import find_root
         from strandline.lake.tables import names_at
@@ -49,7 +49,7 @@ Dedupe = Annotated[Literal["table", "partition"], typer.Option(help="Where a row
 
 
 def who(actor: str) -> str:
-    """Who does this, decided here: a worker that is asked to do it has another environment."""
+    """The actor, decided here: a worker that is asked to do it has another environment."""
     from strandline.actors import default_actor
 
     return actor or default_actor()

@@ -25,7 +25,7 @@ LAST_ROWS = 10
 
 
 class Engine(StrEnum):
-    """Who runs a query."""
+    """The engine that runs a query."""
 
     auto = "auto"
     duckdb = "duckdb"

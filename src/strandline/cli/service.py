@@ -1,7 +1,7 @@
 """`strand service print`: a unit for systemd, or a property list for launchd, that keeps a lake running.
 
-They are printed and not installed: where such a file belongs, and who may put it there, differs from machine to
-machine.
+They are printed and not installed: where such a file belongs, and what it takes to put it there, differs from machine
+to machine.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Session:
             output.to_stderr(f"warning: {text}")
 
     def note(self, text: str) -> None:
-        """A remark that nobody has to read."""
+        """A remark that no reader needs."""
         if not self.quiet and not self.json:
             output.to_stderr(text)
 

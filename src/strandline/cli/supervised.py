@@ -1,4 +1,4 @@
-"""Being run by somebody: telling when we are ready, and ending when nobody is there any more.
+"""Being run by another process: telling it when we are ready, and ending when it is gone.
 
 Readiness goes to `$NOTIFY_SOCKET`, as systemd defines it, so the same words serve a unit of `Type=notify` and `strand
 up`. A child of `strand up` also holds the other end of a pipe: when that closes, its parent is gone, however it died.

@@ -1,4 +1,4 @@
-"""`strand token`: who may write over HTTP."""
+"""`strand token`: the actors that may write over HTTP."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Child:
                     self.ready, self.status = True, news.get("STATUS", "ready")
 
     def _read(self, pipe: IO[bytes]) -> None:
-        """Its lines, under its name; JSON lines as they are, because they say who logs."""
+        """Its lines, under its name; JSON lines as they are, because they name the process that logs."""
         with pipe:
             for line in pipe:
                 text = line.decode(errors="replace").rstrip("\n")

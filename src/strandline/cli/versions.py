@@ -1,4 +1,4 @@
-"""`strand branch`, `tag`, `merge`, `diff`, `changes`, `log`, `show`: lines of commits, what was committed, by whom."""
+"""`strand branch`, `tag`, `merge`, `diff`, `changes`, `log`, `show`: lines of commits, and what each changed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def append(
 
     session = session_of(context)
     with session.without_pandas(), session.open() as lake:
-        lake.view(branch).branch_table(table)  # an unknown table is said before anybody types rows
+        lake.view(branch).branch_table(table)  # an unknown table is said before a person types rows
         if file == "-" and sys.stdin.isatty():
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
         options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}

@@ -57,7 +57,7 @@ _COMPRESSIONS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class Input:
-    """A file to load: where it is, what is in it, and what tells it from another state of itself."""
+    """A file to load: where it is, what is in it, and what tells it from a changed one."""
 
     uri: str
     format: str

@@ -84,7 +84,7 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Close the lake; what it still held is held by nobody. Spark goes on for the process's other lakes."""
+        """Close the lake; what it still held is free. Spark goes on for the process's other lakes."""
         owners.unregister(self._owner)
         self.ledger.close()
         self._spark.close()
@@ -123,7 +123,7 @@ class Lake:
 
     @property
     def tokens(self) -> Tokens:
-        """Who may speak to a server of this lake."""
+        """The tokens that a server of this lake accepts."""
         return Tokens(self)
 
     @property
@@ -419,11 +419,11 @@ class Lake:
         return self.maintenance.retain(*tables, actor=actor, branch=branch, **how)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
-        """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
+        """Remove the snapshots of these tables, or of all, that no reader needs and whose grace is over."""
         return self.maintenance.expire(*tables, actor=actor, branch=branch, **how)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
-        """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
+        """Remove what nothing refers to any more: of these tables, or of all and of the lake itself."""
         return self.maintenance.sweep(*tables, branch=branch, **how)
 
     def purge(

@@ -45,13 +45,13 @@ class Maintenance:
         return self.run(Retention(**how), tables, branch, actor)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
-        """Remove the snapshots of these tables, or of all, that nobody needs and whose grace is over."""
+        """Remove the snapshots of these tables, or of all, that no reader needs and whose grace is over."""
         from strandline.operations.maintain.expire import Expiry
 
         return self.run(Expiry(**how), tables, branch, actor)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
-        """Remove what is nobody's any more: of these tables, or of all and of the lake itself."""
+        """Remove what nothing refers to any more: of these tables, or of all and of the lake itself."""
         from strandline.operations.maintain.sweep import Sweep
 
         return self.run(Sweep(**how), tables, branch)

@@ -82,7 +82,7 @@ class SchemaMemory:
         return remembered
 
     def _current_table(self, table: str, branch: str) -> BranchTable:
-        """The same as `state`, after one look whether it is still so."""
+        """The same as `branch_table`, after one look whether it is still so."""
         branch_table = self.branch_table(table, branch)
         with self._ledger.read() as conn:
             current = has_schema(conn, branch_table.head)

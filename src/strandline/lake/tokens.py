@@ -1,4 +1,4 @@
-"""Tokens: who may speak to a server of this lake. A secret is shown once, to the caller that made it."""
+"""Tokens, by which a server of this lake knows its clients. A secret is shown once, to the caller that made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read the metrics: they name tables, branches and sinks.
+"""Which clients may read the metrics: they name tables, branches and sinks.
 
 A token may, and so may this machine itself. A proxy on this machine speaks from its loopback too, for clients that are
 elsewhere: a request that says it was forwarded is not this machine's. One that a proxy forwards without saying so can't

@@ -3,8 +3,8 @@
 It finishes or undoes what dead processes left, sets unreadable batches aside with their bytes, deletes batches that
 were flushed long ago, frees leases of the dead, forgets watermarks that can't be true, lets deletions go by this
 machine's clock where the ledger's time is ahead of it, and lets Iceberg follow the ledger where only the lake's own
-commits are concerned. Somebody else's commit is moved off `main` only for a table that
-a person names, and is kept.
+commits are concerned. A commit that isn't the lake's is moved off `main` only for a table that a person names, and is
+kept.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Admission: who may begin, so that nobody takes everything and nothing piles up.
+"""Admission: which requests may begin, so that no actor takes everything and nothing piles up.
 
-One actor has a bounded number of requests and bytes in flight; all together have a bounded number at work, and nobody
+One actor has a bounded number of requests and bytes in flight; all together have a bounded number at work, and none
 begins while the ledger itself is behind. How long one request takes says nothing about the others: a large body may be
-decoded for long beside them. Who is refused is told when to come back, from what waits now and from how fast it went
+decoded for long beside them. A refused client is told when to come back, from what waits now and from how fast it went
 lately.
 
 What is counted of a body is what has arrived of it, and then what it decodes to, as it is decoded: a few kilobytes may
-be a hundred megabytes, and a length that is only declared takes no room from anybody. All requests of a process share
+be a hundred megabytes, and a length that is only declared takes no room from others. All requests of a process share
 one budget of memory, in which a decoded byte weighs as much as its rows take on their way to the ledger. What fits in
 no more is refused at once; nothing waits with half of its body in memory.
 
 A third of the budget is shared: there an actor holds no more than it leaves free, whatever it opens. One actor alone
-gets half of it, two a third each, and whoever comes next always finds some room. The rest is for one request that does
+gets half of it, two a third each, and the next one always finds some room. The rest is for one request that does
 not fit there. Without that, large bodies that arrive at the same time would all be refused half-way, again and again.
 An actor that held this place while others wanted it lets them go first, and gives it up when its body is still on its
 way a few times as long after that as a sender may be silent.
@@ -102,7 +102,7 @@ class LargePlace:
         return self._wanted_since is not None and self._clock() - self._wanted_since > self._patience_s
 
     def leave(self, charge: Charge) -> None:
-        """Free the place if this request has it; who was refused meanwhile was told to come back by then."""
+        """Free the place if this request has it; those refused meanwhile were told to come back by then."""
         if self.holder is charge:
             is_wanted = self._wanted_since is not None
             self._others_first = (charge.actor, self._clock() + MAX_WAIT_S) if is_wanted else None
@@ -216,7 +216,7 @@ class Gate:
             self._working -= 1
 
     def retry_after_s(self) -> int:
-        """When somebody who is refused now should come back."""
+        """When a client that is refused now should come back."""
         now = self._clock()
         while self._acks and self._acks[0] < now - WINDOW_S:
             self._acks.popleft()

@@ -1,6 +1,6 @@
 """The HTTP application of one lake.
 
-The gates of a request are in one order: authenticate, admit, then work; who is refused costs nobody a place. Every
+The gates of a request are in one order: authenticate, admit, then work; a refused one takes no other's place. Every
 refusal is one of our errors, with the same codes as on the command line.
 """
 
@@ -26,8 +26,8 @@ from strandline.server.service import Service, make_service, service_of
 
 _log = Logger("strandline.server")
 
-# Who stopped in the middle of a body can't send another request. Who sends too much is read for a while behind its
-# answer (`protocol.py`): a client that is writing when its connection is closed sees no answer.
+# A client that stopped in the middle of a body can't send another request. One that sends too much is read for a while
+# behind its answer (`protocol.py`): a client that is writing when its connection is closed sees no answer.
 _OVER = (408,)
 
 
@@ -40,7 +40,7 @@ def create_app(lake: Lake) -> FastAPI:
         version="1",
         lifespan=_lifespan,
         docs_url=None,
-        redirect_slashes=False,  # a redirect names the host that the client says, before anybody was asked for a token
+        redirect_slashes=False,  # a redirect names the host that the client says, before it was asked for a token
         redoc_url=None,
     )
     app.state.service = service

@@ -1,4 +1,4 @@
-"""Who asks: the actor behind a bearer token.
+"""The actor behind a bearer token.
 
 The actor comes from the token and from nowhere else. Tokens are looked up in memory, and the ledger is looked at again
 every second, and at once when a token is not known: one that was just made works, and one that was revoked stops
@@ -46,7 +46,7 @@ class ValidTokens:
         return actor
 
     async def _reload(self, asked_at: float, in_thread: InThread[list[tuple[str, str]]]) -> None:
-        """Look at the ledger, unless somebody did since this request came: wrong tokens share one look."""
+        """Look at the ledger, unless another request did since this one came: wrong tokens share one look."""
         async with self._lock:
             if self._read_at < asked_at:
                 begun = time.monotonic()

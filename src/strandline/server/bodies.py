@@ -1,7 +1,7 @@
 """The body of a request: read in time, within a limit, and decompressed within the same limit.
 
-Whoever sends is not trusted to be quick, to be honest about sizes, or to have something reasonable inside a small
-compressed body. A body that is too large is stopped while it is read or decompressed, never afterwards.
+A sender is not trusted to be quick, to be honest about sizes, or to have something reasonable inside a small compressed
+body. A body that is too large is stopped while it is read or decompressed, never afterwards.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from strandline.errors import BadRequest, RequestTimeout, TooLarge, Unsupported
 
 SLOWEST_BYTES_S = 64 << 10
-"""Whoever sends faster than this is not timed out, however long the body is."""
+"""A sender that is faster than this is not timed out, however long the body is."""
 
 MAX_WINDOW = 8 << 20
-"""What RFC 9659 lets a sender ask of whoever decodes a body: memory that no length tells of."""
+"""What RFC 9659 lets a sender ask of a receiver that decodes its body: memory that no length tells of."""
 
 Grow = Callable[[int], None]
 """Told of so many bytes more, before they are kept; it raises to refuse them."""

@@ -1,4 +1,4 @@
-"""What routes share: who asks, and how the API describes itself."""
+"""What routes share: the actor that asks, and how the API describes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it count. A probe has no token; who counts from elsewhere needs one."""
+"""Is it alive, is it ready, what does it count. A probe has no token; a client that counts from elsewhere needs one."""
 
 from __future__ import annotations
 

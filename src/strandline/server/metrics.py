@@ -1,6 +1,6 @@
 """What the server counts, for Prometheus.
 
-Counters are moved as requests pass; what is in the ledger is read when somebody asks (`reports/metrics.py`).
+Counters are moved as requests pass; what is in the ledger is read when Prometheus asks (`reports/metrics.py`).
 """
 
 from __future__ import annotations

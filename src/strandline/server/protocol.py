@@ -1,9 +1,9 @@
 """What uvicorn does before there is a request: how long it waits for one, and what it says to what is none.
 
 Uvicorn waits for the headers of a request for as long as the client likes, and a body's time only begins when they are
-there. Whoever opens connections and says nothing, or a letter a minute, or never reads an answer, would hold them for
-ever. And whoever opens more of them than a process may have would keep everybody else out: past a limit, the one that
-has waited longest for a request is closed, which a client that means to ask something is not.
+there. A client that opens connections and says nothing, or a letter a minute, or never reads an answer, would hold them
+for ever. And one that opens more of them than a process may have would keep all others out: past a limit, the
+connection that has waited longest for a request is closed; a client that means to ask something asks sooner.
 
 What can't be read as HTTP never comes to the application, so it is refused here, in the shape of every other refusal.
 """

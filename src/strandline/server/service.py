@@ -25,9 +25,9 @@ from strandline.server.metrics import Metrics
 T = TypeVar("T")
 
 LOOKING_THREADS = 2
-"""For tokens, health and marks: a stuck writer must not keep anybody from seeing that it is stuck.
+"""For tokens, health and marks: a stuck writer must not keep a reader from seeing that it is stuck.
 
-Metrics have a thread of their own: nobody needs a token for them, so nobody's token may wait for them.
+Metrics have a thread of their own: this machine needs no token for them, so no request's token may wait for them.
 """
 
 LARGE_TIMEOUTS = 4
@@ -48,7 +48,7 @@ class Service:
     ready: bool = False
 
     async def actor(self, request: Request) -> str:
-        """Who asks; Unauthorized if nobody knows, BadRequest if it can be read in two ways."""
+        """The actor that asks; Unauthorized if no valid token says it, BadRequest if it can be read in two ways."""
         refuse_doubled(request)
         return await self.tokens.actor(bearer(request.headers.get("authorization")), self.look)
 
@@ -73,7 +73,7 @@ class Service:
                 return await self._work(lambda: store(decompressed(body, encoding, limit, charge.decoded)))
 
     async def _work(self, work: Callable[[], T]) -> T:
-        """Run it in a thread; whoever is cancelled meanwhile still holds its place until the thread is done."""
+        """Run it in a thread; a request that is cancelled meanwhile keeps its place until the thread is done."""
         future = asyncio.get_running_loop().run_in_executor(self.workers, work)
         try:
             return await asyncio.shield(future)

@@ -94,17 +94,17 @@ class Blob:
         self._delivered = delivered
         self._remember = remember
         self._generation = generation
-        # Of objects that readers take away nobody knows any more which rows they had.
+        # Which rows an object had can't be found out once a reader took it away.
         self._reads_back = SEQ not in (settings.get("drop_columns") or ()) and not settings.get("taken_away")
 
     def probe(self) -> None:
-        """Raise what is wrong with the place; taking over is done here, where somebody asked for it."""
+        """Raise what is wrong with the place; taking over is done here, where a person asked for it."""
         if self._owner() is not None and self._take_over:
             self._claim(self._place)
         name = f"{names.TEMPORARY}probe-{uuid4().hex}"
         with objects.without_new_folders(self._place):
             objects.put_bytes(self._place, name, b"strandline may write here\n")
-        # A store that takes objects and lets nobody remove them is fine for an archive.
+        # A store that takes objects and never lets them be removed is fine for an archive.
         with suppress(StrandError):
             objects.remove(self._place, name)
 
@@ -271,7 +271,7 @@ class Blob:
         return highest_epoch(self._place)
 
     def _owner(self) -> PrefixOwner | None:
-        """Whose prefix it is; an error when it is somebody else's and we may not take it, or nobody's any more."""
+        """The prefix's owner; an error when it is another sink and we may not take over, or when its marker is gone."""
         owner = read_owner(self._place)
         if owner is None:
             self._refuse_unmarked(self._place)
@@ -287,7 +287,7 @@ class Blob:
             raise marker_gone(place.shown(names.OWNER), self._name)
 
     def _claim(self, place: ObjectPlace) -> PrefixOwner:
-        """Make sure that the prefix is ours. Asked before every unit: somebody may have taken it over, or away."""
+        """Make sure before every unit that the prefix is ours: another sink may have it, or the marker is gone."""
         owner = read_owner(place)
         if owner is None:
             self._refuse_unmarked(place)
@@ -364,7 +364,7 @@ def _order(mark: Mark) -> tuple[int, int]:
 
 
 def sweep(place: ObjectPlace, folder: str) -> None:
-    """Remove what killed writers of this stream left; nobody else writes here while we hold its lease."""
+    """Remove what killed writers of this stream left; no other writes here while we hold its lease."""
     if place.local is None:
         return
     for entry in objects.listing(place, folder):

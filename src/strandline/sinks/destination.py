@@ -118,7 +118,7 @@ class Destination(Protocol):
     """
 
     def probe(self) -> None:
-        """Raise a StrandError when it can't be reached, refuses us, or belongs to somebody else."""
+        """Raise a StrandError when it can't be reached, refuses us, or belongs to another sink."""
 
     def look(self) -> None:
         """The same, as far as it can be told without writing anything there."""
@@ -175,8 +175,8 @@ class Marked(Protocol):
 def marker_gone(where: str, sink: str) -> Conflict:
     """The error for a place that a sink has delivered to, and that carries no marker now.
 
-    A disk that is not mounted, an emptied bucket or a wrong address looks like a place that nobody has used yet. What
-    was written there would be lost, and count as delivered.
+    A disk that is not mounted, an emptied bucket or a wrong address looks like a place that was never used. What was
+    written there would be lost, and count as delivered.
     """
     return Conflict(
         f"{where} is not there, although the sink {sink!r} has delivered to this place: it is not mounted, was "

@@ -75,7 +75,7 @@ def _read_certificates(_file: str, _saved_ns: int) -> ssl.SSLContext:
 
 
 class Forward:
-    """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: they say where, and as whom."""
+    """A receiver, as one sink of one lake sees it. `settings` are the sink's of now: its address, and our token."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Forward:
         if standing.lake == self._lake_id:
             raise Park(f"{self._settings['url']} is this lake's own server: its rows would come back to it for ever")
         if self._receiver is None:
-            self._receiver = standing.lake  # chunks say from now on whom they are for
+            self._receiver = standing.lake  # chunks name from now on the lake that they are for
         return standing
 
     def _read(self, answer: _Answer) -> Standing | None:

@@ -87,7 +87,7 @@ class IcebergCopy:
     def probe(self) -> None:
         """Raise what is wrong with the catalog; the namespace is created if it is not there.
 
-        Taking over is done here, where somebody asked for it: every table in the namespace that a sink has marked.
+        Taking over is done here, where a person asked for it: every table in the namespace that a sink has marked.
         """
         target = self._target()
         target.reach(self._namespace)
@@ -349,7 +349,7 @@ def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _covers(last: StreamMark, unit: Unit) -> bool:
-    """Whether the target has the unit. An older epoch's unit is refused: somebody rewound the stream since."""
+    """Whether the target has the unit. An older epoch's unit is refused: the stream was rewound since."""
     delivery = unit.delivery
     if last.mark.epoch > delivery.epoch:
         raise Conflict(

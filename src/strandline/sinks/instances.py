@@ -264,7 +264,7 @@ def forget_secrets(root: Path, sink: Sink) -> None:
 def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
     """The same where secrets may be given anew: a clone, or a restore elsewhere, came without the files of the first.
 
-    The file is checked for by those who deliver; here its absence would forbid to write it again.
+    A tick checks that the file is there; here its absence would forbid to write it again.
     """
     file = sink.settings.get(SECRET_FILE)
     return dict(sink.settings) if file is not None and not (root / file).exists() else with_secrets(root, sink)

@@ -1,7 +1,7 @@
 """What a unit consists of: where it ends, which files hold it, and what of each row is sent.
 
 All of this follows from the delivery alone: the range, the pinned version of the log, and the settings it was opened
-under. So a unit that is read again, by whoever and whenever, is the same unit.
+under. So a unit that is read again, by whichever worker and whenever, is the same unit.
 """
 
 from __future__ import annotations

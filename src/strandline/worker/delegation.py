@@ -85,7 +85,7 @@ def _wait(
 
 
 def _in_hand(lake: Lake, seen: WorkRequest, place: str | None) -> bool:
-    """Whether somebody who lives does it, or will."""
+    """Whether a worker that lives does it, or will."""
     if seen.state == WAITING:
         return _could(lake, place)
     return any(worker.worker_id == seen.worker_id for worker in living(lake)) or _could(lake, place)
@@ -97,7 +97,7 @@ def _forget(lake: Lake, seen: WorkRequest) -> bool:
 
 
 def _cancel(lake: Lake, request_id: str) -> bool:
-    """Take a request back that nobody has begun."""
+    """Take a request back that no worker has begun."""
     with lake.ledger.write() as txn:
         seen = requests.find_request(txn.conn, request_id)
         return seen is not None and seen.state == WAITING and requests.take_request_back(txn, request_id, seen.fence)

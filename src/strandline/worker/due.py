@@ -3,8 +3,8 @@
 Deciding and doing are apart, so that every decision can be tested without a clock, a Spark or a destination. A verdict
 says why, also where nothing is to be done: `strand status --why` prints it.
 
-Ages are seconds that whoever looks has measured itself, wherever it could: two clocks are never compared for longer
-than it takes a worker to look twice.
+Ages are seconds that a worker has measured itself, wherever it could: two clocks are never compared for longer than it
+takes a worker to look twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECOVER_EVERY_S = 5.0
 """How often what dead processes left is tried again, when it did not fail and is still there."""
 
 MANY_BATCHES = 1000
-"""Who reads a table opens every batch of its tail: with so many of them a keyed one waits no longer than a log."""
+"""A reader opens every batch of a table's tail: with so many of them a keyed one waits no longer than a log."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def startable(jobs: Sequence[Job], running: Collection[str], limits: Mapping[str
 
 
 def _group(key: str) -> str:
-    """What shares a limit: all maintenance does, because it must leave room for what somebody waits for."""
+    """What shares a limit: all maintenance does, because it must leave room for what a person waits for."""
     kind = key.partition(":")[0]
     return "maintenance" if kind in ENTRIES else kind
 

@@ -26,12 +26,12 @@ NEVER_S = float("inf")
 
 @dataclass
 class Sightings:
-    """How old things are, by the clock of whoever looks at them again and again."""
+    """How old things are, by the clock of a process that looks at them again and again."""
 
     _seen: dict[str, tuple[Hashable, float, float]] = field(default_factory=dict)
 
     def age_s(self, name: str, what: Hashable, since_us: int, now_us: int) -> float:
-        """How long `what` has been so; it began at `since_us` by somebody's clock."""
+        """How long `what` has been so; it began at `since_us` by the clock of some process."""
         now_s = time.monotonic()
         sighting = self._seen.get(name)
         if sighting is None or sighting[0] != what:

@@ -1,6 +1,6 @@
 """The worker: asks what is due, and does it, until it is told to stop.
 
-Every job has a thread of its own, so that a slow destination keeps nobody else waiting; there are so many of a kind at
+Every job has a thread of its own, so that a slow destination keeps no other waiting; there are so many of a kind at
 once. A lease for each job keeps several workers on one lake apart: the one that is too late says nothing and looks
 further. Whatever a job throws is written down, and the job is tried again later; nothing else waits for it. What passes
 by itself (a store or a database that is away, a full disk, keys that have run out) is tried for ever; only what needs a
@@ -155,7 +155,7 @@ class Worker:
             self._start(f"request:{request.request_id}", request.kind, partial(self._answer, request), request)
         if time.monotonic() - self._looked_s < LOOK_S:
             return
-        living(self.lake)  # whoever died is forgotten, though nobody asks
+        living(self.lake)  # dead workers are forgotten, though no caller asks for the living
         facts = self.facts()
         for job in startable(due(facts), self._keys(), LIMITS):
             self._start(job.key, job.why, partial(self._do, job, facts))
@@ -307,7 +307,7 @@ class Worker:
 
     def _failed(self, job: Job, error: Exception, past: Any, began_s: float) -> None:
         if isinstance(error, LeaseLost | HeldByAnother):
-            self._ended(job, began_s, jobs.BUSY, BUSY_S)  # somebody else is at it, and will finish it
+            self._ended(job, began_s, jobs.BUSY, BUSY_S)  # another process is at it, and will finish it
             return
         if self.lake.drop_dead_spark():
             log.warning("Spark has died; the next job starts another")
@@ -337,7 +337,7 @@ class Worker:
     # -- what commands ask for -----------------------------------------------------------------------------------------
 
     def _answer(self, seen: WorkRequest) -> None:
-        """Take a request, do it, and answer; whoever took it away meanwhile gets no answer from here."""
+        """Take a request, do it, and answer; a request that was taken away meanwhile gets no answer from here."""
         with self.lake.ledger.write() as txn:
             if not requests.claim_request(txn, seen, self.worker_id):
                 return
@@ -352,7 +352,7 @@ class Worker:
         outcome = jobs.DONE if error is None else jobs.FAILED
         self.metrics.ended(seen.kind, outcome, time.monotonic() - began_s)
         if self.stop.is_set() and (error is not None or seen.kind == "tick"):
-            return  # it was cut short; `_hand_over` lets somebody else have it
+            return  # it was cut short; `_hand_over` lets another worker have it
 
         def write() -> None:
             with self.lake.ledger.write() as txn:
@@ -384,7 +384,7 @@ class Worker:
                 with self.lake.ledger.write() as txn:
                     requests.note_progress(txn, request_id, fence, what, done, total)
             except StrandError:
-                pass  # progress that nobody sees harms nobody
+                pass  # progress that is not shown does no harm
 
         return report
 
@@ -402,7 +402,7 @@ class Worker:
         return not any(run.thread.is_alive() for run in left.values())
 
     def _hand_over(self, left: dict[str, _Running]) -> None:
-        """What could not finish is for the next worker; nobody asks this one any more."""
+        """What could not finish is for the next worker; no caller asks this one any more."""
         with self.lake.ledger.write() as txn:
             for key, run in left.items():
                 if run.request is not None:

@@ -1,8 +1,8 @@
 """What a worker counts, and where Prometheus and a probe can ask for it.
 
-The state of the lake is the same here as at the server (`reports/metrics.py`); a worker adds what only it can know: how
-long operations, deliveries and jobs took, and whether its Spark is up. `/healthz` is for whoever restarts a worker
-whose loop is stuck; it answers 503 when the loop has not turned for a minute.
+What it tells of the lake is what the server tells (`reports/metrics.py`); it adds what only a worker can know: how long
+operations, deliveries and jobs took, and whether its Spark is up. `/healthz` is for the supervisor that restarts a
+worker whose loop is stuck; it answers 503 when the loop has not turned for a minute.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def showing(
 ) -> Iterator[str]:
     """Answer on this address while the block runs; gives the address, whose port may have been picked.
 
-    Unless it `is_open`, the metrics are for this machine, and for whoever has a token of the lake.
+    Unless it `is_open`, the metrics are for this machine, and for clients with a token of the lake.
     `turned_s["loop"]` is when the worker's loop last turned, on the monotonic clock.
     """
     host, _, port = listen.rpartition(":")
@@ -88,7 +88,7 @@ def showing(
 
 def _handler(metrics: WorkerMetrics, turned_s: Mapping[str, float], *, is_open: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 30  # somebody who connects and says nothing keeps no thread for ever
+        timeout = 30  # a client that connects and says nothing keeps no thread for ever
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]

@@ -63,7 +63,7 @@ class Presence:
         self._shown = None  # the process that took the lease away has removed the row too
 
     def leave(self) -> None:
-        """Nobody is to ask this worker any more."""
+        """No caller is to ask this worker any more."""
         with self.lake.ledger.write() as txn:
             leases.release_named(txn, lease_of_worker(self.worker_id), self.worker_id)
             requests.forget_worker(txn, self.worker_id)

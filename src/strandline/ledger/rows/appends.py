@@ -87,7 +87,7 @@ class Append:
         commit_id: str | None = None,
         too_old: int = 0,
     ) -> Append:
-        """Batches that were validated for a table as `state` shows it."""
+        """Batches that were validated for a table as `branch_table` shows it."""
         return cls(
             branch_id=branch_table.head.branch_id,
             table_id=branch_table.table.table_id,

@@ -58,7 +58,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What becomes of one table: a new schema, which says so where it is dropped; without a state it is made.
+    """What becomes of one table: a new schema, which says so where it is dropped; without a branch table it is made.
 
     `required` are columns that must have a value in every row, and `constraints` those that every row must keep, which
     nobody has looked at before.

@@ -129,7 +129,7 @@ class Mutator:
         return answer
 
     def _company(self, request: MutationRequest) -> Groups[MutationRequest, Stored] | None:
-        """With whom it is planned: few rows, which are judged by no others. One that sees no row waits for no file."""
+        """The group it is planned in: few rows, which no others judge. One that sees no row waits for no file."""
         declared = self._declared.get(request.branch)
         if declared is None or request.whole or len(request.changes) + len(request.rows) > FEW_ROWS:
             return None

@@ -45,7 +45,7 @@ class SchemaRequest:
 def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> MigrationPlan:
     """The steps from a branch's schemas to those of a document.
 
-    With a ledger to ask who else has its tables, no value may be left of columns that are shown no more.
+    With a ledger to ask which other branches have its tables, no value may be left of columns that are shown no more.
     """
     every = view.whole()
     branch_tables = {name.lower(): every.branch_table(name) for name in every.tables}

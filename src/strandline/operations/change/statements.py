@@ -1,4 +1,4 @@
-"""Statements by themselves: valid, each with the key that it is about, before anybody looks at what is there."""
+"""Statements by themselves: valid, each with the key that it is about, before any row is looked for."""
 
 from __future__ import annotations
 

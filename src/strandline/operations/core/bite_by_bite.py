@@ -1,4 +1,4 @@
-"""Maintenance bite by bite: each is an operation of its own, so whoever waits for a table gets it between two of them.
+"""Maintenance bite by bite: each is an operation of its own, so a process that waits gets the table between two.
 
 What a bite does was chosen at a version of the table, and is done if it is still that.
 """
@@ -44,7 +44,7 @@ class Bite:
 
 
 class Waitable(Operation, Protocol):
-    """An operation that looks, before it lets go of its table, whether somebody waits for it."""
+    """An operation that looks, before it lets go of its table, whether another process waits for it."""
 
     waited_for: bool
 
@@ -79,14 +79,14 @@ def run_unmoved(ctx: Context, operation: Operation) -> Done | None:
 
 
 def somebody_waits(ctx: Context, branch_table: BranchTable) -> bool:
-    """Whether somebody waits for the table that we hold."""
+    """Whether another process waits for the table that we hold."""
     with ctx.ledger.read() as conn:
         lease = leases.find(conn, lease_of_table(branch_table.head.branch_id, branch_table.table.table_id))
     return lease is not None and lease.waiting > 0
 
 
 def _step_aside(ctx: Context, branch_table: BranchTable) -> None:
-    """Let whoever waits for the table have it: come back when it was taken, or when nobody wanted it after all."""
+    """Let a process that waits for the table have it: come back when it was taken, or was not wanted after all."""
     name = lease_of_table(branch_table.head.branch_id, branch_table.table.table_id)
     deadline_s = time.monotonic() + YIELD_S
     while time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""What every operation needs: the ledger, Spark when it is asked for, a folder to work in, and who is asking."""
+"""What every operation needs: the ledger, Spark when it is asked for, a folder to work in, and its owner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What an engine throws, in our own words.
 
-An operation that fails is undone, and its rows stay where they were. Whoever asked for it needs to know that, and
-whether to make room, to wait for a store, to look at a damaged file, or to look at Spark.
+An operation that fails is undone, and its rows stay where they were. The caller needs to know that, and whether to make
+room, to wait for a store, to look at a damaged file, or to look at Spark.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Fence:
         """Why the lake's files can't be used now; None when its warehouse is there, so an error is about more.
 
         Spark, DuckDB and Python each have words of their own for a mount point that is empty, or a bucket that is
-        gone. So an error that nobody knows is judged by this question.
+        gone. So an error that we don't know is judged by this question.
         """
         try:
             reason = self.why_not_there()

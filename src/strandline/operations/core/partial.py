@@ -35,7 +35,7 @@ def begin(to: Path, kind: str, owner: Owner) -> Path:
 
 
 def _is_left(folder: Path, ours: Owner) -> bool:
-    """Whether nobody fills a folder any more."""
+    """Whether no process fills a folder any more."""
     try:
         text = (folder / OWNER).read_text()
     except OSError:
@@ -52,5 +52,5 @@ def _is_untouched(folder: Path) -> bool:
     try:
         changed = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return False  # somebody is at work there
+        return False  # a process is at work there
     return time.time() - changed > UNTOUCHED_S

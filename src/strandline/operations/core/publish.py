@@ -20,7 +20,7 @@ REWRITING = frozenset({"purge", "erase", "retain"})
 """The kinds of operations that take rows, versions or values away which readers were shown.
 
 By kind, because an intent of an older version says nothing else. Flush, fold, compaction and expiry show the same rows
-before and after; loads and merges write later versions; a branch at a past commit is seen by nobody until it is made.
+before and after; loads and merges write later versions; no reader sees a branch at a past commit until it is made.
 """
 
 

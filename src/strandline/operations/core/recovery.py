@@ -2,8 +2,8 @@
 
 The ledger half needs no JVM: in one transaction it takes the dead operation's leases away, so that an owner that was
 only slow is refused from then on, and either publishes what was staged or gives it up, and writes down which. The
-Iceberg half (refs, private branches, folders) is left in the intent for whoever has Spark. A live owner's work is
-never touched.
+Iceberg half (refs, private branches, folders) is left in the intent for a process that has Spark. A live owner's work
+is never touched.
 
 | found                              | done               | audited as     |
 |------------------------------------|--------------------|----------------|
@@ -137,7 +137,7 @@ def _may_delete(ctx: Context) -> bool:
 
 
 def _finish_unrepeated(ctx: Context) -> None:
-    """Let go of loads that were to run once, and whose process is dead: nobody will run them again."""
+    """Let go of loads that were to run once, and whose process is dead: no caller will run them again."""
     with ctx.ledger.read() as conn:
         unrepeated = loads.unrepeated_loads(conn)
         leases_by_load = {load_id: leases.find(conn, name.lease) for load_id, name in unrepeated.items()}
@@ -159,7 +159,7 @@ def _readable(ctx: Context) -> list[Intent]:
 
 
 def pending_settles(ctx: Context) -> int:
-    """How many dead operations wait for somebody with Spark."""
+    """How many dead operations wait for a process with Spark."""
     return sum(intent.phase in ("published", "abandoned", "damaged") for intent in left_behind(ctx))
 
 
@@ -228,7 +228,7 @@ def _preview(intent: Intent) -> Recovered:
 def _recover_one(ctx: Context, intent: Intent, lease: leases.Lease | None, *, with_iceberg: bool) -> list[Recovered]:
     decided = _decide(ctx, intent, lease) if intent.phase in ("staging", "staged") else None
     if decided is None and intent.phase in ("staging", "staged"):
-        return []  # its owner turned out to be alive, or somebody else was faster
+        return []  # its owner turned out to be alive, or another process was faster
     forward = intent.phase == "published" or (decided is not None and decided[0] == "rolled_forward")
     outcome: Outcome = "rolled_forward" if forward else "rolled_back"
     reason = decided[1] if decided is not None else f"it was {intent.phase}, and its Iceberg half was left"

@@ -93,7 +93,7 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
     def forget(txn: Txn) -> None:
         if intents.read_intent(txn.conn, intent.op_id) is None:
             return
-        # A merge that took tables over has no effects to audit: its refs were left to us, and nobody died.
+        # A merge that took tables over has no effects to audit: its refs were left to us, and no process died.
         if recovering and intent.effects is not None and not audit.has_audit(txn.conn, intent.op_id):
             audit.audit_intent(
                 txn,
@@ -109,7 +109,7 @@ def _forget(ctx: Context, intent: Intent, *, recovering: bool) -> None:
 
 
 def _refuse_damaged(ctx: Context, intent: Intent, scope: TableScope, missing: int) -> str:
-    """A pin without its snapshot: touch nothing, let nobody write there, and say so."""
+    """A pin without its snapshot: touch nothing, refuse writes there, and say so."""
     reason = f"its pinned snapshot {missing} is not in the Iceberg table {scope.iceberg_name}"
     with ctx.ledger.write() as txn:
         refuse_writes(txn, scope.branch_id, scope.table_id, reason)

@@ -73,7 +73,7 @@ class Operation(Protocol):
 
     @property
     def actor(self) -> str:
-        """Who asked for it."""
+        """The actor that asked for it."""
 
     def cover(self, conn: Connection) -> Coverage | None:
         """What it works on, read inside the transaction that begins it; None when there is nothing to do."""

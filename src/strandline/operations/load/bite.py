@@ -101,7 +101,7 @@ class LoadBite:
         return self._effects(branch_table, tail, loaded, first_seq)
 
     def _reserve(self, ctx: Context, running: RunningOperation) -> tuple[BranchTable, int, int]:
-        """Take the seqs; the tail of the state that comes back is exactly what lies below them."""
+        """Take the seqs; the tail of the branch table that comes back is exactly what lies below them."""
         with ctx.ledger.write() as txn:
             leases.check(txn.conn, running.op_id, running.fences)
             branch_table = read_shown(txn.conn, self.branch, [self.table])[0]

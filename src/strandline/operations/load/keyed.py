@@ -57,7 +57,7 @@ from strandline.views.branch_rows import read_declared
 class KeyedLoad:
     """A request, and where it goes: in `name` is the key that remembers it, or where it has none one of its own.
 
-    `state_of` finds a table of the branch.
+    `table_of` finds a table of the branch.
     """
 
     request: LoadRequest

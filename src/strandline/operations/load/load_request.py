@@ -28,7 +28,7 @@ SMALL_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What to load into which table (or `NAMED`), for whom, and the key under which it is loaded once.
+    """What to load into which table (or `NAMED`), for which actor, and the key under which it is loaded once.
 
     Without a key, as only keyed tables may have it, it is loaded every time. `digest` tells other files under the same
     key. `write_inputs` writes the files first, into the load's folder, and is called only when there is something to

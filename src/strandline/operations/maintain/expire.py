@@ -1,7 +1,7 @@
-"""Expiry: snapshots that nobody needs any more are named, condemned, and then removed.
+"""Expiry: snapshots that no reader needs any more are named, condemned, and then removed.
 
-What goes is condemned by the publish, in the ledger. From then on nobody can pin it, and only then does settling let
-Iceberg forget it and delete the files that no other snapshot has. A process that dies in between leaves the rest to
+What goes is condemned by the publish, in the ledger. From then on no process can pin it, and only then does settling
+let Iceberg forget it and delete the files that no other snapshot has. A process that dies in between leaves the rest to
 recovery. What a head, an open delivery or a hold needs is never named, nor what was superseded within the grace.
 """
 

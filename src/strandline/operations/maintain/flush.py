@@ -1,7 +1,7 @@
 """Flush: a table's tail moves from the ledger into its Iceberg log.
 
 It covers the batches up to a seq and depends on the log's pin, not on `last_seq`: rows that are appended meanwhile
-wait for the next one. One operation takes a bounded bite, so that nobody waits long for the table; a long tail is
+wait for the next one. One operation takes a bounded bite, so that no other waits long for the table; a long tail is
 several bites.
 """
 

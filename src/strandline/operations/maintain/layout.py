@@ -25,7 +25,7 @@ Group = tuple[DataFile, ...]
 def mergeable(files: Sequence[DataFile], target_bytes: int, *, eager: bool) -> list[Group]:
     """Groups of small neighbours, each to become one file of about the target size; oldest first.
 
-    `eager` merges whatever two files it finds, as a person wants who asks for it now.
+    `eager` merges whatever two files it finds: a person has asked for it now.
     """
     groups = [
         group

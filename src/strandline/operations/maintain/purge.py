@@ -5,7 +5,7 @@ publish removes them, empties dead letters, shortens quarantined batches, lets t
 appends the tombstone to `strand_purges`, which sinks deliver like any other table. Sinks may not have delivered these
 rows: they never will, except by deliveries that were open already.
 
-Older snapshots still hold the rows until they expire; with `and_history` that is at once, as far as nobody reads them.
+Older snapshots still hold the rows until they expire; with `and_history` that is at once, where no reader needs them.
 Of a keyed table rows go by their keys, on all branches: `purge_keyed`.
 """
 

@@ -38,7 +38,7 @@ class RowsSetAside:
 
 @dataclass(frozen=True)
 class Beside:
-    """What goes of these, and what nobody can be sure of."""
+    """What goes of these, and which of them can't be judged."""
 
     letters: Sequence[str] = ()
     quarantined: Sequence[Shortened] = ()

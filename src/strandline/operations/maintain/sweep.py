@@ -1,10 +1,10 @@
 """Sweeping: what crashes, lost leases and discarded operations left behind, and what is past its grace.
 
-Nothing here is anybody's: batches that no tail names and no reader can still need, old idempotency keys and claims,
+Nothing here has an owner: batches that no tail names and no reader can still need, old idempotency keys and claims,
 folders and private branches of operations that have no intent any more, snapshots that were staged and never
 published, files that no snapshot names. What exists is always listed first and the ledger read after it: an intent is
-written before the first of its effects and deleted after the last, so what has no intent then belongs to nobody that
-lives.
+written before the first of its effects and deleted after the last, so what has no intent then belongs to no process
+that lives.
 
 Files alone have no such record. They must be a day old by the store's own clock, and older than every operation that
 is under way on their table. While the clock can't be trusted, what goes by its age stays.
@@ -93,7 +93,7 @@ class Sweep(Declared):
 
     @classmethod
     def count_lake(cls, look: BranchMoment) -> dict[str, int]:
-        """The batches that nobody needs any more."""
+        """The batches that no reader needs any more."""
         return {"released_batches": batches.count_released(look.conn, grace_s=look.grace_s)}
 
     @classmethod
@@ -112,7 +112,7 @@ def sweep(
     orphan_age_s: float = ORPHAN_AGE_S,
     dry_run: bool = False,
 ) -> list[Maintained]:
-    """Remove what is nobody's: of these tables and their states, or of all and of the lake itself."""
+    """Remove what has no owner: of these tables and their states, or of all and of the lake itself."""
     ctx.fence.compare()  # before it looks: a copy that wrote here may have removed what this ledger names
     with ctx.ledger.read() as conn:
         tables = [table for table in list_tables(conn) if not names or _plain(table) in _folded(names)]

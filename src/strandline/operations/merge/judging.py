@@ -1,7 +1,7 @@
 """Whether merged rows keep the rules of their tables; what breaks one is a conflict.
 
 Nothing cascades in a merge. What a side's delete took with it is among that side's changes; a row of the other side
-that refers to the deleted one is nobody's to delete but a person's.
+that refers to the deleted one is a person's to delete.
 """
 
 from __future__ import annotations
