@@ -12,6 +12,9 @@ from strandline.ledger.database import schema
 
 ROOT = Path(__file__).parents[2]
 STAGE = [*range(1, 47), *range(51, 91), *range(98, 109)]
+WRITTEN = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+BASES = (ROOT / "src" / "strandline", ROOT / "src", ROOT, ROOT / "tests")
+MODULE_NAMES = {path.name for folder in ("src", "tests", "examples", "bench") for path in (ROOT / folder).rglob("*.py")}
 
 
 def _tests() -> set[str]:
@@ -45,6 +48,28 @@ def test_formats_lists_every_table_and_column_of_the_ledger() -> None:
     }
     actual = {table.name: [column.name for column in table.columns] for table in schema.metadata.sorted_tables}
     assert listed == actual
+
+
+def lost(text: str) -> list[str]:
+    """The modules that a text names in backticks and that are nowhere: by their path, or by their name alone."""
+    modules = set(re.findall(r"(?<!`)`([\w/]+\.py)(?:: [\w ,.]+)?`", text))
+    return sorted(
+        module
+        for module in modules
+        if module not in MODULE_NAMES and not any((base / module).is_file() for base in BASES)
+    )
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    """A path starts in the package, the repository or the tests; a name alone is one of a module somewhere in them."""
+    assert lost(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", ["ledger/heads.py", "bites.py", "ledger/heads.py: MoveTable", "tests/cli/heads.py"])
+def test_a_module_that_is_not_there_is_found(name: str) -> None:
+    assert len(lost(f"It is moved (`{name}`).")) == 1
+    assert lost("As in `ledger/tables/heads.py: MoveTable`, `heads.py`, `acceptance/test_model.py`, `a.python`.") == []
 
 
 @pytest.mark.parametrize("name", PAGES)

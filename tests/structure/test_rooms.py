@@ -1,4 +1,4 @@
-"""DESIGN section 11: each room calls only rooms below it, and every library has its room."""
+"""The floors of the house: each room calls only rooms below it, and every library has its room."""
 
 from __future__ import annotations
 

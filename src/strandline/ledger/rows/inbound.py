@@ -1,7 +1,7 @@
 """Inbound chunks: the rows of another lake, stored once.
 
 The transaction that stores a chunk's rows also moves its source's mark, so a chunk that is sent again (the answer was
-lost, the sender lost its state, two senders think they are the one) finds the mark above it and stores nothing. Rows
+lost, the sender lost its ledger, two senders think they are the one) finds the mark above it and stores nothing. Rows
 are validated and encoded outside the transaction, for the mark as it was read then; inside, the mark is read again,
 and if it has moved, all of it is done anew.
 """

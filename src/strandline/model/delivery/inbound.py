@@ -1,6 +1,6 @@
 """Chunks of a forward sink, and what a receiver does with one.
 
-A sender may crash, lose its state, or send the same chunk twice because the answer to the first was lost. So it is the
+A sender may crash, lose its ledger, or send the same chunk twice because the answer to the first was lost. So it is the
 receiver that decides: it keeps a mark for every stream of every sink of every lake, and stores a row only if it lies
 above. The decision is a pure function of the mark and of what the chunk says about itself; the transaction that stores
 the rows moves the mark, so the two can't disagree. `docs/protocol.md` describes the protocol for other languages.
