@@ -1,9 +1,9 @@
 """Small objects that several processes may write at once: created by one of them, or changed from what was read.
 
-Whoever holds a lease may be paused, lose it without noticing, and write when it wakes up. Where a name says all of an
-object that is harmless; an object that many units share (who owns a prefix, a stream's manifest) has to be compared
-when it is written. A bucket does that itself (`If-None-Match`, `If-Match`), which PyArrow has no words for, so these
-writes go through obstore. On a disk, a link refuses a name that is taken, and a lock holds off the others.
+A process that holds a lease may be paused, lose it without noticing, and write when it wakes up. Where a name says all
+of an object that is harmless; an object that many units share (the owner of a prefix, a stream's manifest) has to be
+compared when it is written. A bucket does that itself (`If-None-Match`, `If-Match`), which PyArrow has no words for, so
+these writes go through obstore. On a disk, a link refuses a name that is taken, and a lock holds off the others.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _replace(place: ObjectPlace, name: str, change: Callable[[bytes | None], byt
 def _keep_ballast(lock: int) -> None:
     """Let the file of a lock take some room, to be given up where a full disk has none for the object.
 
-    Who makes room on such a disk has to write its marker first.
+    A process that makes room on such a disk has to write its marker first.
     """
     if os.fstat(lock).st_size < BALLAST_BYTES:
         with suppress(OSError):
@@ -109,7 +109,7 @@ def _keep_ballast(lock: int) -> None:
 
 @contextmanager
 def _locked(place: ObjectPlace, name: str) -> Iterator[int]:
-    """Nobody else changes a local object meanwhile. The lock ends with its process, however that ends."""
+    """No other process changes a local object meanwhile. The lock ends with its process, however that ends."""
     assert place.local is not None
     target = place.local / name
     with reaching(place, name):

@@ -1,9 +1,9 @@
 """What a table's metadata names outside of its warehouse.
 
 Iceberg believes its metadata: it reads the files that are named there, and an expiry deletes them. Metadata that was
-written in its warehouse names files of it. Metadata that comes with a backup may have been written by anybody, so all
-that it leads to is looked at before any of it is used: also entries of files that are not part of the table any more,
-because those are what an expiry deletes.
+written in its warehouse names files of it. Metadata that comes with a backup may have any author, so all that it leads
+to is looked at before any of it is used: also entries of files that are not part of the table any more, because those
+are what an expiry deletes.
 """
 
 from __future__ import annotations

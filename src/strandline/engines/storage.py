@@ -40,7 +40,7 @@ def know(uri: str, store: Store) -> None:
 
 
 def store_of(uri: str) -> Store:
-    """The store of an address's bucket; for one that nobody has named, what the environment says."""
+    """The store of an address's bucket; for one that no setting names, what the environment says."""
     return _stores.get(bucket_of(uri), Store())
 
 
@@ -150,7 +150,7 @@ def region_of(store: Store) -> str | None:
 
 
 def region_for(bucket: str, store: Store) -> str:
-    """The region of a bucket; where nobody has set one, AWS is asked."""
+    """The region of a bucket; where none is set, AWS is asked."""
     from pyarrow.fs import resolve_s3_region
 
     return region_of(store) or str(resolve_s3_region(bucket))

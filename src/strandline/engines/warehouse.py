@@ -98,7 +98,7 @@ def _parsed(warehouse: ObjectPlace, content: bytes) -> Marker:
 
 
 def owner_of(warehouse: ObjectPlace) -> str | None:
-    """The id of the lake that a warehouse belongs to; None when it is nobody's yet."""
+    """The id of the lake that a warehouse belongs to; None when it has no owner yet."""
     marker = read_marker(warehouse)
     return None if marker is None else marker.lake
 

@@ -145,7 +145,7 @@ def marks_ahead(conn: Connection) -> list[MarkAhead]:
 
 
 def held_leases(conn: Connection) -> list[Lease]:
-    """Every lease that somebody holds for work that is no operation; those of operations go with their intents."""
+    """Every lease that is held for work that is no operation; those of operations go with their intents."""
     rows = conn.execute(
         select(db.leases)
         .outerjoin(db.intents, db.intents.c.op_id == db.leases.c.op_id)

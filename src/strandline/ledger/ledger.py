@@ -295,7 +295,7 @@ class Ledger:
         """A whole write transaction in one way there and back, which takes `count` seqs; returns the last one before.
 
         On Postgres alone. None when one of the steps required something that is not so: then nothing was written. When
-        the answer is lost, nobody knows whether it arrived, and the error says so.
+        the answer is lost, whether it arrived is unknown, and the error says so.
         """
         locking = Bound(_LOCK_AND_NOTE, {"now_us": time.time_ns() // 1000, "txn_id": new_id()})
         room = Bound(_REQUIRE_ROOM, {"count": count})

@@ -1,7 +1,7 @@
-"""Tokens: who may write over HTTP, and in whose name.
+"""Tokens: which clients may write over HTTP, and in whose name.
 
-A token is 256 random bits, shown once. The ledger keeps its hash alone, so whoever reads a backup can't write with it;
-bits that nobody can guess need no slow hash. The prefix is for people and for scanners that look for leaked secrets.
+A token is 256 random bits, shown once. The ledger keeps its hash alone, so a reader of a backup can't write with it;
+bits that can't be guessed need no slow hash. The prefix is for people and for scanners that look for leaked secrets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def token_hash(secret: str) -> str:
 
 
 def create_token(ledger: Ledger, actor: str) -> tuple[Token, str]:
-    """Make a token for an actor: what is kept of it, and its secret, which nobody can look up again."""
+    """Make a token for an actor: what is kept of it, and its secret, which can't be looked up again."""
     if not _ACTOR.fullmatch(actor) or actor.lower().startswith(_RESERVED):
         raise BadRequest(
             f"{actor!r} can't be the actor of a token",

@@ -51,7 +51,7 @@ def lease_of_job(key: str) -> str:
 
 
 def lease_of_load(scope: str, key: str) -> str:
-    """The name of the lease that whoever runs a load holds."""
+    """The name of the lease of the process that runs a load."""
     return f"{scope}:{key}"
 
 

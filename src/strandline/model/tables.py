@@ -43,8 +43,8 @@ class TableSettings:
 class Table:
     """A table's identity and the settings that never change; `inbound` becomes true with its first forwarded row.
 
-    A keyed table has a `key`: its log holds the versions of each row, and who reads it gets the newest of them. Its
-    `state` is a table of its own, with the newest version of each row up to a seq; nobody reads that by its name.
+    A keyed table has a `key`: its log holds the versions of each row, and a reader gets the newest of them. Its `state`
+    is a table of its own, with the newest version of each row up to a seq; no query names it.
     """
 
     table_id: str

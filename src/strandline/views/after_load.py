@@ -82,7 +82,7 @@ class Coming:
     def find(self) -> None:
         """Find the rows that count of those that come, the last of each key; and those that go.
 
-        These go as if nothing cascaded: what refers to one of them breaks its rule, and nobody has asked to delete it.
+        These go as if nothing cascaded: what refers to one of them breaks its rule, and its delete was not asked for.
         """
         for table_id, incoming in self._incoming.items():
             key = _names(incoming.branch_table.table.key)
@@ -140,7 +140,7 @@ class Coming:
         return self._batches(f"{rows} ORDER BY {SEQ}")
 
     def place(self, table_id: str, seq: int, columns: Sequence[str]) -> tuple[Any, ...]:
-        """What a row that comes has in other columns of its file: who told it to us knows what they mean."""
+        """What a row that comes has in other columns of its file: the caller that named them knows what they mean."""
         path, first = max((part for part in self._incoming[table_id].files if part[1] <= seq), key=lambda part: part[1])
         numbered = relations.numbered(relations.local_path(path), columns, first)
         return self._rows(f"SELECT {_names(columns)} FROM ({numbered}) WHERE {SEQ} = {seq}")[0]

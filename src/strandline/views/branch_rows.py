@@ -1,4 +1,4 @@
-"""Rows of a branch for whoever judges a change: by their keys, and by the values of other columns.
+"""Rows of a branch, to judge a change by: found by their keys, and by the values of other columns.
 
 What is looked up may be a little newer than where the change starts from. That does no harm: everything that was asked
 for is remembered, and the transaction that stores the change compares it with what was committed since.

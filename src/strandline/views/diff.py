@@ -140,7 +140,7 @@ def changes(ledger: Ledger, view: View, table: str, since: int, limit: int) -> C
 
 def _refuse_gap(ledger: Ledger, branch_table: BranchTable, since: int) -> None:
     with ledger.read() as conn:
-        refuse_deleted(conn, branch_table.head.branch_id)  # nobody knows any more then what is gone
+        refuse_deleted(conn, branch_table.head.branch_id)  # what is gone is not known any more then
         pruned = read_pruned(conn, branch_table.head.branch_id, branch_table.table.table_id)
     gone = max(pruned.values(), default=0)
     if gone > since:

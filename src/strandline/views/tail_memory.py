@@ -1,6 +1,6 @@
 """Tails that this process has read. A batch never changes, so the next read decodes only those that came since.
 
-Who changes rows one by one and reads them in between would else decode the same batches again and again.
+A caller that changes rows one by one and reads them in between would else decode the same batches again and again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def read_tail_rows(ledger: Ledger, branch_table: BranchTable, on_unreadable: OnU
 
 
 def _is_there(ledger: Ledger, branch_table: BranchTable) -> bool:
-    """Whether nothing of a tail has left it: whoever takes rows away for good flushes it first, from its beginning."""
+    """Whether nothing of a tail has left it: what takes rows away for good flushes it first, from its beginning."""
     with ledger.read() as conn:
         return is_in_tail(
             conn, branch_table.head.branch_id, branch_table.table.table_id, branch_table.tail[0].first_seq

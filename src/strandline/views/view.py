@@ -104,7 +104,7 @@ class View:
         self._branch_tables = {name: branch_table for name, branch_table in self._every.items() if name not in gone}
 
     def whole(self) -> View:
-        """The same view with dropped tables too, for who needs their history."""
+        """The same view with dropped tables too, for a caller that needs their history."""
         other = copy.copy(self)
         other._branch_tables = self._every
         return other
@@ -118,7 +118,7 @@ class View:
     def relations(self) -> list[str]:
         """What a query can name: the tables, the versions of the keyed ones, and both of those that were dropped.
 
-        Of these the answer is who dropped them.
+        Of these the answer is the commit that dropped them.
         """
         every = (self._branch_tables | self._every).values()
         return [

@@ -1,7 +1,7 @@
 """Whether two values are the same where that decides a change, as SQL.
 
-DuckDB's comparisons call 0.0 and -0.0 equal, so a row in which one became the other would look as if nobody had changed
-it. Here they differ, wherever in a value they are; a NaN is the same as any other, and a null as a null.
+DuckDB's comparisons call 0.0 and -0.0 equal, so a row in which one became the other would look unchanged. Here they
+differ, wherever in a value they are; a NaN is the same as any other, and a null as a null.
 """
 
 from __future__ import annotations

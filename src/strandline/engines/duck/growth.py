@@ -135,7 +135,7 @@ def _of_column(column: Column) -> int:
 
 
 def _check_depth(tree: Any) -> None:
-    """With a stack: until this has passed, how deep the tree is was somebody's choice."""
+    """With a stack: until this has passed, how deep the tree is was the user's choice."""
     left = [(tree, 0)]
     while left:
         part, depth = left.pop()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def check_predicate(text: str, columns: Sequence[Column], table: str, advice: str = "") -> None:
     """BadRequest unless `text` is a predicate on the rows of a table with these columns.
 
-    `advice` is added to the hint: what else whoever wrote it may do.
+    `advice` is added to the hint: what else the predicate's author may do.
     """
     limits = QueryConfig()
     size_bytes = len(text.encode("utf-8", "surrogatepass"))

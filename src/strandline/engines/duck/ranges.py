@@ -105,7 +105,7 @@ def _ascends(seqs: pa.Array, last: int) -> bool:
 
 
 def _check_order(seqs: pa.Array, last: int) -> int:
-    """What everybody who reads a range believes, looked at once more: out of order, a mark would skip rows."""
+    """What every reader of a range believes, looked at once more: out of order, a mark would skip rows."""
     if len(seqs) == 0:
         return last
     if not _ascends(seqs, last):

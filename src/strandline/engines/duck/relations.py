@@ -70,7 +70,7 @@ def _value(column: Column, shape: Shape) -> str:
     if column.stored in shape.lacks:
         value = f"NULL::{type_}"
     elif any(column.stored == name for name, _ in shape.retyped):
-        value = f"TRY_CAST({value} AS {type_})"  # what does not fit is of rows that who looks back does not see
+        value = f"TRY_CAST({value} AS {type_})"  # what does not fit is of rows that a time-travel read does not see
     if not column.fills:
         return value
     defaults = " ".join(
@@ -88,7 +88,7 @@ def matching(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence
 def with_keys(connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str], keys: pa.Table) -> pa.Table:
     """Columns of those rows whose key is one of those `asked` for, whose columns are the key's.
 
-    The range of each column is told beside that: whoever reads sorted files then skips what lies outside of it.
+    The range of each column is told beside that: a scan of sorted files then skips what lies outside of it.
     """
     import pyarrow.compute as pc
 

@@ -53,7 +53,7 @@ def _set_up(database: duckdb.DuckDBPyConnection) -> None:
     database.execute("SET temp_directory = ?", [str(private.working_folder() / "duckdb")])
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET preserve_insertion_order = false")
-    # A join with so few keys tells them to who reads the files, which then skips most values of the other columns.
+    # A join with so few keys tells them to the scan of the files, which then skips most values of the other columns.
     database.execute("SET GLOBAL dynamic_or_filter_threshold = 200")
     # It turns "the newest version of each key" into an aggregate that packs the columns, and -0.0 comes out as 0.0.
     database.execute("SET GLOBAL disabled_optimizers = 'top_n_window_elimination'")
@@ -80,7 +80,7 @@ class _Shared:
 
     @contextmanager
     def scratch(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """An empty database in memory, which nobody else sees; it is gone behind the block.
+        """An empty database in memory, which no other caller sees; it is gone behind the block.
 
         Ctrl-C in the block, or while it is made or removed, is KeyboardInterrupt.
         """
@@ -119,7 +119,7 @@ def interruptible() -> Iterator[None]:
 
     DuckDB takes the signal and raises a plain RuntimeError; or Python takes it while DuckDB asks it for rows or bytes,
     and then only the text of DuckDB's error says so. Python delivers signals to its main thread alone: anywhere else
-    those words are somebody's data. And an error whose text is no text is an error all the same.
+    those words are a user's data. And an error whose text is no text is an error all the same.
     """
     try:
         yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERDICT, UNDECIDED, FIELDS = "strand_verdict", "strand_found", "strand_fields"
-"""What becomes of a row; what it would be if nobody decided; the fields that differ."""
+"""What becomes of a row; what it would be if no side decided; the fields that differ."""
 
 BLENDED = "blended"
 TAKEN, STAYS = "taken", "stays"

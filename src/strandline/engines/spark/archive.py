@@ -6,7 +6,7 @@ made by another Java, or from other jars, or from the same ones in another place
 all these, and one that fits nothing any more is removed when a new one is made.
 
 Making it costs a JVM of its own and half a minute. `strand setup` does it, and a worker that finds none does it beside
-its work; everybody else uses what is there.
+its work; all other processes use what is there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STACK = "-Xss4m"
 
 
 def find() -> Path | None:
-    """The archive that fits this Java and these jars, if somebody has made it."""
+    """The archive that fits this Java and these jars, if it was made."""
     path = _folder() / f"{_digest(_made_from())}{SUFFIX}"
     return path if path.exists() else None
 
@@ -49,7 +49,7 @@ def recording(into: Path) -> tuple[str, ...]:
 
 
 def make() -> Path | None:
-    """Make the archive unless it is there; None when somebody else is at it, or there is nowhere to put it."""
+    """Make the archive unless it is there; None when another process is at it, or there is nowhere to put it."""
     with suppress(OSError), _alone() as alone:
         if not alone:
             return None
@@ -61,7 +61,7 @@ def make() -> Path | None:
 
 @contextmanager
 def made_meanwhile() -> Iterator[None]:
-    """Let a process of its own make the archive, unless it is there, behind everybody else and while the block runs."""
+    """Let a process of its own make the archive, unless it is there, behind all other work and while the block runs."""
     if find() is not None:
         yield
         return
@@ -142,7 +142,7 @@ def _folder() -> Path:
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Whether nobody else makes an archive now. The lock goes with the process that holds it."""
+    """Whether no other process makes an archive now. The lock goes with the process that holds it."""
     jars.make_cache_folder(_folder())
     with (_folder() / "lock").open("w") as file:
         try:

@@ -255,7 +255,7 @@ class Copy:
             try:
                 transaction.commitTransaction()
             except Py4JJavaError as error:
-                # Refused, or nobody knows: what is there decides, and that is looked at again.
+                # Refused, or unknown: what is there decides, and that is looked at again.
                 if is_a(error, "CommitFailedException") or is_a(error, "CommitStateUnknownException"):
                     return False
                 raise

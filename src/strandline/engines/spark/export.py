@@ -241,7 +241,7 @@ def even_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def row_groups(blocks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Blocks together, up to so many rows or bytes: memory follows this, and so do those who read the object."""
+    """Blocks together, up to so many rows or bytes: memory follows this, and so do readers of the object."""
     held: list[pa.Table] = []
     rows = size_bytes = 0
     for block in blocks:

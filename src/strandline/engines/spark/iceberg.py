@@ -36,7 +36,7 @@ BUILD_ATTEMPTS = 5
 BUILD_PAUSE_S = 0.2
 TABLE_PROPERTIES = {
     "format-version": "2",
-    # Our pins are not refs, so nobody else's default expiry may remove what they point at.
+    # Our pins are not refs, so no other program's default expiry may remove what they point at.
     "history.expire.max-snapshot-age-ms": str(100 * 365 * 24 * 3600 * 1000),
     # Every operation makes three metadata files.
     "write.metadata.delete-after-commit.enabled": "true",
@@ -53,7 +53,7 @@ TABLE_PROPERTIES = {
 }
 
 STATE_PROPERTIES = {
-    # A state is looked into for single keys: whoever looks reads a group of rows, and not a file.
+    # A state is looked into for single keys: such a look reads a group of rows, and not a file.
     "write.parquet.row-group-size-bytes": str(2 << 20),
 }
 
@@ -92,7 +92,7 @@ class Iceberg:
         self._catalog: Any = self._build(catalog)
 
     def _build(self, catalog: Mapping[str, str]) -> Any:
-        """The catalog. Its first user makes its tables, and who comes at the same moment has to come again."""
+        """The catalog. Its first user makes its tables, and one that comes at the same moment has to try again."""
         from py4j.protocol import Py4JJavaError
 
         context: Any = cast(Any, self.session)._jsparkSession.sparkContext()
@@ -158,7 +158,7 @@ class Iceberg:
     def ensure_columns(self, name: str, columns: Sequence[Column]) -> None:
         """Add those of these columns that the table lacks, and widen those that are too narrow for them.
 
-        Who commits nothing afterwards leaves them unused; who reads less than a column holds casts it.
+        A caller that commits nothing afterwards leaves them unused; one that reads less than a column holds casts it.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -210,8 +210,8 @@ class Iceberg:
     def ensure_namespace(self, namespace: str) -> None:
         """Create a namespace unless it is there; the first operations of two processes may do so at once.
 
-        The catalog looks and then inserts. Who is too late in between gets the database's error and not the catalog's,
-        so what counts is whether the namespace is there afterwards.
+        The catalog looks and then inserts. A process that is too late in between gets the database's error and not the
+        catalog's, so what counts is whether the namespace is there afterwards.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -361,7 +361,7 @@ class Iceberg:
 
         The metadata is taken first and the pin read after it: a pin that is older than the metadata can then only lose
         the race for the commit, so a late settle never moves a ref back. A ref at a snapshot that is not `ours` was
-        moved by somebody else: it is reported and left alone.
+        moved by another program: it is reported and left alone.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -393,7 +393,7 @@ class Iceberg:
         raise TimeoutError(f"the refs of {name} were moved {SETTLE_ATTEMPTS} times while this one was being set")
 
     def take_back(self, name: str, ref: str, foreign: int, pin: Callable[[], int | None]) -> str:
-        """Point `ref` at the pin though somebody else's commit is there; that commit stays, under a tag."""
+        """Point `ref` at the pin though another program's commit is there; that commit stays, under a tag."""
         from py4j.protocol import Py4JJavaError
 
         tag = f"foreign_{foreign}"

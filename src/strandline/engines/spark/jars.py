@@ -2,8 +2,8 @@
 
 Spark can fetch them itself at every start (`spark.jars.packages`), but that costs about six seconds each time, checks
 nothing, and looks into `~/.m2` and `~/.ivy2` first, where a half-finished download of another tool fails it for good.
-So they are fetched once, with the Ivy that PySpark ships and with a home and cache of Ivy's that nobody else uses, are
-compared with `jars.lock`, and only then renamed into our cache folder: a killed set-up leaves no jar rather than a
+So they are fetched once, with the Ivy that PySpark ships and with a home and cache of Ivy's that no other tool uses,
+are compared with `jars.lock`, and only then renamed into our cache folder: a killed set-up leaves no jar rather than a
 wrong one, and two at the same time end with the same files.
 
 A jar that was verified has a stamp beside it with its size and time, so that a start does not hash 60 MB again.
@@ -145,7 +145,7 @@ def _fetch_all(jars: list[Jar], folder: Path, progress: Progress) -> None:
             fetched = _fetch(jar, runtime, ivy, workspace)
             _verify(fetched, jar)
             target = folder / jar.file_name
-            if not _is_good(target, jar):  # somebody else may have been faster
+            if not _is_good(target, jar):  # another process may have been faster
                 fetched.chmod(0o644)
                 fetched.replace(target)
                 _record(target, _stamp_of(target, jar))
@@ -171,7 +171,7 @@ def _workspace(folder: Path) -> Iterator[Path]:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """A folder of the cache, and the cache: whatever the umask is, nobody else can put a class in there."""
+    """A folder of the cache, and the cache: whatever the umask is, no other user can put a class in there."""
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(0o755, exist_ok=True)
 

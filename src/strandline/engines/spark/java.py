@@ -86,7 +86,7 @@ def how_to_install() -> str:
 def _candidates(env: Mapping[str, str], places: Iterable[str]) -> Iterator[Java]:
     if env.get("JAVA_HOME"):
         yield from _look(Path(env["JAVA_HOME"]).expanduser())
-    # An empty path means "the default one" to shutil.which, and no path at all to everybody else.
+    # An empty path means "the default one" to shutil.which, and no path at all to other programs.
     on_path = shutil.which("java", path=env["PATH"]) if env.get("PATH") else None
     if on_path:
         yield from _look(Path(on_path).resolve().parent.parent)

@@ -167,7 +167,7 @@ def _start(master: str, conf: Mapping[str, str]) -> SparkSession:
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName("strandline")
     for key, value in {**_defaults(master, [str(path) for path in jars.resolve(progress)]), **conf}.items():
         settings.set(key, value)
-    # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else to nobody.
+    # A JVM says things on stderr that no user can act on. They are shown when it does not start, and else not.
     with tempfile.TemporaryFile() as jvm_words, _own_interrupts():
         try:
             launch: Any = java_gateway.launch_gateway
@@ -201,7 +201,7 @@ def _harmless(settings: SparkConf) -> SparkConf:
 
 
 def _reach(master: str) -> None:
-    """Say at once that nobody answers; Spark would try for a minute, and then say that its context was stopped."""
+    """Say at once that no master answers; Spark would try for a minute, and then say that its context was stopped."""
     for address in master.removeprefix(STANDALONE).split(","):
         host, _, port = address.rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=MASTER_ANSWERS_S):

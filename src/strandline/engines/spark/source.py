@@ -83,7 +83,7 @@ def _write_snapshot(session: SparkSession, name: str, snapshot_id: int | None, f
 @contextmanager
 def _registered(iceberg: Iceberg, metadata_file: str) -> Iterator[str]:
     """Make a table known to the catalog under a passing name; only the catalog's entry goes afterwards."""
-    name = f"strand_adopt.t_{new_id()}"  # it says when it was made, for whoever finds it left behind
+    name = f"strand_adopt.t_{new_id()}"  # it says when it was made, for a person who finds it left behind
     iceberg.ensure_namespace("strand_adopt")
     iceberg.register(name, metadata_file)
     try:

@@ -71,7 +71,7 @@ def stored_frame(rows: DataFrame, written: Schema, schema: Schema, version: int)
     """Rows that were validated by one schema, under their columns' names in data files.
 
     Where the table's schema has moved on since that `version`, they get the defaults of rows that were there before:
-    their seqs are above it, so nobody would give them these when they are read.
+    their seqs are above it, so no read would give them these.
     """
     from pyspark.sql import functions as sf
 
@@ -95,7 +95,7 @@ def _files(session: SparkSession, ddl: str) -> DataFrameReader:
 def append_to_branch(
     rows: DataFrame, name: str, branch: str, op_id: str, columns: Sequence[Column], partition_by: Sequence[str] = ()
 ) -> None:
-    """Append to a private branch. The op id goes into the snapshot's summary, for whoever looks at it from outside.
+    """Append to a private branch. The op id goes into the snapshot's summary, for a look at it from outside.
 
     Columns that the rows lack are null: they came to the table later, or say from where rows were forwarded. Rows of a
     partitioned table are sorted within their task, which spills to disk: a task then has one file open at a time. With

@@ -2,7 +2,7 @@
 
 A job can be cancelled. But a query may be in the middle of something that is none: it is parsed, or optimised, when
 constants are computed; or its answer is waited for, which never comes when the thread that makes it ran out of memory.
-So the work has a thread of its own, and whoever asked for it goes on without it when it does not end.
+So the work has a thread of its own, and its caller goes on without it when it does not end.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Task(Generic[T]):
         self.error: Exception | None = None
         self.ended = threading.Event()
         self.given_up = threading.Event()
-        # Not PySpark's own thread: to make one, whoever asks has to talk with the JVM.
+        # Not PySpark's own thread: to make one, the caller has to talk with the JVM.
         threading.Thread(target=self._run, name="query", daemon=True).start()
 
     def answer(self) -> T:

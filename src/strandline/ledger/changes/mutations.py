@@ -83,7 +83,7 @@ class Remember:
 
 @dataclass(frozen=True)
 class Brought:
-    """A schema that a merge brings to a table: the source's, with its version, or one that is like nobody's."""
+    """A schema that a merge brings to a table: the source's, with its version, or one that no branch has."""
 
     table: str
     schema: Schema
@@ -135,7 +135,7 @@ class Mutation:
 
 
 class Moved(Exception):
-    """Somebody wrote what a mutation depends on since its view: it has to be made again from a fresh one."""
+    """Another commit wrote what a mutation depends on since its view: it has to be made again from a fresh one."""
 
 
 class Held(Moved):

@@ -63,7 +63,7 @@ _NEWEST = Prepared(
 )
 _INSERT = Prepared(insert(db.touches).values({column: bindparam(f"b_{column.name}") for column in db.touches.columns}))
 
-# Hashes of a whole batch go to the database as one value, which takes them apart itself: everybody waits for the
+# Hashes of a whole batch go to the database as one value, which takes them apart itself: all writers wait for the
 # counter meanwhile, and a statement for each of 150,000 rows takes seconds.
 _first = select(literal(0, Integer).label("n"))
 _numbered = _first.cte("place", recursive=True)
@@ -232,7 +232,7 @@ def sweep_claims(ledger: Ledger, *, grace_s: float, limit: int = 10_000) -> int:
 
 @dataclass(frozen=True)
 class _Sweepable:
-    """The touches of a branch's table that can go, and how far the logs of those who see them are folded."""
+    """The touches of a branch's table that can go, and how far the logs of the branches that see them are folded."""
 
     branch_id: str
     table_id: str
@@ -241,9 +241,9 @@ class _Sweepable:
 
 
 def _sweepable(conn: Connection, grace_s: float) -> list[_Sweepable]:
-    """What everybody who sees it has in a state, and is older than a grace period.
+    """What every branch that sees it has in a state, and is older than a grace period.
 
-    Who sees it are the branches and tags that come from its branch, each up to where it left.
+    It is seen by the branches and tags that come from its branch, each up to where it left.
     """
     branch, head = db.branches.c, db.heads.c
     living = conn.execute(select(branch.branch_id).where(branch.deleted_at_us.is_(None))).scalars().all()

@@ -4,8 +4,8 @@ Postgres has a fixed number of connections for all. A process that kept what it 
 good. So a process has one connection to write, because writers queue for the counter anyway, and a few to read; those
 that are idle for some seconds are closed. Threads queue for them in the order in which they came.
 
-Now and then a connection counts how many the server has left. When there are hardly any, the server is crowded, and
-nobody keeps a connection: it is opened for one transaction and closed behind it, so that all processes have their
+Now and then a connection counts how many the server has left. When there are hardly any, the server is crowded, and no
+process keeps a connection: it is opened for one transaction and closed behind it, so that all processes have their
 turns. A connection that finds itself among the last ones closes at once: those are left for a person. If others than us
 hold the server that full for long, one of the last is taken all the same.
 """
@@ -29,7 +29,7 @@ from strandline.errors import Busy
 READS, WRITES = 4, 1
 """How many connections a process has of each kind, at most."""
 IDLE_S = 5.0
-"""How long a connection that nobody uses stays open."""
+"""How long an unused connection stays open."""
 LOOK_S = 1.0
 """How often a process looks how crowded the server is, while it uses its connections."""
 CROWDED_S = 3.0
@@ -42,7 +42,7 @@ PAUSE_S, LONG_PAUSE_S = 0.05, 1.0
 
 
 class NotYet(Exception):
-    """Postgres answered, and has nothing for us at present; `error` is what a caller is told who can't wait longer."""
+    """Postgres answered, and has nothing for us at present; `error` is for a caller that can't wait longer."""
 
     def __init__(self, error: Busy) -> None:
         super().__init__(error.message)
@@ -92,7 +92,7 @@ class Crowd:
 
 @dataclass
 class Pause:
-    """Longer each time, and not the same for all who were refused at the same moment."""
+    """Longer each time, and not the same for all threads that were refused at the same moment."""
 
     tries: int = 0
 
@@ -174,7 +174,7 @@ class Connections:
     def take(self, turn: Turn, *, is_patient: bool) -> Connection:
         """The connection that the turn has, one that is idle, or a new one.
 
-        Who is not patient any more takes one of the last too.
+        A caller that is not patient any more takes one of the last too.
         """
         with self._lock:
             if turn.lent is None and self._idle:
@@ -191,7 +191,7 @@ class Connections:
 
     def _open(self, is_patient: bool) -> Connection:
         if self.crowd.is_crowded:
-            time.sleep(random.uniform(0, 2 * PAUSE_S))  # whoever has had a turn lets the others have theirs
+            time.sleep(random.uniform(0, 2 * PAUSE_S))  # a process that has had a turn lets the others have theirs
         try:
             conn = self.engine.connect()
         except DBAPIError as error:
@@ -239,7 +239,7 @@ class Connections:
     # -- idle connections ----------------------------------------------------------------------------------------------
 
     def close_idle(self) -> None:
-        """Close those that nobody uses: they are as dead as one that was just found dead, or others need them."""
+        """Close the unused ones: they are as dead as one that was just found dead, or others need them."""
         with self._lock:
             idle, self._idle = self._idle, []
         for _, conn in idle:
@@ -329,7 +329,7 @@ def _close(conn: Connection) -> None:
 
 
 def too_many(what: str) -> Busy:
-    """The error of who got no connection."""
+    """The error of a caller that got no connection."""
     return Busy(
         f"the ledger's database has no connection left for this process: {what}",
         hint="Raise max_connections, or run fewer processes; `select * from pg_stat_activity` shows who has them.",
@@ -338,7 +338,7 @@ def too_many(what: str) -> Busy:
 
 
 def standby() -> Busy:
-    """The error of who wants to write where nobody may."""
+    """The error of a writer on a server that takes no writes."""
     return Busy(
         "the ledger's database takes no writes: it is a standby, and none was made the primary yet",
         hint="A failover passes. If this is none: promote it, or name the primary, or all hosts, in the ledger's URL.",

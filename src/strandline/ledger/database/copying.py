@@ -52,7 +52,7 @@ def clean_copy(path: Path, in_clear: Callable[[str, Mapping[str, Any]], Collecti
                     connection.execute(f"UPDATE {table} SET settings = ? WHERE {key} = ?", (kept, row_id))
                     has_changed = True
         if has_changed:
-            connection.execute("VACUUM")  # what was overwritten is in pages that nobody uses
+            connection.execute("VACUUM")  # what was overwritten is in unused pages
     finally:
         connection.close()
 

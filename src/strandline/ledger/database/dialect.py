@@ -61,7 +61,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One write transaction by itself, of which nobody asks later whether it arrived."""
+        """One write transaction by itself, of which no caller asks later whether it arrived."""
         with self.transaction(_nothing, _unknown) as (conn, _, _):
             yield conn
 
@@ -86,7 +86,7 @@ class Database:
     def write_at_once(self, steps: Sequence[Bound]) -> list[list[Row]] | None:
         """A transaction on Postgres that is sent whole; None when one of the steps required what is not so.
 
-        When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.
+        When the line is cut meanwhile, whether it arrived is unknown, and the error says so.
         """
         self._refuse_writing()
         return self._sessions.write_at_once(steps)
@@ -247,7 +247,7 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
         read_only_mount = os.statvfs(path).f_flag & os.ST_RDONLY
         if not read_only_mount or (wal.exists() and wal.stat().st_size > 0):
             raise
-        # A read-only mount without a WAL file: nobody can write there, so the file may be read as it lies.
+        # A read-only mount without a WAL file: no process can write there, so the file may be read as it lies.
         connection = _open_file(path, "ro&immutable=1")
     return connection
 
@@ -293,7 +293,7 @@ def _translate(error: DBAPIError, path: Path) -> StrandError | None:
 
 
 def _is_mounted_read_only(path: Path) -> bool:
-    """Whether the file system of a SQLite ledger takes no writes from anybody."""
+    """Whether the file system of a SQLite ledger takes no writes from any process."""
     with suppress(OSError):
         return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
     return False

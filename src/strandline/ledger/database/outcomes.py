@@ -1,4 +1,4 @@
-"""What became of a transaction whose connection was cut: undone, so that it may be run again; or nobody knows."""
+"""What became of a transaction whose connection was cut: undone, so that it may be run again; or unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNDONE, UNKNOWN = "undone", "unknown"
 
 
 def may_be_there(happened: str, reason: str) -> Busy:
-    """The error of who can't be told whether a transaction was committed."""
+    """The error of a caller that can't be told whether a transaction was committed."""
     return Busy(
         f"{happened} in the middle of a commit: what was written may be there or not",
         hint="Look, or run the same command again: under an idempotency key it stores nothing twice.",
@@ -23,5 +23,5 @@ def was_undone(error: BaseException) -> bool:
 
 
 def is_unknown(error: BaseException) -> bool:
-    """Whether nobody could say if a transaction was committed."""
+    """Whether it stayed unknown if a transaction was committed."""
     return isinstance(error, Busy) and error.detail.get("outcome") == UNKNOWN

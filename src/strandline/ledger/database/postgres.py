@@ -5,10 +5,10 @@ every read is one database snapshot. One that writes is READ COMMITTED: a write 
 its statements must see what was committed before it got the lock. So writers queue, none is ever refused for another's
 sake, and none can wait for another in a circle.
 
-A writer that is stopped in the middle of its transaction would keep everybody waiting. Its session is ended, and it
+A writer that is stopped in the middle of its transaction would keep all others waiting. Its session is ended, and it
 runs its transaction again when it goes on. Between two statements the server sees to that. In the middle of one, or
-behind a pipeline of several, the server has no limit (but for one of Postgres 17, which would end long work too): so
-whoever has waited in vain looks whether the one in front has been silent, and ends it.
+behind a pipeline of several, the server has no limit (but for one of Postgres 17, which would end long work too): so a
+writer that has waited in vain looks whether the one in front has been silent, and ends it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def look_alive(conn: Connection) -> None:
 
 
 def another_session() -> Environment:
-    """The error of who is behind a pooler that hands server connections from one client to the next."""
+    """The error of a client behind a pooler that hands server connections from one client to the next."""
     return Environment(
         "the ledger's database is behind a pooler that gives every transaction another connection",
         hint="Set the pooler to session mode (PgBouncer: pool_mode = session), or connect to Postgres itself.",
@@ -116,7 +116,7 @@ def _text_dumper() -> type[Any]:
 
 
 def _bytes_dumper() -> type[Any]:
-    """How payloads are sent: as they are. As text they would be twice as long, while everybody waits for the lock."""
+    """How payloads are sent: as they are. As text they would be twice as long, while all writers wait for the lock."""
     from psycopg.types.string import BytesBinaryDumper
 
     return BytesBinaryDumper
@@ -133,8 +133,8 @@ def login(conn: Connection) -> tuple[str, str]:
     return str(info.user), str(info.password)
 
 
-# The server waits for the client, in a transaction that has locked a row of the counter. Those who wait for that row
-# themselves are here too, but not as ones who are silent; those who read hold another lock.
+# The server waits for the client, in a transaction that has locked a row of the counter. Sessions that wait for that
+# row themselves are here too, but not as silent ones; those that read hold another lock.
 _END_SILENT = text(
     """
     SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
@@ -149,7 +149,7 @@ _END_SILENT = text(
 def end_silent(conn: Connection) -> bool:
     """End the session of a writer that holds the counter and has said nothing for longer than it may.
 
-    On the connection of who waited for it in vain, whose transaction is over.
+    On the connection of a writer that waited for it in vain, and whose transaction is over.
     """
     with suppress(DBAPIError):
         conn.rollback()
@@ -171,7 +171,7 @@ def is_lost(error: BaseException) -> bool:
         return error.connection_invalidated or is_lost(error.orig) if error.orig is not None else False
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate is not None:
-        # 57014: a statement that was cancelled. 25P03, 25P04: the session of one who was silent, or took too long.
+        # 57014: a statement that was cancelled. 25P03, 25P04: a session that was silent, or took too long.
         return (sqlstate[:2] in ("08", "57") and sqlstate != "57014") or sqlstate in ("25P03", "25P04")
     names = {kind.__name__ for kind in type(error).__mro__}  # a timeout of the connection is an error of its own
     return bool(names & {"OperationalError", "InterfaceError"})

@@ -3,8 +3,8 @@
 SQLAlchemy's own way of running a statement takes ten times as long as SQLite needs for a small one, and an append waits
 for six of them. What comes back is the driver's: rows are plain tuples.
 
-On Postgres statements that don't wait for each other's answers go there together: everybody waits for the one who holds
-the counter, and most of that would be the way to the server and back.
+On Postgres statements that don't wait for each other's answers go there together: all writers wait for the one that
+holds the counter, and most of that would be the way to the server and back.
 """
 
 from __future__ import annotations

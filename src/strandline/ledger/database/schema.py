@@ -106,8 +106,8 @@ counter = Table(
     Column("wall_from_us", BigInteger),
 )
 
-# The last write transactions, by number and by the id that each was given. Whoever lost the answer to a commit looks
-# here whether it arrived. On Postgres alone: SQLite has no answers to lose.
+# The last write transactions, by number and by the id that each was given. A writer that lost the answer to a commit
+# looks here whether it arrived. On Postgres alone: SQLite has no answers to lose.
 outcomes = Table(
     "outcomes",
     metadata,
@@ -173,7 +173,7 @@ schemas = Table(
 )
 
 # Up to `swept_seq` versions may be known by no hash any more: they are in a state, or are looked for in the log.
-# `kept_from` is the number of the commit from which on retention has kept a keyed table: who looks back at one that
+# `kept_from` is the number of the commit from which on retention has kept a keyed table: a time-travel read of one that
 # does not reach it may lack rows. 0: all are there. `rewrites` is raised by whatever changes visible rows otherwise
 # than by versions above `last_seq`: what was read of a table under another number may not be shown any more.
 heads = Table(
@@ -255,7 +255,8 @@ touches = Table(
 )
 
 # Values that commits took or gave up and that others looked for: unique ones, and pairs of a reference and the key it
-# names. By hash, with the number of the last commit; who read one since an older view starts over. It names no version.
+# names. By hash, with the number of the last commit; a writer that read one in an older view starts over. It names no
+# version.
 claims = Table(
     "claims",
     metadata,
@@ -311,8 +312,8 @@ files = Table(
     PrimaryKeyConstraint("branch_id", "table_id", "path"),
 )
 
-# `pruned_upto` is the highest seq of the stream that retention has removed: who has not come so far lacks rows. Of a
-# keyed table it is that of the version which took the removed one's place.
+# `pruned_upto` is the highest seq of the stream that retention has removed: a reader that has not come so far lacks
+# rows. Of a keyed table it is that of the version which took the removed one's place.
 stream_heads = Table(
     "stream_heads",
     metadata,
@@ -324,7 +325,7 @@ stream_heads = Table(
     PrimaryKeyConstraint("branch_id", "table_id", "partition"),
 )
 
-# Whoever still reads the lake as it was at `since_us`: nothing that was superseded or released after it is removed
+# A reader still reads the lake as it was at `since_us`: nothing that was superseded or released after it is removed
 # until `until_us`.
 holds = Table(
     "holds",

@@ -122,8 +122,8 @@ Index(
     unique=True,
 )
 
-# A worker that works on the lake, for whoever wants to ask it. Its lease `worker:<id>` tells whether it lives; `place`
-# is the host and process namespace whose files it sees, `running` what it is doing.
+# A worker that works on the lake, for a command that wants to ask it. Its lease `worker:<id>` tells whether it lives;
+# `place` is the host and process namespace whose files it sees, `running` what it is doing.
 workers = Table(
     "workers",
     metadata,
@@ -138,7 +138,7 @@ workers = Table(
 )
 
 # What the workers last decided about each job, one row for a job, so it never grows. `wait_us` is how long it has to
-# wait after its last run, by the clock of whoever looks; a parked one waits for a person.
+# wait after its last run, by the clock of the process that looks; a parked one waits for a person.
 jobs = Table(
     "jobs",
     metadata,
@@ -156,8 +156,8 @@ jobs = Table(
     Column("error", Text),
 )
 
-# Work that a command asked a worker for. Whoever moves the fence has it: a worker that takes it, or the command that
-# takes it back. `place` is null unless only a worker that sees the asker's files can do it.
+# Work that a command asked a worker for. The process that moves the fence has it: a worker that takes it, or the
+# command that takes it back. `place` is null unless only a worker that sees the asker's files can do it.
 requests = Table(
     "requests",
     metadata,
@@ -175,7 +175,7 @@ requests = Table(
     Column("error", Text),
 )
 
-# Who may write over HTTP. The token itself is shown once and kept nowhere: this is its hash.
+# The clients that may write over HTTP. A token itself is shown once and kept nowhere: this is its hash.
 tokens = Table(
     "tokens",
     metadata,

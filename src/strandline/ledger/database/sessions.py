@@ -1,15 +1,15 @@
 """Reads and writes on Postgres, over connections that may be cut and a server that may be away.
 
 A connection to Postgres may be cut at any moment. Before a transaction's first statement was answered nothing has
-happened, and another connection is taken. After that the transaction is gone, and its error says so (`was_undone`): who
-knows how to run it again does. Only when the answer to a COMMIT is lost nobody knows; then the database is asked, under
-the lock which that transaction held, so that it can't be still on its way.
+happened, and another connection is taken. After that the transaction is gone, and its error says so (`was_undone`): a
+caller that can run it again does. Only when the answer to a COMMIT is lost is its outcome unknown; then the database is
+asked, under the lock which that transaction held, so that it can't be still on its way.
 
-A transaction that is sent whole (`write_at_once`) has nothing to ask by before its only answer. Whoever sends one must
-be able to find what it stored, and to have a late one refused: an append does both by the ids of its batches.
+A transaction that is sent whole (`write_at_once`) has nothing to ask by before its only answer. Its sender must be able
+to find what it stored, and to have a late one refused: an append does both by the ids of its batches.
 
-A server that restarts, recovers, has no connection left or is a standby that nobody has promoted yet is waited for. The
-first time of all a server that can't be reached is not: who types a wrong host should not wait to be told.
+A server that restarts, recovers, has no connection left or is a standby that was not promoted yet is waited for. The
+first time of all a server that can't be reached is not: a person who types a wrong host should not wait to be told.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sessions:
         self._url = url
         crowd = Crowd()
         reads, writes = postgres.engine(url, writing=False), postgres.engine(url, writing=True)
-        # What a standby shows may be from before the last ack, so that only who never writes reads there.
+        # What a standby shows may be from before the last ack, so only a process that never writes reads there.
         self._reads = Connections(reads, READS, crowd, from_standby=read_only)
         self._writes = Connections(writes, WRITES, crowd, from_standby=False)
         self._crowd = crowd
@@ -80,7 +80,7 @@ class Sessions:
     def write_at_once(self, steps: Sequence[Bound]) -> list[list[Row]] | None:
         """A transaction that is sent whole; None when one of the steps required what is not so.
 
-        When the line is cut meanwhile, nobody knows whether it arrived, and the error says so.
+        When the line is cut meanwhile, whether it arrived is unknown, and the error says so.
         """
 
         def whole(conn: Connection) -> list[list[Row]] | None:
@@ -113,7 +113,7 @@ class Sessions:
     def _begin(self, connections: Connections, first: Callable[[Connection], T]) -> tuple[Turn, T]:
         """A connection in a new transaction, whose first statements were answered.
 
-        The other threads of this process, who want the same, queue behind the one that waits for the server.
+        Other threads of this process that want the same wait behind the one that waits for the server.
         """
         since_s = time.monotonic()
         turn = connections.begin()
@@ -124,7 +124,7 @@ class Sessions:
             raise
 
     def _wait_for(self, connections: Connections, turn: Turn, first: Callable[[Connection], T], since_s: float) -> T:
-        """What `first` says, on a connection that lives; who waited for a lock in vain may wait once more."""
+        """What `first` says, on a connection that lives; a caller that waited for a lock in vain may wait once more."""
         pause = Pause()
         is_stale, has_ended_one = self._has_answered, False
         while True:
@@ -134,7 +134,7 @@ class Sessions:
                 answer = first(conn)
             except (DBAPIError, self._driver_error, NotYet) as error:
                 if not has_ended_one and postgres.is_locked_out(error) and postgres.end_silent(turn.conn):
-                    has_ended_one = True  # on the same connection, so that the one who was ended comes behind
+                    has_ended_one = True  # on the same connection, so that the session that was ended comes behind
                     continue
                 connections.drop(turn)
                 connections.close_idle()  # what was idle as long as this one is as dead
@@ -157,7 +157,7 @@ class Sessions:
             raise translated from error
 
     def _commit(self, turn: Turn, last: Sequence[Bound]) -> Exception | None:
-        """Commit; an error is returned behind which nobody knows whether it was done."""
+        """Commit; an error is returned where it is unknown whether that was done."""
         try:
             together(turn.conn, last, commit=True)
         except (DBAPIError, self._driver_error) as error:

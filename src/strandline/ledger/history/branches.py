@@ -25,7 +25,7 @@ from strandline.model.history.names import Holder, check_ref_name
 from strandline.model.ids import new_id
 
 TAG, KEPT = "tag:", "~"
-"""Before the name of a tag where branches have theirs, and before that of one that nobody gave: no name has these."""
+"""Before the name of a tag where branches have theirs, and before one that no caller gave: no name has these."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def remove(txn: Txn, gone: str) -> None:
         .values(removed_version=after)
     )
     txn.conn.execute(delete(db.stream_heads).where(db.stream_heads.c.branch_id == gone))
-    # Its name is free, and none that anybody can ask for; its id and its commits stay for those that come from it.
+    # Its name is free, and its new one can't be asked for; its id and its commits stay for those that come from it.
     txn.conn.execute(
         update(db.branches).where(db.branches.c.branch_id == gone).values(name=f"~{gone}", deleted_at_us=txn.at_us)
     )

@@ -1,4 +1,4 @@
-"""Commits: what changed logically, by whom. Flush and other physical work make none."""
+"""Commits: what changed logically, by which actor. Flush and other physical work make none."""
 
 from __future__ import annotations
 

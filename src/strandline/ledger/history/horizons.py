@@ -1,4 +1,4 @@
-"""How far back a branch has to be kept: the oldest of its points that anybody may still ask for.
+"""How far back a branch has to be kept: the oldest of its points that a reader may still ask for.
 
 These are where the window of a retention begins, and all that is older and still stands for something: tags, where
 other branches began, and where these and it last were one, which a merge starts from. All of them are on the branch's

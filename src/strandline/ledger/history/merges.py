@@ -1,4 +1,4 @@
-"""What a large merge takes from its source besides rows, as data: who publishes it may not be who planned it."""
+"""What a large merge takes from its source besides rows, as data: another process may publish it than planned it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Branches that begin at a commit of the past: made under no name, cut back to that commit, and then given theirs.
 
-One whose process died on the way has no name either: nobody finds it, and a sweep removes it.
+One whose process died on the way has no name either: no reader finds it, and a sweep removes it.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def _ledger_us(conn: Connection, at_us: int | None, text: str) -> int:
     """A time of day as the ledger's time, which history goes by; None is now.
 
     Now, and what is still to come, is all that there is, also when a writer's clock was ahead and the ledger's time
-    with it. Then what was written since has later stamps than the time of day, and nobody can tell which of it had been
-    written at an earlier time: of those times that are not before the last stamp that can be right, this is said.
+    with it. Then what was written since has later stamps than the time of day, and it can't be told which of it had
+    been written at an earlier time: of those times that are not before the last stamp that can be right, this is said.
     """
     last_us = int(conn.execute(select(db.counter.c.last_at_us)).scalar_one())
     now_us = server_at_us(conn) or time.time_ns() // 1000

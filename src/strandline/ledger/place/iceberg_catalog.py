@@ -68,7 +68,7 @@ def metadata_locations(url: str, catalog: str) -> Mapping[str, Location]:
 
 
 def step_back(url: str, catalog: str, table: str, location: Location) -> bool:
-    """Make the metadata before the last commit the current one again, unless somebody has committed meanwhile."""
+    """Make the metadata before the last commit the current one again, unless another commit has come meanwhile."""
     namespace, _, name = table.rpartition(".")
     database = Database(url, read_only=False)
     try:
@@ -89,7 +89,7 @@ def step_back(url: str, catalog: str, table: str, location: Location) -> bool:
 
 
 def forget(url: str, catalog: str, table: str) -> None:
-    """Take a table out of a catalog that nobody uses yet; its files stay."""
+    """Take a table out of a catalog that is not in use yet; its files stay."""
     namespace, _, name = table.rpartition(".")
     database = Database(url, read_only=False)
     try:

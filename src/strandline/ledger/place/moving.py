@@ -71,7 +71,7 @@ def be_at_home(txn: Txn, *, place: str, warehouse: str, fence: int, backup_id: s
 def be_another_lake(txn: Txn, reason: str) -> None:
     """Make a copied ledger that of a lake of its own: with another id, and sinks that a person has to let go on.
 
-    What is under way is nobody's, and decided by recovery. What only the first lake's processes, callers and
+    What is under way has no owner, and is decided by recovery. What only the first lake's processes, callers and
     destinations know of goes: leases, tokens, requests, holds, deliveries, marks and dead letters.
     """
     txn.conn.execute(update(db.counter).values(lake_id=new_id()))

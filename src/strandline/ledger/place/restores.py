@@ -2,7 +2,7 @@
 
 After the backup, the lost ledger went on: it gave out seqs, and its sinks delivered. None of that is in the backup. So
 the counter jumps far above all of it, and every watermark is turned round: its destination must be asked first, because
-it may have rows that the backup's watermark does not know of. Nobody who held a lease or an operation holds it here.
+it may have rows that the backup's watermark does not know of. No process keeps its lease or operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.ledger.sinks.deliveries import UNKNOWN
 from strandline.model.ids import new_id
 
 JUMP = 2**40
-"""More rows than anybody appends between a backup and its restore, and small against 2^63."""
+"""More rows than any lake appends between a backup and its restore, and small against 2^63."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def rebase(txn: Txn, backup_id: str, above: int) -> Restored:
     restored = Restored(new_id(), backup_id, txn.at_us, txn.last_seq, max(txn.last_seq, above) + JUMP)
     txn.raise_to(restored.seq)
     under_way = select(db.intents.c.op_id)
-    txn.conn.execute(update(db.intents).values(owner=""))  # nobody: recovery decides about them at the next open
+    txn.conn.execute(update(db.intents).values(owner=""))  # no owner: recovery decides about them at the next open
     txn.conn.execute(delete(db.leases).where(db.leases.c.op_id.not_in(under_way)))
     txn.conn.execute(delete(db.deliveries))
     mark = db.watermarks
@@ -56,7 +56,7 @@ def last_restore(conn: Connection) -> Restored | None:
 
 
 def not_asked(conn: Connection) -> list[tuple[str, str, str]]:
-    """Streams whose destination has yet to be asked: sink, table, partition. Of a deleted branch nobody asks."""
+    """Streams whose destination has yet to be asked: sink, table, partition. Of a deleted branch none is."""
     mark, branch = db.watermarks.c, db.branches.c
     rows = conn.execute(
         select(db.sinks.c.name, db.tables.c.name, mark.partition)

@@ -29,7 +29,7 @@ class UnreadableIntent:
 
 
 def set_staged(txn: Txn, intent: Intent, effects: Effects) -> Intent:
-    """Record all that the publish will write; from here on anybody can finish the operation."""
+    """Record all that the publish will write; from here on any process can finish the operation."""
     txn.conn.execute(
         update(db.intents)
         .where(db.intents.c.op_id == intent.op_id)

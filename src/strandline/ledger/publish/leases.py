@@ -1,4 +1,4 @@
-"""Leases: who may publish.
+"""Leases: which process may publish.
 
 An operation may run for minutes in a process that may be paused, partitioned or dead. Time alone can't tell these
 apart, so a lease has a fence: a number that grows every time the lease changes hands. The publish transaction compares
@@ -47,7 +47,7 @@ class Hold:
 
 
 class LeaseHeld(Exception):
-    """Somebody holds one of the leases; the caller decides whether to wait, to take over or to give up."""
+    """One of the leases is held by another; the caller decides whether to wait, to take over or to give up."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(f"{lease.name} is held by {lease.owner}")
@@ -141,7 +141,7 @@ def release_named(txn: Txn, name: str, op_id: str) -> None:
 
 
 def note_waiting(ledger: Ledger, name: str) -> None:
-    """Tell the holder that somebody waits; maintenance yields to it."""
+    """Tell the holder that another waits; maintenance yields to it."""
     with ledger.write() as txn:
         txn.conn.execute(update(db.leases).where(db.leases.c.name == name).values(waiting=db.leases.c.waiting + 1))
 

@@ -184,7 +184,7 @@ class AdvanceLoad(Effect):
     answer: Mapping[str, object]
 
     def check(self, conn: Connection, intent: Intent) -> None:
-        """Nobody else has moved it on, finished it or given it up."""
+        """No other process has moved it on, finished it or given it up."""
         if conn.execute(select(db.loads.c.load_id).where(*self._is_there())).first() is None:
             raise TableMoved(
                 f"load {self.load_id} was moved on by somebody else",

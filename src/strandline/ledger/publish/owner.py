@@ -1,4 +1,4 @@
-"""Who holds a lease, and whether it is certainly dead.
+"""The process that holds a lease, and whether it is certainly dead.
 
 A process is known by its host's boot, its process namespace, its id and its start time: an id alone comes back after a
 reboot, in another container, or when the kernel reuses it. One process may open a lake several times (in tests, or one
@@ -68,7 +68,7 @@ def register() -> Owner:
 
 
 def unregister(owner: Owner) -> None:
-    """The lake was closed: whatever it still holds is held by nobody."""
+    """The lake was closed: whatever it still holds has no holder."""
     with _lock:
         _live.discard(owner.instance)
 

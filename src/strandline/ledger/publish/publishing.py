@@ -60,7 +60,7 @@ class Intent:
 
     @property
     def is_refs_alone(self) -> bool:
-        """Whether it is what a merge in the ledger leaves to do: no operation, and nobody has died."""
+        """Whether it is what a merge in the ledger leaves to do: no operation, and no process has died."""
         return (self.kind, self.phase, self.effects) == (MERGE, "published", None)
 
 

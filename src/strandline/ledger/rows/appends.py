@@ -4,7 +4,7 @@ Several appends may share it (`group_commit` says which). One that can't be stor
 its schema moved) gets its own error and costs the others nothing.
 
 On Postgres a transaction without anything to decide is sent whole, with the lock at its beginning and the commit at its
-end: nobody waits for another process's way to the server while that holds the counter.
+end: no writer waits for another process's way to the server while that holds the counter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandline.ledger.rows.query_marks import move_mark
 from strandline.model.tables import Ack, BranchTable, TableSettings
 
 AT_ONCE_BYTES = 1 << 20
-"""Payloads up to this are sent together with the lock. More would be on their way for long while everybody waits."""
+"""Payloads up to this are sent together with the lock. More would be on their way for long while all writers wait."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ _SELECT_HEAD = Prepared(
         db.heads.c.branch_id == bindparam("b_branch"), db.heads.c.table_id == bindparam("b_table")
     )
 )
-# Seqs are counted from where the counter is, and it is moved last. So who stores rows need not know where it is.
+# Seqs are counted from where the counter is, and it is moved last. So what stores rows need not know where it is.
 _counter = db.counter.c
 _last_seq = select(_counter.last_seq).where(_counter.id == 1).scalar_subquery()
 _last_at_us = select(_counter.last_at_us).where(_counter.id == 1).scalar_subquery()
@@ -191,8 +191,9 @@ def store(txn: Txn, appends: Sequence[Append]) -> list[Ack | StrandError]:
 def store_at_once(ledger: Ledger, appends: Sequence[Append]) -> list[Ack | StrandError] | None:
     """Store them all in one way to the server and back; None when that can't be done, and nothing was stored.
 
-    So nobody waits for this process while it holds the counter. It can't be done where something has to be decided
-    under the lock: a key that may be known, a head that has moved. Large payloads are not sent under it either.
+    So no other process waits for this one's way to the server while it holds the counter. It can't be done where
+    something has to be decided under the lock: a key that may be known, a head that has moved. Large payloads are not
+    sent under it either.
     """
     if ledger.database.is_sqlite or any(append.idempotency or append.query_mark for append in appends):
         return None

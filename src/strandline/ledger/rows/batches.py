@@ -1,4 +1,4 @@
-"""Payloads: read by whoever holds a reference, released by a publish, set aside when they can't be read.
+"""Payloads: read by what holds a reference, released by a publish, set aside when they can't be read.
 
 A released batch stays for a grace period, because a reader may have taken its view just before the release. After that
 a sweep deletes it, and a reader that still names it gets `history_gone` instead of missing rows.
@@ -186,7 +186,7 @@ def count_released(conn: Connection, *, grace_s: float) -> int:
 
 
 def _swept_until(conn: Connection, now_us: int | None, grace_s: float) -> int | None:
-    """What was released before this is needed by nobody: its grace is over, and nobody holds an older moment."""
+    """What was released before this is not needed: its grace is over, and no reader holds an older moment."""
     end_us, held_us = grace_end_us(conn, now_us, grace_s), held_since(conn, now_us)
     return end_us if end_us is None or held_us is None else min(end_us, held_us)
 
@@ -232,7 +232,7 @@ def quarantine(
     reason: str,
     noting: Callable[[Txn], object] = lambda txn: None,
 ) -> bool:
-    """Set a log table's unreadable batch aside with its bytes; False when somebody else already did.
+    """Set a log table's unreadable batch aside with its bytes; False when another process already did.
 
     `noting` writes down, in the same transaction, that a person asked for it.
     """

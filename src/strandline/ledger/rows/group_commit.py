@@ -1,6 +1,6 @@
 """Group commit: appends and mutations that arrive at the same time in one process share a transaction.
 
-One wait for the disk serves all of them: `groups.py` says who leads.
+One wait for the disk serves all of them: `groups.py` says which caller leads.
 
 A call with a few dicts is queued as it came, and its leader validates and encodes it, in one batch with the calls of
 the same kind. Nearly all of that cost is per batch and not per row; and threads that encoded for themselves would hold
@@ -171,7 +171,7 @@ class Appender:
             # Under the counter's lock, so no earlier try can still be on its way.
             return self._ledger.run(work)
         except Exception as error:
-            # Who may have stored it and can't ask must not be told that nothing was stored.
+            # A caller whose rows may be stored, and that can't ask, must not be told that nothing was stored.
             return earlier if earlier is not None and is_unknown(earlier) and isinstance(error, Busy) else error
 
 

@@ -1,7 +1,7 @@
 """Calls that arrive at the same time in one process, served together.
 
-A caller that finds nobody at work leads: it serves everything that is queued by then. The others sleep, and wake with
-an answer, or as the next leader.
+A caller that finds no leader leads: it serves everything that is queued by then. The others sleep, and wake with an
+answer, or as the next leader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Member(Generic[C, A]):
         self._asleep.acquire()
 
     def sleep(self) -> None:
-        """Until somebody wakes it: with an answer, or to lead."""
+        """Until another caller wakes it: with an answer, or to lead."""
         self._asleep.acquire()
 
     def wake(self) -> None:
@@ -57,7 +57,7 @@ class Groups(Generic[C, A]):
         if not members:
             return []
         if self._process != os.getpid():
-            self._begin()  # who led where this process was forked off is not here
+            self._begin()  # the leader of the process that this one was forked off is not here
         first = members[0]
         try:
             if not self._join(members):
@@ -71,7 +71,7 @@ class Groups(Generic[C, A]):
         return answers
 
     def _join(self, members: Sequence[Member[C, A]]) -> bool:
-        """Queue up; True when nobody is at work, and the first of them has to lead."""
+        """Queue up; True when there is no leader, and the first of them has to lead."""
         with self._lock:
             self._queue += members
             if self._leader is None:

@@ -80,7 +80,7 @@ class KeepAnswer(Effect):
     answer: Mapping[str, object]
 
     def check(self, conn: Connection, intent: Intent) -> None:
-        """Nothing is kept under the key: whoever used it first has the answer."""
+        """Nothing is kept under the key: the call that used it first has the answer."""
         kept = db.idempotency.c
         row = conn.execute(select(kept.digest).where(kept.scope == self.scope, kept.key == self.key)).first()
         if row is not None:

@@ -34,7 +34,7 @@ def move_mark(txn: Txn, query_id: str, table_id: str, batch: int) -> None:
 
 
 def refuse_repeated(conn: Connection, query_id: str, table_id: str, batch: int) -> int | None:
-    """The last batch that the table has; Conflict where that is this one already: somebody else published it."""
+    """The last batch that the table has; Conflict where that is this one already: another process published it."""
     last = last_batch(conn, query_id, table_id)
     if last is not None and last >= batch:
         raise KeyExists(

@@ -55,7 +55,7 @@ def read_overtaken(conn: Connection, op_id: str) -> list[tuple[str, str]]:
 
 
 def note_published(txn: Txn, op_id: str) -> None:
-    """The operation's rows are in the log from now on: who looks at an earlier moment must not see them.
+    """The operation's rows are in the log from now on: a read of an earlier moment must not see them.
 
     Before its commit takes a seq: at that commit they are there.
     """

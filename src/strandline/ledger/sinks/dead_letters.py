@@ -1,4 +1,4 @@
-"""Dead letters: rows that a destination refused, kept with its answer until somebody replays or discards them.
+"""Dead letters: rows that a destination refused, kept with its answer until a person replays or discards them.
 
 A row becomes a dead letter in the ledger first, and only then is its range sent without it; so it is never merely gone.
 """

@@ -1,4 +1,4 @@
-"""Sinks in the ledger: who follows what, and from where."""
+"""Sinks in the ledger: what each follows, and from where."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ class Adoption:
 def can_adopt(conn: Connection, source_id: str, target_id: str, table_id: str, last_seq: int) -> bool:
     """Whether a branch has all that another one's table has, up to the last of its rows.
 
-    It has if it came from there since that row, or if the other came from here and has written none of its own.
-    Not where a file would come back that was replaced: a version has a file from one moment to another, and no more.
-    Nor where the target's would be another one without another snapshot.
-    Nor where retention has taken more out of the source's log: who looks back from the target still needs it.
+    It has if it came from there since that row, or if the other came from here and has written none of its own. Not
+    where a file would come back that was replaced: a version has a file from one moment to another, and no more. Nor
+    where the target's would be another one without another snapshot. Nor where retention has taken more out of the
+    source's log: a time-travel read of the target still needs it.
     """
     pruned = read_head(conn, source_id, table_id).kept_from
     if pruned and pruned != read_head(conn, target_id, table_id).kept_from:
@@ -127,8 +127,8 @@ def _snapshot(conn: Connection, branch_id: str, table_id: str) -> TableScope | N
 def leave_refs(txn: Txn, branch_id: str, moved: list[TableScope], actor: str) -> None:
     """Leave it to the next process with Spark to let the Iceberg refs of a branch follow what it has taken over.
 
-    There is one such record for a branch at most. It is always a new one: who is settling an older one may have read
-    the pins before they moved.
+    There is one such record for a branch at most. It is always a new one: a process that settles an older one may have
+    read the pins before they moved.
     """
     if not moved:
         return

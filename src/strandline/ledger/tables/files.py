@@ -1,8 +1,8 @@
 """Snapshots and their data files: a cache of Iceberg's metadata, so that a read is planned by one query.
 
 A file is recorded with the version that added it and the version that removed it. A publish writes the change alone,
-and the files of any version are one range query, however long the history is. When a version is expired, the files
-that no other version has leave the cache with it; so whoever asks for the files of a version is told when it is gone,
+and the files of any version are one range query, however long the history is. When a version is expired, the files that
+no other version has leave the cache with it; so a reader that asks for the files of a version is told when it is gone,
 and never gets a part of them.
 """
 
@@ -152,7 +152,7 @@ def read_files(
 
 
 def set_times(txn: Txn, branch_id: str, table_id: str, path: str, oldest_us: int | None, newest_us: int | None) -> None:
-    """Write down what was found in a file that nobody had looked into."""
+    """Write down what was found in a file that was not looked into before."""
     file = db.files.c
     txn.conn.execute(
         update(db.files)
@@ -180,7 +180,7 @@ def has_snapshots(conn: Connection, table_id: str) -> bool:
 
 
 def knows_snapshot(conn: Connection, table_id: str, snapshot_id: int) -> bool:
-    """Whether we published this snapshot; one that we did not is somebody else's commit."""
+    """Whether we published this snapshot; one that we did not is another program's commit."""
     return (
         conn.execute(
             select(db.snapshots.c.version)

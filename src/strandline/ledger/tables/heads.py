@@ -220,7 +220,7 @@ def _is_stream(branch_id: str, table_id: str, partition: str) -> tuple[ColumnEle
 def read_pruned(conn: Connection, branch_id: str, table_id: str) -> Mapping[str, int]:
     """Of each stream that retention has taken rows of, the highest seq that it took.
 
-    Who has to read a stream again from a seq below it does not get all that was there.
+    A reader that has to read a stream again from a seq below it does not get all that was there.
     """
     stream = db.stream_heads.c
     rows = conn.execute(

@@ -1,4 +1,4 @@
-"""Pins and holds against expiry: who may still need a snapshot, and which ones nobody may need any more.
+"""Pins and holds against expiry: which snapshots may still be needed, and which can't be any more.
 
 A snapshot that was superseded is kept for a grace period, because a reader may have taken its view just before. Then an
 expiry condemns it in one transaction, and Iceberg removes it after that. Whatever pins a snapshot (the opening of a
@@ -42,7 +42,7 @@ def raise_pins(txn: Txn, table_id: str | None = None) -> None:
 
 
 def pin(txn: Txn, table_id: str, snapshot_id: int) -> None:
-    """Make sure, inside the transaction that writes down who needs it, that a snapshot stays; else HistoryGone."""
+    """Make sure, inside the transaction that writes down what needs it, that a snapshot stays; else HistoryGone."""
     raise_pins(txn, table_id)
     snapshot = db.snapshots.c
     kept = txn.conn.execute(
@@ -81,12 +81,12 @@ def _refuse_gone(conn: Connection, since_us: int) -> None:
 
 
 def forget_lapsed(txn: Txn, now_us: int) -> None:
-    """Drop the holds that are over by now. Not whoever takes one does it: its clock may be ahead, and asks no other."""
+    """Drop the holds that are over by now. Taking one does not do it: its clock may be ahead, and asks no other."""
     txn.conn.execute(delete(db.holds).where(db.holds.c.until_us <= now_us))
 
 
 def release(txn: Txn, hold_id: str) -> None:
-    """Nobody needs it any more."""
+    """No reader needs it any more."""
     txn.conn.execute(delete(db.holds).where(db.holds.c.hold_id == hold_id))
 
 
@@ -128,13 +128,13 @@ def count_expirable(conn: Connection, branch_id: str, *, now_us: int | None, gra
 
 
 def _of_branch(branch_id: str) -> ColumnElement[bool]:
-    """The snapshots that are a branch's to expire; those of deleted ones are everybody's."""
+    """The snapshots that are a branch's to expire; those of deleted ones are every branch's."""
     deleted = select(db.branches.c.branch_id).where(db.branches.c.deleted_at_us.is_not(None))
     return or_(db.snapshots.c.branch_id == branch_id, db.snapshots.c.branch_id.in_(deleted))
 
 
 def _over(conn: Connection, now_us: int | None, grace_s: float) -> ColumnElement[bool]:
-    """The condition for a snapshot that nobody needs: superseded everywhere, its grace over, neither held nor sent."""
+    """The condition for a snapshot that is not needed: superseded everywhere, its grace over, neither held nor sent."""
     snapshot, delivery = db.snapshots.c, db.deliveries.c
     end_us, held_us = grace_end_us(conn, now_us, grace_s), held_since(conn, now_us)
     if end_us is None:
@@ -159,21 +159,21 @@ def _over(conn: Connection, now_us: int | None, grace_s: float) -> ColumnElement
 
 @dataclass(frozen=True)
 class CondemnSnapshots(Effect):
-    """Snapshots that nobody may pin from the publish on, and that settling removes."""
+    """Snapshots that may not be pinned from the publish on, and that settling removes."""
 
     table_id: str
     snapshots: tuple[int, ...]
 
     def check(self, conn: Connection, intent: Intent) -> None:
-        """Nobody has come to need one of them since they were found to be free."""
+        """Nothing has come to need one of them since they were found to be free."""
         for chunk in _chunks(self.snapshots):
             _refuse_needed(conn, self.table_id, chunk, intent.created_at_us)
 
     def apply(self, txn: Txn, publishing: Publishing) -> None:
         """Condemn them, and say since when the table's history may be gone.
 
-        The pins are raised, and it is looked once more, because whoever pins one raises them too: on every database one
-        of the two waits for the other.
+        The pins are raised, and it is looked once more, because a transaction that pins one raises them too: on every
+        database one of the two waits for the other.
         """
         raise_pins(txn, self.table_id)
         snapshot, table = db.snapshots.c, db.tables.c
@@ -190,7 +190,7 @@ class CondemnSnapshots(Effect):
 
 
 def _refuse_needed(conn: Connection, table_id: str, snapshot_ids: list[int], found_at_us: int) -> None:
-    """Conflict when somebody has pinned one of these snapshots, or left one, since they were found to be free."""
+    """Conflict when one of these snapshots was pinned, or left, since they were found to be free."""
     snapshot, delivery = db.snapshots.c, db.deliveries.c
     named = (snapshot.table_id == table_id, snapshot.snapshot_id.in_(snapshot_ids))
     sent = conn.execute(

@@ -1,7 +1,7 @@
 """Changes of schemas: one transaction and one commit over several tables, if all is as it was planned on.
 
-No row is written. A new version of a table's schema is a row, and the head names it. Whoever validated rows by the
-older one is told by the head's version (`schema_moved`) and by its barrier, and validates again.
+No row is written. A new version of a table's schema is a row, and the head names it. A writer that validated rows by
+the older one is told by the head's version (`schema_moved`) and by its barrier, and validates again.
 """
 
 from __future__ import annotations

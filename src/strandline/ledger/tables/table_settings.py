@@ -18,7 +18,7 @@ from strandline.model.schema.types import AT, Primitive
 from strandline.model.tables import Table
 
 UNKNOWN_US = -(1 << 62)
-"""The oldest time of a file that nobody has looked into: it may be any."""
+"""The oldest time of a file that was not looked into: it may be any."""
 
 
 def change_settings(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Table:

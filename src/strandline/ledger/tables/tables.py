@@ -90,7 +90,7 @@ def create_table(
 
 
 def refuse_changed(conn: Connection, seen: Sequence[BranchTable]) -> None:
-    """Conflict where a table has other rows than those that somebody looked at."""
+    """Conflict where a table has other rows than those that were looked at."""
     for branch_table in seen:
         now = read_head(conn, branch_table.head.branch_id, branch_table.head.table_id)
         if (now.last_seq, now.barrier) != (branch_table.head.last_seq, branch_table.head.barrier):
@@ -129,7 +129,7 @@ def new_table(
     dedupe: Dedupe = "table",
     extra: bool = False,
 ) -> Table:
-    """A table that nobody has written down yet; a conflict if there is one of its name."""
+    """A table that is not written down yet; a conflict if there is one of its name."""
     _refuse_existing(txn.conn, name)
     kind: Kind = "keyed" if key else "log"
     return Table(
@@ -254,8 +254,8 @@ def read_branch_tables(
     """Tables as this database snapshot has them: heads, schemas, tails, reservations. All of them, or those named.
 
     A log table has one history, main's, on whatever branch it is looked for. The state of a keyed table is found with
-    it, or by its own name. Who reads no rows needs no `tails`. Dropped tables are among them: their history is
-    maintained like any other. Who shows tables, or writes to them, asks for those that are shown.
+    it, or by its own name. A caller that reads no rows needs no `tails`. Dropped tables are among them: their history
+    is maintained like any other. What shows tables, or writes to them, takes `read_shown`.
     """
     on_branch = branch_id(conn, branch)
     if names is None:
@@ -275,7 +275,7 @@ def read_branch_tables(
 def read_shown(
     conn: Connection, branch: str, names: Sequence[str] | None = None, *, tails: bool = True
 ) -> list[BranchTable]:
-    """The same without dropped tables: one that is named is an error that says who dropped it."""
+    """The same without dropped tables: one that is named is an error that names the commit that dropped it."""
     branch_tables = read_branch_tables(conn, branch, names, tails=tails)
     for branch_table in branch_tables if names is not None else ():
         if branch_table.is_dropped:
@@ -292,7 +292,7 @@ def dropped_by(conn: Connection, branch_table: BranchTable) -> str:
 
 
 def not_shown(name: str, commit_id: str) -> NotFound:
-    """The error of who asks for a table that was dropped."""
+    """The error of a caller that asks for a table that was dropped."""
     hint = f"Commit {commit_id} dropped it; `--at` an earlier commit shows it."
     return NotFound(f"there is no table {name!r} any more", hint=hint, table=name, commit=commit_id)
 

@@ -83,7 +83,7 @@ def begin_job(txn: Txn, key: str, why: str, worker_id: str, *, now_us: int, seen
 
 
 def end_job(txn: Txn, key: str, outcome: str, took_us: int, wait_us: int = 0) -> None:
-    """It has ended without a failure: done, or left to somebody else who is at it."""
+    """It has ended without a failure: done, or left to another process that is at it."""
     kept = {} if outcome != DONE else {"failures": 0, "parked_at_us": None, "error_code": None, "error": None}
     _change(txn, key, outcome=outcome, took_us=took_us, wait_us=wait_us, **kept)
 
@@ -118,7 +118,7 @@ def retry_jobs(txn: Txn, keys: Collection[str] | None) -> list[str]:
 
 
 def forget_jobs(txn: Txn, before_us: int) -> None:
-    """Forget jobs that nobody has run for long, of tables and sinks that are gone; a parked one is never forgotten."""
+    """Forget jobs that no worker ran for long, of tables and sinks that are gone; a parked one is never forgotten."""
     txn.conn.execute(delete(db.jobs).where(db.jobs.c.decided_at_us < before_us, db.jobs.c.parked_at_us.is_(None)))
 
 

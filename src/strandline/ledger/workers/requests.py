@@ -2,8 +2,8 @@
 
 A command that needs Spark writes a request when a worker lives, and waits for its answer. The request's fence says
 whose it is: it moves when a worker takes the request, and the command that takes it back deletes the row at the fence
-it saw. So whoever was away meanwhile (a worker that was paused, say) finds another fence or nothing, and answers
-nobody. That the work itself is done once is up to the leases of its operations, as ever.
+it saw. So a process that was away meanwhile (a worker that was paused, say) finds another fence or nothing, and answers
+no command. That the work itself is done once is up to the leases of its operations, as ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORKING = "working"
 STOPPING = "stopping"
 
 KEPT = 50
-"""Answers that nobody came for are kept so many, for `strand status`."""
+"""So many answers that were not fetched are kept, for `strand status`."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ def open_requests(conn: Connection) -> list[WorkRequest]:
 
 
 def list_requests(conn: Connection) -> list[WorkRequest]:
-    """Everything that was asked for, oldest first, with the answers that nobody came for."""
+    """Everything that was asked for, oldest first, with the answers that were not fetched."""
     return [_request(row) for row in conn.execute(select(db.requests).order_by(db.requests.c.request_id))]
 
 
 def claim_request(txn: Txn, seen: WorkRequest, worker_id: str) -> bool:
-    """Take a request, as it was seen; False when somebody else was faster."""
+    """Take a request, as it was seen; False when another process was faster."""
     taken = {"state": RUNNING, "worker_id": worker_id, "fence": seen.fence + 1}
     return _move(txn, seen.request_id, seen.fence, taken)
 
@@ -176,7 +176,7 @@ def note_progress(txn: Txn, request_id: str, fence: int, what: str, done: int, t
 def answer_request(
     txn: Txn, request_id: str, fence: int, *, answer: Any = None, error: Mapping[str, Any] | None = None
 ) -> bool:
-    """The answer, or the error; False when it was taken away, and nobody waits for it here."""
+    """The answer, or the error; False when it was taken away, and no command waits for it from here."""
     ended = {"state": DONE, "answer": _json(answer)} if error is None else {"state": FAILED, "error": _json(error)}
     answered = _move(txn, request_id, fence, {**ended, "ended_at_us": txn.at_us})
     left = select(db.requests.c.request_id).where(db.requests.c.ended_at_us.is_not(None))
@@ -190,7 +190,7 @@ def answer_request(
 
 
 def take_request_back(txn: Txn, request_id: str, fence: int) -> bool:
-    """Delete it, as it was seen: cancelled, answered and read, or to be done by whoever asked."""
+    """Delete it, as it was seen: cancelled, answered and read, or to be done by the command that asked."""
     gone = txn.conn.execute(
         delete(db.requests).where(db.requests.c.request_id == request_id, db.requests.c.fence == fence)
     )

@@ -12,7 +12,7 @@ from strandline.model.ids import new_id
 
 
 def new_generation(backup_id: str | None = None) -> str:
-    """An id that nobody has; for a ledger that is restored from a backup, one that says so."""
+    """An id that no ledger has; for a ledger that is restored from a backup, one that says so."""
     return new_id() if backup_id is None else f"{new_id()}.{backup_id}"
 
 

@@ -107,7 +107,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class InboundMark:
-    """How far a source has come here, in which epoch, who sends it, and the table that it goes to."""
+    """How far a source has come here, in which epoch, its gateway, and the table that it goes to."""
 
     epoch: int
     seq: int
@@ -282,7 +282,7 @@ def decide(chunk: Chunk, mark: InboundMark | None, gateway: str, table_id: str) 
 
 
 def check_receiver(chunk: Chunk, lake_id: str) -> None:
-    """A chunk that is meant for another lake is not for this one, whoever answers at its address."""
+    """A chunk that is meant for another lake is not for this one, whichever lake answers at its address."""
     if chunk.receiver is not None and chunk.receiver != lake_id:
         raise Conflict(
             f"this is the lake {lake_id}, and the chunk is for {chunk.receiver}",

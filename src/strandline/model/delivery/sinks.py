@@ -30,7 +30,7 @@ class Stream:
 
     @property
     def short_id(self) -> str:
-        """A name that does not tell the partition's values: for metrics, which anybody may read."""
+        """A name that does not tell the partition's values: for metrics, which any person may read."""
         return hashlib.blake2b(self.text().encode(), digest_size=6).hexdigest()
 
     @classmethod
@@ -59,7 +59,7 @@ class Sink:
     receiver: str | None = None
     """The lake id that its destination had at the first contact, where that is a lake."""
     from_config: bool | None = None
-    """Whether a section of `strand.toml` made it; None in a lake of an older format whose file nobody looked at yet."""
+    """Whether a section of `strand.toml` made it; None in a lake of an older format whose file was not read yet."""
     paused: str | None = None
     """Why it sends nothing for now."""
 

@@ -1,4 +1,4 @@
-"""Commits: what changed logically, by whom, and on top of what."""
+"""Commits: what changed logically, by which actor, and on top of what."""
 
 from __future__ import annotations
 

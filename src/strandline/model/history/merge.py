@@ -59,7 +59,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Who decides where the sides disagree: one side for all, for a table, or for a row; or a row that was written.
+    """Which side decides where they disagree: one side for all, for a table, or for a row; or a row that was written.
 
     A file's decisions hold for the two commits that it was made for; `undecided` are the conflicts in it without one.
     """
@@ -71,7 +71,7 @@ class Resolution:
     undecided: frozenset[tuple[str, str]] = frozenset()
 
     def side_of(self, table: str) -> Side | None:
-        """Who decides for a table's rows that nothing else is said of."""
+        """Which side decides for a table's rows that nothing else is said of."""
         return self.tables.get(table, self.side)
 
 

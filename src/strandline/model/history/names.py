@@ -13,7 +13,7 @@ _REFUSED = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/]|[/.]$|(^|/)\.
 class Holder(str):
     """The name of a branch, or that of a tag as the ledger has it, for work that is done to both alike.
 
-    A name that somebody gives is plain text, and never means a tag: nothing may be committed there.
+    A name that a caller gives is plain text, and never means a tag: nothing may be committed there.
     """
 
 

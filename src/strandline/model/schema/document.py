@@ -1,4 +1,4 @@
-"""A schema as somebody wants it: the document that `strand schema apply` takes, read into nouns.
+"""A schema as it is wanted: the document that `strand schema apply` takes, read into nouns.
 
     {"tables": {"person": {"key": ["id"],
                            "columns": {"id": "string", "name": "string?",

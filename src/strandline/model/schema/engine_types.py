@@ -1,6 +1,6 @@
 """Our types in other systems' words: Iceberg's JSON, Spark SQL. Arrow's are in `arrow`.
 
-Types come in from data that somebody else wrote. A type is taken only when every one of its values fits ours, so that
+Types come in from data that another program wrote. A type is taken only when every one of its values fits ours, so that
 what was validated once can't fail later in Spark; a type that does not fit is refused with what to use instead.
 """
 

@@ -1,6 +1,6 @@
 """From the schemas that are to the ones that are wanted: the steps, and what each of them means for the data.
 
-Nothing is written here, and nothing is read: who applies a plan looks at the rows that it depends on. No step rewrites
+Nothing is written here, and nothing is read: what applies a plan looks at the rows that it depends on. No step rewrites
 rows. A column that is added is null, or its default, in the rows that were there: whatever writes these again later
 writes the default out. Rows that come later and lack the column get its default when they are validated. A column that
 is renamed keeps its name in the files; one that is dropped stays in them, unseen.
@@ -61,7 +61,7 @@ class TablePlan:
     """What becomes of one table: a new schema, which says so where it is dropped; without a branch table it is made.
 
     `required` are columns that must have a value in every row, and `constraints` those that every row must keep, which
-    nobody has looked at before.
+    no row was checked against before.
     """
 
     name: str
@@ -185,7 +185,7 @@ def _changed(branch_table: BranchTable, target: WantedTable, on_main: bool) -> t
 def keeps_purges(branch_table: BranchTable) -> bool:
     """Whether a table is the one in which purges are recorded. One of that name may be a user's, and ours have another.
 
-    Somebody may have given ours more columns; a row can be recorded if those may be null, or have a default.
+    A person may have given ours more columns; a row can be recorded if those may be null, or have a default.
     """
     table, schema = branch_table.table, branch_table.schema
     if table.key or schema.dropped or table.row_key != PURGE_KEY or not table.name.lower().startswith(PURGES):

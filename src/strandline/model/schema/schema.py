@@ -42,9 +42,9 @@ class Gone:
 class Schema:
     """The columns of a table, in order, and what is declared of their values.
 
-    One that is `dropped` has the columns that the files have, and nobody is shown them. Of a table that was added again
-    after that, rows up to the seq `began` are of the one before, and not shown. `gone` are the columns that the branch
-    has dropped: a merge may bring one back.
+    One that is `dropped` has the columns that the files have, and no reader is shown them. Of a table that was added
+    again after that, rows up to the seq `began` are of the one before, and not shown. `gone` are the columns that the
+    branch has dropped: a merge may bring one back.
     """
 
     columns: tuple[Column, ...]

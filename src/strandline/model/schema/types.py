@@ -150,7 +150,7 @@ class Fill:
     yet. A branch's log is in the order of the versions that it has had, so these rows are ranges of seqs: of its own
     log, and of no other branch's. In a gap, from one seq to below another, the branch was without the column again.
     `adds` says that the default came with the column; then what rewrites such rows writes it out. One that came when
-    the column was made required never is: who looks back before that still finds no value. `value` is text, as the
+    the column was made required never is: a read of an earlier moment still finds no value. `value` is text, as the
     type's values are written.
     """
 

@@ -1,6 +1,6 @@
 """A column of Python values as an Arrow array, quickly.
 
-An append is on somebody's critical path, so the usual column (all of one type, nothing wrong with it) must not cost a
+An append is on its caller's critical path, so the usual column (all of one type, nothing wrong with it) must not cost a
 Python call per value. Each type has a quick way that looks at the set of the values' types and lets Arrow convert all
 of them at once. It gives None as soon as it is not certain that the rule of `values` would say the same for every
 value; then the rule decides, value by value, and names what is wrong.

@@ -38,7 +38,7 @@ def parsed(text: bytes) -> Any:
 
 
 def parsed_quickly(text: bytes) -> Any:
-    """The same without a look at its keys, for who looks at those of many texts at once."""
+    """The same without a look at its keys, for a caller that looks at those of many texts at once."""
     value = orjson.loads(text)
     # orjson makes a float of an integer beyond 64 bits.
     return _read_exactly(text) if _LONG_NUMBER in text.translate(_DIGITS_AS_ZERO) else value

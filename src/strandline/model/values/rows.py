@@ -138,7 +138,7 @@ def _both(first: InvalidRows, second: InvalidRows) -> InvalidRows:
 
 
 def refused_row(index: int, field: str, value: object, reason: str) -> InvalidRows:
-    """The error about one row that somebody else than the rules here has judged."""
+    """The error about one row that other code than the rules here has judged."""
     findings = _Findings([index])
     findings.add(0, field, RefusedValue(value, reason))
     return findings.error()

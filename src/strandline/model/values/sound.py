@@ -3,7 +3,7 @@
 Neither PyArrow's readers nor the arrays that they give check what a stream says of itself: offsets may point past a
 buffer, a bitmap may be shorter than its rows, an index may lie outside its dictionary. Whatever is done with such an
 array (joined, cast, sliced and read, made a list) reads the memory behind it, which becomes values of rows, or ends the
-process. So this is the only way from Arrow that somebody else made to rows: what takes rows takes `SoundRows`, and
+process. So this is the only way from Arrow that another program made to rows: what takes rows takes `SoundRows`, and
 they are made here alone, after every buffer of every column of every batch was checked.
 
 Text that is not UTF-8 is the one thing that is noted and not refused here: it is a bad value of one row, and is told by
