@@ -312,6 +312,7 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
         append = versions.get(read.table_id)
         refused = refusal(append, schema_version, refuses) if append is not None else None
         last_seq = written.last_seqs.get((branch, read.table_id), last_seq)
+        # Before `Moved`, after which all begins again: an expected seq never comes back, because seqs only grow.
         refused = refused or other_seq(read.table, mutation.last_seqs.get(read.table_id), last_seq)
         if refused is not None:
             return refused
@@ -327,6 +328,7 @@ def _moved(txn: Txn, mutation: Mutation, rows: Iterator[Sequence[Any]], written:
         within = written.has(branch, read)
         # A key that is new to the table is among no hashes, so a reader of all rows looks at the seq.
         others = read.whole is not None and read.whole != last_seq
+        # The barrier tells of what no hash does: a purge, a large load, rows taken over, hashes that were swept.
         if barrier != read.barrier or since or within or others:
             return Moved(read.table)
     return None
@@ -361,6 +363,7 @@ def source_moved(conn: Connection, branch_id: str, base: int, source: MergeSourc
     ).scalar()
     # Rows are in the mutation, as they were read; tables and schemas are taken from the source in this transaction.
     taken = source.adopted or source.schemas or still
+    # A merge that came in since has moved the common ancestors by which this one was planned.
     if tip is None or (taken and tip != source.tip) or is_merged_since(conn, branch_id, base):
         return Moved("the branch")
     # Commits that came later don't matter to rows, but a purge does: it would be undone by a merge of what it removed.
@@ -453,6 +456,7 @@ def bring(txn: Txn, branch_id: str, actor: str, source: MergeSource, number: int
 def _take_over(txn: Txn, branch_id: str, actor: str, source: MergeSource, number: int) -> None:
     moved = [at for adoption in source.adopted for at in adopt(txn, source.branch_id, branch_id, adoption, number)]
     leave_refs(txn, branch_id, moved, actor)
+    # What others have planned by the tables as they were is refused then: new rules have not judged it.
     if source.schemas or any(adoption.last_seq is None for adoption in source.adopted):
         raise_shape(txn, branch_id)
 
@@ -464,11 +468,13 @@ def fast_forward(txn: Txn, mutation: Mutation) -> Exception | None:
     rows = txn.ask(_asks(mutation))
     tip = rows[0][0][0] if rows[0] else None
     error = (
+        # The tip is replaced: a commit that came in since the view would be lost.
         (Moved("the branch") if tip != mutation.tip else None)
         or _moved(txn, mutation, iter(rows[1:]), _Written())
         or _other_source(txn, mutation, source)
     )
     if error is None:
+        # Asked before heads are moved: it goes by the last seqs that the target has of its own.
         were_one = are_one(txn.conn, source.branch_id, mutation.branch_id)
         number = txn.allocate(1)
         _take_over(txn, mutation.branch_id, mutation.actor, source, number)

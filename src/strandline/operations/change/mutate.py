@@ -184,6 +184,7 @@ class Mutator:
                 declared = self._declared[branch] = read_declared(self._ledger, branch)
             by_request = [request.tables(declared) for request in requests]
             versions = read_versions(self._ledger, branch, _union(by_request))
+            # The rows are of this snapshot: older declarations would judge them by rules that may be gone.
             if (declared.branch_id, declared.shape) == (versions.base.branch_id, versions.base.shape):
                 return declared, [self._looking(branch, versions, tables) for tables in by_request]
             declared = None
@@ -197,6 +198,7 @@ class Mutator:
             for branch_table, keys in tables
         }
         look = Looking(self._ledger, branch, NewestVersions(versions.base, own))
+        # Keys without a row are among them: a row that comes in under one changes what was met.
         look.asked = {branch_table.table.table_id: dict.fromkeys(keys) for branch_table, keys in tables}
         return look
 

@@ -49,6 +49,7 @@ def plan(request: MutationRequest, look: Looking, declared: Declarations) -> Mut
     for branch_table, _ in request.tables(declared):
         if branch_table.head.branch_id != base.branch_id or branch_table.table.table_id not in declared.branch_tables:
             raise SchemaMoved(f"branch {request.branch!r} was made anew")
+    # First: a caller that was overtaken is told so, and not what its statements would break on newer rows.
     _check_expectations(request, look, declared)
     relied = Claims()
     changes = apply_statements(request, look, declared, relied)
@@ -87,6 +88,7 @@ def apply_statements(request: MutationRequest, look: Looking, declared: Declarat
     cascades = Cascades(declared, changes, look, relied)
     deletes = [change for change in request.changes if change.kind == "delete"]
     deletes = [change for change in deletes if declared.cascades(change.branch_table.table.table_id)]
+    # Looked up for all deletes at once: `follow` alone would read the referring tables once for each.
     cascades.expect(JudgedRow(change.branch_table, change.hash, change.key, None, None) for change in deletes)
     for change in request.changes:
         at = change.branch_table.table.table_id, change.hash
@@ -142,6 +144,7 @@ def _key_exists(taken: Sequence[tuple[KeyChange, Version | None]]) -> Conflict:
 def _delete_others(branch_table: BranchTable, changes: Changes, look: Looking, declared: Declarations) -> None:
     """Delete every row of a table that is not put."""
     table_id = branch_table.table.table_id
+    # A row that comes in after this look is under no hash of ours; `_reads` has the table's newest seq stand for it.
     others = [
         row for row in look.having(branch_table, branch_table.table.key, None) if (table_id, row.hash) not in changes
     ]
@@ -151,6 +154,7 @@ def _delete_others(branch_table: BranchTable, changes: Changes, look: Looking, d
     if declared.depends(table_id):
         look.ask(branch_table, {row.hash: row.key for row in others})
     for row in others:
+        # Where no rule goes by its values, a delete needs the key alone.
         before = _row(look.get(table_id, row.hash)) if declared.depends(table_id) else row.key
         changes[table_id, row.hash] = JudgedRow(branch_table, row.hash, row.key, before, None)
 

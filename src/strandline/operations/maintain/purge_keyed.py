@@ -157,6 +157,7 @@ class PurgeKeys:
         """Write both without the rows, and the hashes of what is recorded now."""
         log, branch_table = self.branch_table, folded_of(self.branch_table)
         (gone, rows), (folded, _) = self._find(ctx, log), self._find(ctx, branch_table)
+        # Of branches alone: no reference can come to a tag, nor yet to a branch that is being made.
         relied = self._relied(ctx, rows) if self.of == "branch" else None
         if self.record is not None:  # before the publish, which a recovery may do in another process
             note_hashes(ctx.ledger, log.table.table_id, running.op_id, self.new)
@@ -320,6 +321,7 @@ def _work_off(
     if record is not None:
         ensure_tombstones(ctx, actor)
     for _ in range(MOST_ROUNDS):
+        # In each round anew: a writer, or a branch that was made meanwhile, may have such rows again.
         look = look_for(ctx, branch_table.table, doomed.hashes)
         # Rows beside the table may be all that goes: an operation writes that down, though it removes none of its own.
         left = look.left or [place for place in look.places if place.name == holder and record is not None]
@@ -342,6 +344,7 @@ def _work_off(
 def _remove(ctx: Context, operation: PurgeKeys) -> Done | None:
     """Bring all of a place into its state, and take the rows out; None where it has gone or moved meanwhile."""
     try:
+        # In this order: only what is in the log is folded, and only what is folded goes.
         flush(ctx, operation.table, operation.branch, operation.actor)
         if operation.of != MAKING:
             fold(ctx, operation.table, operation.branch, operation.actor, Budget())

@@ -87,6 +87,7 @@ class MergeTables:
             raise _moved()
         mutation = planned.mutation
         met = {change.append.table_id for change in mutation.changes} | {read.table_id for read in mutation.reads}
+        # A table that the second plan depends on and that is not held could change until the publish.
         if not met <= {scope.table_id for scope in running.intent.scopes}:
             raise _moved()
         first_seqs, at_us = self._number(ctx, running, mutation.changes)

@@ -5,7 +5,7 @@ target's is looked up; where the target changed it too, so is the one that both 
 not changed is taken over whole where the source has all of its rows: then nothing is read. The cost follows the change.
 
 It is planned on a view of each branch and stored like a mutation: if what it met was changed meanwhile, it is planned
-again. One that writes very many rows is an operation (`merge_tables`). Nothing is written while there is a conflict.
+again. One that writes very many rows is an operation (`MergeTables`). Nothing is written while there is a conflict.
 """
 
 from __future__ import annotations
@@ -210,6 +210,7 @@ class Merger:
                 return None
             _refuse_stale(request.resolution, theirs, ours)
             bases = graph.bases(theirs, ours) if ours is not None else []
+            # Branches that merged each other may have several: `Sides` looks whether these agree on a row.
             base = bases[0].commit_id if bases else None
             made, kept = graph.only(theirs, base), graph.only(ours, base)
             plan = _started(source, target, theirs, is_ahead=_is_ahead(graph, theirs, ours, base))
@@ -224,6 +225,7 @@ class Merger:
         if (plan.is_ahead and len(plan.adopted) < len(names)) or not adopting:
             plan.is_ahead = False
             plan.adopted = [adoption for adoption in plan.adopted if adoption.last_seq is None]
+        # Of a table that a side has dropped a merge takes no more than the schema; a fast-forward takes it as it is.
         if not plan.is_ahead:
             plan.adopted = [adoption for adoption in plan.adopted if adoption.table not in plan.schemas.settled]
         plan.schemas.take_over(source, [adoption.table for adoption in plan.adopted if adoption.last_seq is not None])
@@ -234,6 +236,7 @@ class Merger:
             | plan.schemas.settled
         )
         schemas = plan.schemas.merged
+        # Both are read under the merged schemas: else a column that one side has added would differ in every row.
         before, source, target = target, source.under(schemas), target.under(schemas)
         plan.coming = [] if plan.is_ahead else _coming(plan, source)
         past = [self._view(request.into, commit.commit_id).under(schemas) for commit in bases]
@@ -277,6 +280,7 @@ class Merger:
         if name not in target.tables:
             return Adoption(table_id, name, rows, None)
         ours = target.branch_table(name)
+        # Rows of a linked table are judged one by one: what they refer to may have gone from the target.
         if any(name in commit.tables for commit in kept) or (_is_linked(plan, source, name) and not plan.is_ahead):
             return None
         last_seq = ours.head.last_seq
@@ -296,6 +300,7 @@ class Merger:
         else:
             by_table: dict[str, list[JudgedRow]] = {}
             for change in changes.values():
+                # Rows of a table that comes whole are judged with the others, and written by its adoption.
                 if change.branch_table.table.table_id not in coming:
                     by_table.setdefault(change.branch_table.table.table_id, []).append(change)
             written = [
@@ -491,6 +496,7 @@ def _batch_change(table: TableMerge, actor: str, commit_id: str) -> TableChange:
     """The merged rows of a table as batches, without a look at each."""
     key = list(table.branch_table.table.key)
     gone = table.written[REMOVED]
+    # A removed row leaves its key alone: values that were deleted are not written again.
     arrays = [
         column if name in (*key, REMOVED) else pc.if_else(gone, pa.scalar(None, column.type), column)
         for name, column in zip(table.written.schema.names, table.written.columns, strict=True)

@@ -116,6 +116,7 @@ class Sides:
         both = threeway.shared_keys(theirs, kept.select(self.key))
         olds = [self._shaped(view.pick(self._name, both)) for view in self._past] if both.num_rows else []
         past = olds[0] if olds else self.changed.slice(0, 0)
+        # Bases that differ don't tell what both sides began with: such a row merges only where both made it the same.
         unsure: set[str] = set()
         for other in olds[1:]:
             unsure |= {_row_text(row) for row in threeway.differing_keys(past, other, self.key).to_pylist()}
@@ -141,6 +142,7 @@ class Sides:
         table.written = pa.concat_tables([table.written, taken])
         open_ = pc.invert(pc.is_in(judged[VERDICT], value_set=pa.array([TAKEN, STAYS])))
         self._decide(table, judged.filter(open_), resolution)
+        # Also of rows that are not written: that was judged by what the target has under these keys.
         table.hashes = key_hashes(self.changed.select(self.key))
         return table
 
@@ -203,6 +205,7 @@ class Sides:
             if isinstance(decision, Mapping):
                 table.written = pa.concat_tables([table.written, self._as_written(key, decision["row"])])
                 continue
+            # A row that the target has left alone is still what both began with.
             before = past.get(text) if text in met else ours.get(text)
             table.conflicts.append(
                 RowConflict(

@@ -99,6 +99,7 @@ def _merge(
         if not (ours.is_dropped and theirs.is_dropped):
             _drop(schemas, line, theirs, ours, resolution)
         return
+    # The target has had the source's, and has kept it or gone on from it.
     if line.has(theirs.head.schema_version):
         return
     if theirs.schema.says_the_same(ours.schema):
@@ -106,6 +107,7 @@ def _merge(
         if theirs.schema != ours.schema and theirs.head.schema_version > ours.head.schema_version:
             _bring(schemas, ours, ours.schema)
         return
+    # The source alone has changed it.
     if not line.is_ours(ours.head.schema_version):
         _bring(schemas, ours, theirs.schema, theirs.head.schema_version)
         return
