@@ -18,7 +18,8 @@ s3_core := tests/maintenance tests/backup tests/doctor \
 py := .venv/bin/python
 # A file's tests stay together, so that what they share is made once. Two of the jobs have a Spark of their own.
 sharing = -n $(JOBS) --dist loadfile
-pytest = STRAND_TEST_SLICE=$(SLICE) $(py) -m pytest $(sharing)
+# The tests start hundreds of processes of ours, which would compile all modules anew where Python may not keep them.
+pytest = PYTHONDONTWRITEBYTECODE= STRAND_TEST_SLICE=$(SLICE) $(py) -m pytest $(sharing)
 uv := .venv-tools/bin/uv
 locking := $(uv) pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
 

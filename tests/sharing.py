@@ -1,9 +1,8 @@
 """How the processes of a run share the files of tests.
 
 A JVM takes memory and a core, so two processes of a run may start Spark. The others take files that need none, or whose
-Spark is in processes that they start, while the two take the rest first; when those are done, the others help the two
-where there is memory. A file of the first list below that starts Spark fails, and one of the second that starts it in
-the tests' own process.
+Spark is in processes that they start, while the two take the rest first. A file of the first list below that starts
+Spark fails, and one of the second that starts it in the tests' own process.
 
 A file's tests stay together, so the longest come first: a run is over when the last of its processes is.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
@@ -85,8 +83,6 @@ LONGEST = [
     "worker/test_up",
 ]
 """These take over 20 seconds, the longest first; the others come as xdist has them, those of many tests first."""
-ROOM_BYTES = 6 << 30
-"""One more JVM is started where so much memory is free."""
 
 
 def is_without_spark(path: Path) -> bool:
@@ -102,14 +98,13 @@ def is_with_spark_outside(path: Path) -> bool:
     return path.stem in FILES_WITH_SPARK_OUTSIDE.get(path.parent.name, "").split()
 
 
-def next_file(waiting: Iterable[str], number: int, *, is_roomy: bool) -> str | None:
+def next_file(waiting: Iterable[str], number: int) -> str | None:
     """The file that the process of this number takes next, or None if there is none for it."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     paths = sorted(map(Path, waiting), key=lambda path: ranks.get(f"{path.parent.name}/{path.stem}", len(ranks)))
     others = [path for path in paths if is_without_spark(path) or is_with_spark_outside(path)]
-    with_spark = [path for path in paths if path not in others]
-    late = with_spark if is_roomy else []
-    fitting = with_spark or others if number < WITH_SPARK else others or late
+    with_spark = [path for path in paths if path not in others] if number < WITH_SPARK else []
+    fitting = with_spark or others
     return str(fitting[0]) if fitting else None
 
 
@@ -117,8 +112,7 @@ class Sharing(LoadFileScheduling):
     """Hand out files one at a time, to each process those that it may run."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        number = int(node.gateway.id.removeprefix("gw"))
-        path = next_file(self.workqueue, number, is_roomy=psutil.virtual_memory().available > ROOM_BYTES)
+        path = next_file(self.workqueue, int(node.gateway.id.removeprefix("gw")))
         if path is None:
             node.shutdown()
             return

@@ -1,4 +1,4 @@
-"""How the processes of a run share the files: no third Spark without room, and the longest files first."""
+"""How the processes of a run share the files: no third Spark, and the longest files first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def _in_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(slices.VARIABLE, "1")
 
 
-def order(number: int, *, is_roomy: bool = False) -> list[str]:
+def order(number: int) -> list[str]:
     """All files that a process would take if it were alone."""
     waiting = [NONE, SPARK, LONG_NONE, OUTSIDE, LONG_SPARK]
     taken = []
-    while (path := next_file(waiting, number, is_roomy=is_roomy)) is not None:
+    while (path := next_file(waiting, number)) is not None:
         waiting.remove(path)
         taken.append(path)
     return taken
@@ -33,9 +33,8 @@ def test_two_take_what_needs_their_spark_first_and_then_the_rest(number: int) ->
     assert order(number) == [LONG_SPARK, SPARK, OUTSIDE, LONG_NONE, NONE]
 
 
-def test_a_third_takes_the_rest_and_helps_where_there_is_room() -> None:
+def test_a_third_takes_what_needs_no_spark_of_its_own() -> None:
     assert order(2) == [OUTSIDE, LONG_NONE, NONE]
-    assert order(2, is_roomy=True) == [OUTSIDE, LONG_NONE, NONE, LONG_SPARK, SPARK]
 
 
 def test_where_every_place_is_visited_only_the_second_list_needs_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
