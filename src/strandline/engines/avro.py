@@ -11,20 +11,24 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
+
+AvroValue: TypeAlias = "bool | int | float | str | bytes | list[AvroValue] | dict[str, AvroValue] | None"
+AvroRecord: TypeAlias = "Mapping[str, AvroValue]"
+"""A record as its file's own schema says it is: which fields there are is known to the reader alone."""
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 
 
-def read_records(data: bytes) -> list[Mapping[str, Any]]:
+def read_records(data: bytes) -> list[AvroRecord]:
     """Every record of an Avro file."""
     return read_container(data)[1]
 
 
-def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[Mapping[str, Any]]]:
+def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[AvroRecord]]:
     """The header of an Avro file, and every record of it."""
     if not data.startswith(_MAGIC):
         raise ValueError("it is not an Avro file")
@@ -33,7 +37,7 @@ def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[Mapping[str, 
     schema = orjson.loads(header["avro.schema"])
     codec = header.get("avro.codec", b"null").decode()
     sync = source.take(_SYNC_BYTES)
-    records: list[Mapping[str, Any]] = []
+    records: list[AvroRecord] = []
     while not source.at_end:
         count, size = source.long(), source.long()
         block = _Source(_decompressed(source.take(size), codec), 0)
@@ -44,7 +48,7 @@ def read_container(data: bytes) -> tuple[Mapping[str, bytes], list[Mapping[str, 
     return header, records
 
 
-def write_container(header: Mapping[str, bytes], records: Sequence[Mapping[str, Any]]) -> bytes:
+def write_container(header: Mapping[str, bytes], records: Sequence[AvroRecord]) -> bytes:
     """An Avro file with this header and these records, in one block that is not compressed.
 
     `write_container(*read_container(data))` says the same as `data`. A union is one of null and another type, as

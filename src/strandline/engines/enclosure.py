@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from strandline.engines.avro import read_records
+from strandline.engines.metadata import file_of
 from strandline.engines.moving import is_inside
 
 Reader = Callable[[str], bytes | None]
@@ -67,6 +68,6 @@ def _strays_of_list(address: str, warehouse: str, read: Reader, seen: set[str]) 
             continue
         manifest = read(path)
         for entry in read_records(manifest) if manifest is not None else []:
-            file = str(entry["data_file"]["file_path"])
+            file = str(file_of(entry)["file_path"])
             if not is_inside(file, warehouse):
                 yield file

@@ -21,6 +21,7 @@ import orjson
 from strandline import private
 from strandline.engines.avro import read_container, write_container
 from strandline.engines.disk import sync
+from strandline.engines.metadata import file_of
 from strandline.engines.storage import S3, open_uri
 from strandline.errors import Unsupported
 
@@ -171,7 +172,7 @@ def _move_manifest(location: str, move: Move, source: OldFiles, name: str, data:
     header, records = read_container(source.read(location))
     changed = []
     for record in records:
-        file = record["data_file"]
+        file = file_of(record)
         path = str(file["file_path"])
         if record["status"] != _GONE:
             data[path] = None

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from strandline.engines.metadata import UNREADABLE, data_files, manifests, read_metadata, refs, size_of, snapshots
+from strandline.engines.metadata import (
+    UNREADABLE,
+    IcebergMetadata,
+    IcebergSnapshot,
+    data_files,
+    manifests,
+    read_metadata,
+    refs,
+    size_of,
+    snapshots,
+)
 from strandline.engines.storage import open_uri
 from strandline.ledger.checks import pinned_snapshots
 from strandline.ledger.place.iceberg_catalog import Location, metadata_locations
@@ -78,7 +87,7 @@ def changed_at(location: str) -> str | None:
     return None if info.mtime_ns is None else text_of(info.mtime_ns // 1000)
 
 
-def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
+def serves(metadata: IcebergMetadata, pins: Mapping[int, str]) -> bool:
     """Whether a metadata file knows all of these snapshots."""
     return pins.keys() <= snapshots(metadata).keys()
 
@@ -86,7 +95,7 @@ def serves(metadata: Mapping[str, Any], pins: Mapping[int, str]) -> bool:
 # -- pins --------------------------------------------------------------------------------------------------------------
 
 
-def _pins(look: Examination, branch_table: BranchTable, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _pins(look: Examination, branch_table: BranchTable, metadata: IcebergMetadata) -> Iterator[Finding]:
     """Every snapshot that a reader may be at is there, down to its manifests."""
     with look.lake.ledger.read() as conn:
         pins = pinned_snapshots(conn, branch_table.table.table_id)
@@ -113,7 +122,7 @@ def _pins(look: Examination, branch_table: BranchTable, metadata: Mapping[str, A
             yield from _other_files(look, branch_table, files)
 
 
-def _manifested(snapshot: Mapping[str, Any], *, deep: bool) -> set[str] | None:
+def _manifested(snapshot: IcebergSnapshot, *, deep: bool) -> set[str] | None:
     """Follow a snapshot to its manifests; in a deep look, also to the data files that they name."""
     files: set[str] = set()
     for manifest in manifests(snapshot):
@@ -169,7 +178,7 @@ def can_step_back(look: Examination, branch_table: BranchTable, location: Locati
 
 
 def _refs(
-    look: Examination, branch_table: BranchTable, metadata: Mapping[str, Any], under_way: UnderWay
+    look: Examination, branch_table: BranchTable, metadata: IcebergMetadata, under_way: UnderWay
 ) -> Iterator[Finding]:
     name, pin = branch_table.table.name, branch_table.head.log_snapshot
     ref_ids = refs(metadata)
@@ -212,13 +221,13 @@ def orphan_branches(ref_ids: Mapping[str, int], under_way: UnderWay) -> Sequence
     return sorted(ref for ref in ref_ids.keys() - under_way.branches if ref.startswith("op_"))
 
 
-def _unknown_commit(branch_table: BranchTable, metadata: Mapping[str, Any], at: int) -> Finding:
+def _unknown_commit(branch_table: BranchTable, metadata: IcebergMetadata, at: int) -> Finding:
     """A commit that the ledger does not know: from outside, or by its summary an operation of a ledger that is gone."""
     name, iceberg_name = branch_table.table.name, branch_table.table.iceberg_name
     since = _committed_at(metadata, at)
     take_back = f"`strand doctor --fix --take-back {name}`"
-    snapshot = snapshots(metadata).get(at) or {}
-    op_id = (snapshot.get("summary") or {}).get("strand-op")
+    snapshot = snapshots(metadata).get(at)
+    op_id = None if snapshot is None else (snapshot.get("summary") or {}).get("strand-op")
     if op_id is not None:
         return Finding(
             kind="lost_commit",
@@ -248,12 +257,12 @@ def _is_ours(look: Examination, branch_table: BranchTable, snapshot_id: int) -> 
         return knows_snapshot(conn, branch_table.table.table_id, snapshot_id)
 
 
-def _committed_at(metadata: Mapping[str, Any], snapshot_id: int) -> str | None:
+def _committed_at(metadata: IcebergMetadata, snapshot_id: int) -> str | None:
     snapshot = snapshots(metadata).get(snapshot_id)
     return None if snapshot is None else text_of(int(snapshot["timestamp-ms"]) * 1000)
 
 
-def _moved_at(metadata: Mapping[str, Any]) -> str | None:
+def _moved_at(metadata: IcebergMetadata) -> str | None:
     """When `main` was moved last."""
     log = metadata.get("snapshot-log") or []
     moved_ms = log[-1]["timestamp-ms"] if log else metadata.get("last-updated-ms")

@@ -9,10 +9,14 @@ the plan that Spark has analysed is walked: besides the tables of the lake it ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
+from strandline.engines.spark.classes import JavaObject
 from strandline.errors import BadRequest, TooLarge, Unsupported, nearest
 from strandline.views.spark_functions import FUNCTIONS, TABLE_FUNCTIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TEXT_BYTES = 256 * 1024
 """The longest statement."""
@@ -79,7 +83,7 @@ REACHING = (
 """Parts of the names of expressions that call code, or tell of the process."""
 
 
-def check_parsed(session: Any, query: str, tables: Iterable[str]) -> set[str]:
+def check_parsed(session: SparkSession, query: str, tables: Iterable[str]) -> set[str]:
     """The tables of the lake that a query reads; an error when it does anything else than read them."""
     size_bytes = len(query.encode("utf-8", "surrogatepass"))
     if size_bytes > TEXT_BYTES:
@@ -93,7 +97,7 @@ def check_parsed(session: Any, query: str, tables: Iterable[str]) -> set[str]:
     return walk.tables()
 
 
-def check_analysed(plan: Any, tables: Iterable[str]) -> None:
+def check_analysed(plan: JavaObject, tables: Iterable[str]) -> None:
     """Refuse a plan that reads from anything but these tables of the lake, or whose expressions reach further."""
     names = {name.lower() for name in tables}
     left = [plan]
@@ -117,7 +121,7 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _check_expressions(expressions: list[Any]) -> None:
+def _check_expressions(expressions: list[JavaObject]) -> None:
     left = expressions
     while left:
         expression = left.pop()
@@ -136,7 +140,7 @@ class _SparkWalk:
         self._named: list[list[str]] = []
         self._seen = 0
 
-    def whole(self, plan: Any) -> None:
+    def whole(self, plan: JavaObject) -> None:
         """Look at every part; what is not on a list is refused."""
         left = [plan]
         while left:
@@ -161,7 +165,7 @@ class _SparkWalk:
                 tables.add(self._tables[name])
         return tables
 
-    def _parts_of(self, part: Any) -> list[Any]:
+    def _parts_of(self, part: JavaObject) -> list[JavaObject]:
         kind, package = _kind(part), part.getClass().getPackageName()
         if package == "scala" or package.startswith("scala."):
             return _held_by(part, kind)
@@ -172,7 +176,7 @@ class _SparkWalk:
         self._check(part, kind)
         return [] if kind in HELD and kind not in ("UsingJoin", "NaturalJoin") else _fields(part)
 
-    def _check(self, part: Any, kind: str) -> None:
+    def _check(self, part: JavaObject, kind: str) -> None:
         match kind:
             case "UnresolvedRelation":
                 self._named.append(_listed(part.multipartIdentifier()))
@@ -194,7 +198,7 @@ def _check_name(parts: list[str], allowed: frozenset[str], what: str) -> None:
         raise Unsupported(f"the {what} {'.'.join(parts)!r} can't be used here", hint=ALONE)
 
 
-def _held_by(part: Any, kind: str) -> list[Any]:
+def _held_by(part: JavaObject, kind: str) -> list[JavaObject]:
     """What a collection of Scala's holds; any other thing of Scala's is a value, or a function, which no plan needs."""
     if kind.startswith("Tuple") or kind in ("Some", "Left", "Right"):
         return _fields(part)
@@ -205,24 +209,24 @@ def _held_by(part: Any, kind: str) -> list[Any]:
     return list(_iterated(part))
 
 
-def _fields(part: Any) -> list[Any]:
+def _fields(part: JavaObject) -> list[JavaObject]:
     return [part.productElement(place) for place in range(part.productArity())]
 
 
-def _iterated(collection: Any) -> Iterator[Any]:
+def _iterated(collection: JavaObject) -> Iterator[JavaObject]:
     iterator = collection.iterator()
     while iterator.hasNext():
         yield iterator.next()
 
 
-def _optional(option: Any) -> list[str]:
+def _optional(option: JavaObject) -> list[str]:
     return [str(option.get())] if option.isDefined() else []
 
 
-def _kind(part: Any) -> str:
+def _kind(part: JavaObject) -> str:
     """A class by its own name; an object of Scala's has a $ behind it."""
     return str(part.getClass().getName()).rsplit(".", 1)[-1]
 
 
-def _listed(sequence: Any) -> list[Any]:
+def _listed(sequence: JavaObject) -> list[JavaObject]:
     return [sequence.apply(place) for place in range(sequence.size())]

@@ -5,11 +5,24 @@ It is asked for files by their full names, and never for patterns: a name that l
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
 
 from strandline.engines.storage import S3, open_uri
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ObjectInfo(TypedDict):
+    """What fsspec says of a file."""
+
+    name: str
+    size: int
+    type: str
+    mtime: datetime
 
 
 class Buckets(AbstractFileSystem):  # type: ignore[misc]
@@ -22,12 +35,12 @@ class Buckets(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: str) -> str:
         return path.removeprefix(S3)
 
-    def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+    def open(self, path: str, mode: str = "rb", **_: object) -> pa.NativeFile:
         """A file to read, at any place of it."""
         system, name = self._at(path)
         return system.open_input_file(name)
 
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
+    def info(self, path: str, **_: object) -> ObjectInfo:
         """What is known of a file without opening it."""
         system, name = self._at(path)
         file = system.get_file_info(name)
@@ -35,16 +48,16 @@ class Buckets(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(path)
         return {"name": path, "size": file.size, "type": "file", "mtime": file.mtime}
 
-    def exists(self, path: str, **_: Any) -> bool:
+    def exists(self, path: str, **_: object) -> bool:
         """Whether there is such a file."""
         system, name = self._at(path)
         return bool(system.get_file_info(name).is_file)
 
-    def modified(self, path: str) -> Any:
+    def modified(self, path: str) -> datetime:
         """When a file was written."""
         return self.info(path)["mtime"]
 
-    def glob(self, path: str, **_: Any) -> list[str]:
+    def glob(self, path: str, **_: object) -> list[str]:
         """The file of that name."""
         return [path]
 

@@ -10,7 +10,6 @@ can be as large, but for a factor that does not grow with the nesting (`SLACK`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from strandline.engines.duck import wall
 from strandline.engines.duck.functions import names_in
@@ -121,7 +120,7 @@ CASTS = dict.fromkeys(
 _HINT = "A condition may compare, look into and cut what the row holds; it can't build much more than that."
 
 
-def check_growth(tree: Any, text: str, columns: Sequence[Column]) -> float:
+def check_growth(tree: wall.Node, text: str, columns: Sequence[Column]) -> float:
     """How large the value of a parsed expression can be; BadRequest where it, or one inside of it, can be too large."""
     _check_depth(tree)
     return _Growth({column.name.lower(): _of_column(column) for column in columns}, len(text)).of(tree)
@@ -134,9 +133,9 @@ def _of_column(column: Column) -> int:
     return 0 if is_small else 1
 
 
-def _check_depth(tree: Any) -> None:
+def _check_depth(tree: wall.Node) -> None:
     """With a stack: until this has passed, how deep the tree is was the user's choice."""
-    left = [(tree, 0)]
+    left: list[tuple[object, int]] = [(tree, 0)]
     while left:
         part, depth = left.pop()
         if depth > DEPTH:
@@ -155,7 +154,7 @@ class _Growth:
         self._sizes = sizes
         self._text_length = text_length
 
-    def of(self, node: Any) -> float:
+    def of(self, node: wall.Node) -> float:
         """Of one expression; BadRequest where it, or one inside of it, can be too large."""
         match node["class"]:
             case "CONSTANT":
@@ -181,10 +180,10 @@ class _Growth:
         self._all(node.get("children", []))
         return 0
 
-    def _all(self, nodes: Sequence[Any]) -> list[float]:
+    def _all(self, nodes: Sequence[wall.Node]) -> list[float]:
         return [self.of(node) for node in nodes]
 
-    def _cast(self, node: Any) -> float:
+    def _cast(self, node: wall.Node) -> float:
         kind = node.get("type_expr") or {}
         name = str(kind.get("type_name", "")).lower()
         if name not in CASTS:
@@ -194,7 +193,7 @@ class _Growth:
             )
         return _checked(f"a cast to {name}", CASTS[name] * self.of(node["child"]))
 
-    def _call(self, node: Any) -> float:
+    def _call(self, node: wall.Node) -> float:
         name = str(node["function_name"]).lower()
         path = [str(part) for part in node.get("qualified_name", {}).get("path", [name])]
         before = [{"class": "COLUMN_REF", "column_names": path[:-1]}] if len(path) > 1 else []  # x.f(y) is f(x, y)
@@ -214,7 +213,7 @@ class _Growth:
             return self._padded(name, arguments)
         raise BadRequest(f"the condition calls {name}(), which can build more than the row holds", hint=_HINT)
 
-    def _bounded(self, name: str, arguments: Sequence[Any], factor: int) -> float:
+    def _bounded(self, name: str, arguments: Sequence[wall.Node], factor: int) -> float:
         if name in PATHS and not all(map(_is_plain_path, arguments[1:])):
             raise BadRequest(
                 f"the condition has a path for {name} that is no text, or has a wildcard",
@@ -224,7 +223,7 @@ class _Growth:
             raise BadRequest("the condition extracts several groups at once", hint="Extract one group, by its number.")
         return _checked(f"{name}()", factor * sum(self._all(arguments)))
 
-    def _times_a_text(self, name: str, arguments: Sequence[Any]) -> float:
+    def _times_a_text(self, name: str, arguments: Sequence[wall.Node]) -> float:
         place = TIMES_A_TEXT[name]
         if len(arguments) <= place:  # DuckDB says which it lacks
             return sum(self._all(arguments))
@@ -239,7 +238,7 @@ class _Growth:
         others = [argument for number, argument in enumerate(arguments) if number != place]
         return _checked(f"{name}()", factor * sum(self._all(others)))
 
-    def _filter(self, arguments: Sequence[Any]) -> float:
+    def _filter(self, arguments: Sequence[wall.Node]) -> float:
         *lists, condition = arguments or [{"class": "CONSTANT"}]
         if condition["class"] != "LAMBDA" or not lists:
             raise BadRequest("the condition filters a list by no lambda", hint="list_filter(tags, lambda x: x = 'a')")
@@ -250,7 +249,7 @@ class _Growth:
         _Growth(around | dict.fromkeys(own, 1.0), self._text_length).of(condition["expr"])
         return sum(self._all(lists))
 
-    def _padded(self, name: str, arguments: Sequence[Any]) -> float:
+    def _padded(self, name: str, arguments: Sequence[wall.Node]) -> float:
         length = _literal(arguments[1]) if len(arguments) > 1 and _is_constant(arguments[1]) else ""
         if not length.isdigit() or int(length) > PADDED:
             raise BadRequest(
@@ -268,14 +267,14 @@ def _checked(what: str, growth: float) -> float:
     return growth
 
 
-def _is_constant(node: Any) -> bool:
+def _is_constant(node: wall.Node) -> bool:
     return bool(node["class"] == "CONSTANT")
 
 
-def _literal(node: Any) -> str:
+def _literal(node: wall.Node) -> str:
     return str((node.get("literal") or {}).get("text", ""))
 
 
-def _is_plain_path(node: Any) -> bool:
+def _is_plain_path(node: wall.Node) -> bool:
     path = _literal(node)
     return _is_constant(node) and "*" not in path and ".." not in path

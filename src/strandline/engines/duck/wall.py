@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import orjson
@@ -33,6 +33,8 @@ MOST_COUNTED = 100_000_000
 neither counts memory nor can be interrupted."""
 DEEP = "Write it with fewer nested parts, or as a list: x IN (…), list_sum([…])."
 ALONE = "A query sees the lake alone."
+Node: TypeAlias = dict[str, Any]
+"""A node of DuckDB's parse tree, as JSON: every class of node has its own keys, and every version of DuckDB its own."""
 SHOWN = {'"tables"', "tables"}
 
 
@@ -57,12 +59,13 @@ def parse(connection: duckdb.DuckDBPyConnection, query: str, tables: Iterable[st
     return Statement(text, frozenset(walk.tables))
 
 
-def serialized(connection: duckdb.DuckDBPyConnection, statement: str) -> Any:
+def serialized(connection: duckdb.DuckDBPyConnection, statement: str) -> Node:
     """DuckDB's tree of a statement; an `error` in it says why there is none."""
     check_extent(statement)
     try:
         ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
-        return orjson.loads(text)
+        tree: Node = orjson.loads(text)
+        return tree
     except orjson.JSONDecodeError as error:
         raise BadRequest("it is nested too deeply", hint=DEEP) from error
     except duckdb.Error as error:
@@ -90,9 +93,9 @@ def check_extent(statement: str) -> None:
             raise BadRequest(f"the SQL has brackets in {NESTED} others", hint=DEEP)
 
 
-def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes(tree: object) -> Iterator[Node]:
     """Every object of a tree, with a stack: how deep it is was decided by a stranger."""
-    left = [tree]
+    left: list[object] = [tree]
     while left:
         part = left.pop()
         if isinstance(part, dict):
@@ -102,14 +105,14 @@ def nodes(tree: Any) -> Iterator[dict[str, Any]]:
             left.extend(part)
 
 
-def function_name(node: dict[str, Any]) -> str:
+def function_name(node: Node) -> str:
     """The name of the function that a node calls."""
     return str(node.get("function_name", "")).lower()
 
 
-def check_lambdas(tree: Any) -> None:
+def check_lambdas(tree: object) -> None:
     """Refuse lambdas in lambdas in lambdas: to bind them takes DuckDB longer with each, and can't be interrupted."""
-    left = [(tree, 0)]
+    left: list[tuple[object, int]] = [(tree, 0)]
     while left:
         part, depth = left.pop()
         if isinstance(part, dict):
@@ -121,9 +124,9 @@ def check_lambdas(tree: Any) -> None:
             left.extend((value, depth) for value in part)
 
 
-def check_counts(tree: Any) -> None:
+def check_counts(tree: object) -> None:
     """Refuse texts and lists of more than so many parts, as far as the numbers are written down."""
-    left = [(tree, 1)]
+    left: list[tuple[object, int]] = [(tree, 1)]
     while left:
         part, times = left.pop()
         if isinstance(part, dict):
@@ -142,13 +145,13 @@ def check_counts(tree: Any) -> None:
             left.extend((value, times) for value in part)
 
 
-def _number(argument: Any) -> int:
+def _number(argument: Node) -> int:
     """The number that an argument is; 1 for anything else."""
     text = str((argument.get("expression", {}).get("literal") or {}).get("text", ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 40 else 1
 
 
-def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Node:
     check_extent(query)
     try:
         statements = duckdb.extract_statements(query)
@@ -173,7 +176,7 @@ def _kind(statement: duckdb.Statement) -> str:
         return "something else"
 
 
-def _text(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
+def _text(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:
     try:
         document = json.dumps(tree)
         ((text,),) = connection.execute("SELECT json_deserialize_sql(?::JSON)", [document]).fetchall()
@@ -197,7 +200,7 @@ class _DuckWalk:
         self._stars_seen = 0
         self._of_tables: set[int] = set()
 
-    def whole(self, tree: Any) -> None:
+    def whole(self, tree: Node) -> None:
         """Walk a tree; with each part goes the set of common table expressions that are visible there."""
         left: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
         while left:
@@ -210,7 +213,7 @@ class _DuckWalk:
                 self._node(part, scope)
                 left.extend((value, scope) for key, value in part.items() if key != "cte_map")
 
-    def _node(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+    def _node(self, node: Node, scope: frozenset[str]) -> None:
         kind = node.get("type")
         if kind == "BASE_TABLE":
             self._table(node, scope)
@@ -232,7 +235,7 @@ class _DuckWalk:
         if self._stars_seen > STAR_DOUBLINGS:
             raise BadRequest(f"the query has more than {STAR_DOUBLINGS} stars", hint="Name the columns.")
 
-    def _table(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+    def _table(self, node: Node, scope: frozenset[str]) -> None:
         name = str(node["table_name"])
         path = [str(part) for part in node.get("qualified_name", {}).get("path", [name])]
         if name.lower() in scope and not node["schema_name"] and len(path) == 1:
@@ -246,18 +249,18 @@ class _DuckWalk:
             raise Unsupported(f"table {name!r} can't be asked for AT a time", hint="Take a view of that time: --at.")
         self.tables.add(self.tables_by_name[name.lower()])
 
-    def _table_function(self, function: dict[str, Any]) -> None:
+    def _table_function(self, function: Node) -> None:
         name = function_name(function)
         if name not in OF_TABLES:
             raise Unsupported(f"the table function {name!r} can't be used here", hint=ALONE)
         self._of_tables.add(id(function))
 
-    def _show(self, node: dict[str, Any]) -> None:
+    def _show(self, node: Node) -> None:
         if node.get("show_type") != "SHOW_SPECIAL" or str(node.get("table_name", "")).lower() not in SHOWN:
             raise Unsupported("only SHOW TABLES can be asked here", hint="DESCRIBE and SUMMARIZE take a table.")
         self.tables.update(self.tables_by_name.values())
 
-    def _stars(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+    def _stars(self, node: Node, scope: frozenset[str]) -> None:
         aliases = [alias for alias in _lake_tables(node.get("from_table"), scope) if alias]
         for star in _own_stars(node.get("select_list", [])):
             relation = str(star["relation_name"])
@@ -273,13 +276,13 @@ class _DuckWalk:
                 self.rewritten = True
 
 
-def _check_function(node: dict[str, Any]) -> None:
+def _check_function(node: Node) -> None:
     name = function_name(node)
     if name and name not in OF_A_QUERY:
         raise Unsupported(f"the function {name!r} can't be used here", hint=ALONE)
 
 
-def _common_tables(node: dict[str, Any], scope: frozenset[str]) -> tuple[frozenset[str], list[tuple[Any, Any]]]:
+def _common_tables(node: Node, scope: frozenset[str]) -> tuple[frozenset[str], list[tuple[Any, Any]]]:
     """The scope behind a WITH clause, and its tables with the scope of each: it sees those before it."""
     inside: list[tuple[Any, Any]] = []
     if isinstance(node.get("cte_map"), dict):
@@ -306,10 +309,10 @@ def _lake_tables(ref: Any, scope: frozenset[str]) -> list[str]:
     return names
 
 
-def _own_stars(select_list: Any) -> list[dict[str, Any]]:
+def _own_stars(select_list: object) -> list[Node]:
     """The stars of a select list, not those of the subqueries inside it."""
-    stars: list[dict[str, Any]] = []
-    left = [select_list]
+    stars: list[Node] = []
+    left: list[object] = [select_list]
     while left:
         part = left.pop()
         if isinstance(part, list):

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from strandline.config import Store
-from strandline.engines.spark.classes import each, entries
+from strandline.engines.spark.classes import JavaObject, each, entries
 from strandline.engines.spark.iceberg import MAIN_REF, Iceberg, MissingTable, is_a, sync
 from strandline.engines.spark.session import lake_session
 from strandline.errors import BadRequest, Busy, Environment, StrandError, of_outage
@@ -296,7 +296,7 @@ def _typed(where: str, kind: str, words: str) -> StrandError:
     )
 
 
-def _properties(table: Any) -> dict[str, str]:
+def _properties(table: JavaObject) -> dict[str, str]:
     return {key: str(value) for key, value in entries(table.properties())}
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from strandline.engines.spark.classes import each, entries, java_of
+from strandline.engines.spark.classes import JavaObject, JvmName, each, entries, java_of
 from strandline.engines.spark.session import CATALOG
 from strandline.errors import Damaged, of_outage
 from strandline.model.schema.engine_types import spark_ddl
@@ -85,17 +85,17 @@ class Iceberg:
     def __init__(self, session: SparkSession, catalog: Mapping[str, str], name: str = CATALOG) -> None:
         self.session = session
         self.name = name
-        self.jvm = cast(Any, session._jvm)
+        self.jvm = cast(JavaObject, session._jvm)
         self.java = java_of(self.jvm)
         # A catalog of our own beside the session's: a session is found through a thread's state, a catalog is just
         # held.
-        self._catalog: Any = self._build(catalog)
+        self._catalog: JavaObject = self._build(catalog)
 
-    def _build(self, catalog: Mapping[str, str]) -> Any:
+    def _build(self, catalog: Mapping[str, str]) -> JavaObject:
         """The catalog. Its first user makes its tables, and one that comes at the same moment has to try again."""
         from py4j.protocol import Py4JJavaError
 
-        context: Any = cast(Any, self.session)._jsparkSession.sparkContext()
+        context: JavaObject = cast(JavaObject, self.session)._jsparkSession.sparkContext()
         for left in reversed(range(BUILD_ATTEMPTS)):
             try:
                 return self.java.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
@@ -112,7 +112,7 @@ class Iceberg:
     def close(self) -> None:
         """Give the catalog's connections back, ours and the session's: the JVM outlives the lake."""
         self._catalog.close()
-        manager: Any = cast(Any, self.session)._jsparkSession.sessionState().catalogManager()
+        manager: JavaObject = cast(JavaObject, self.session)._jsparkSession.sessionState().catalogManager()
         if manager.listCatalogs(self.java.scala.Option.empty()).contains(self.name):
             manager.catalog(self.name).icebergCatalog().close()
 
@@ -120,7 +120,7 @@ class Iceberg:
         """Whether the catalog has this table."""
         return bool(self._catalog.tableExists(self._identifier(name)))
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> JavaObject:
         """The Java table, with its newest metadata."""
         from py4j.protocol import Py4JJavaError
 
@@ -194,7 +194,7 @@ class Iceberg:
             change = change.set(key, value)
         change.commit()  # tried again inside, whatever others commit
 
-    def _is_wider(self, column: Column, field: Any) -> bool:
+    def _is_wider(self, column: Column, field: JavaObject) -> bool:
         """Whether a column takes more than the table's field holds, and the field can be made to hold it."""
         if field is None or isinstance(column.type, List | Map | Struct):
             return False
@@ -202,7 +202,7 @@ class Iceberg:
         types = self.java.org.apache.iceberg.types.TypeUtil
         return not field.type().equals(type_) and bool(types.isPromotionAllowed(field.type(), type_))
 
-    def _type(self, column: Column) -> Any:
+    def _type(self, column: Column) -> JavaObject:
         """A column's type in Iceberg's words, by way of Spark's, where every type of ours has its text."""
         util = self.java.org.apache.iceberg.spark.SparkSchemaUtil
         return util.convert(self.java.org.apache.spark.sql.types.DataType.fromDDL(spark_ddl(column.type)))
@@ -230,7 +230,7 @@ class Iceberg:
         """Take a registered table's name away again; its files stay."""
         self._catalog.dropTable(self._identifier(name), False)
 
-    def _identifier(self, name: str) -> Any:
+    def _identifier(self, name: str) -> JavaObject:
         return self.java.org.apache.iceberg.catalog.TableIdentifier.parse(name)
 
     def create_branch(self, name: str, branch: str, at_snapshot: int | None, *, shared: bool = False) -> None:
@@ -308,25 +308,25 @@ class Iceberg:
             )
         return sorted(files, key=lambda file: (file.first_seq, file.path))
 
-    def _time_bounds(self, table: Any, column: str) -> Callable[[Any], tuple[int | None, int | None]]:
+    def _time_bounds(self, table: JavaObject, column: str) -> Callable[[JavaObject], tuple[int | None, int | None]]:
         """How to read a file's range of a time column, in µs; a file without figures about it has none."""
         field = table.schema().findField(column)
         kind, field_id = field.type(), field.fieldId()
         unit_us = DAY_US if kind.toString() == "date" else 1
         value_of = self.java.org.apache.iceberg.types.Conversions.fromByteBuffer
 
-        def read(bounds: Any) -> int | None:
+        def read(bounds: JavaObject) -> int | None:
             stored = None if bounds is None else bounds.get(field_id)
             return None if stored is None else int(value_of(kind, stored)) * unit_us
 
-        def read_both(file: Any) -> tuple[int | None, int | None]:
+        def read_both(file: JavaObject) -> tuple[int | None, int | None]:
             counts = file.nullValueCounts()
             nulls = None if counts is None else counts.get(field_id)
             return read(file.lowerBounds()), read(file.upperBounds()) if nulls == 0 else None
 
         return read_both
 
-    def _partition(self, file: Any, is_date: Sequence[bool]) -> str:
+    def _partition(self, file: JavaObject, is_date: Sequence[bool]) -> str:
         if not is_date:
             return "all"
         any_class = self.java.java.lang.Class.forName("java.lang.Object")
@@ -413,12 +413,12 @@ class Iceberg:
                     raise
         return tag
 
-    def _ref(self, table: Any, ref: str) -> int | None:
+    def _ref(self, table: JavaObject, ref: str) -> int | None:
         snapshot = table.snapshot(ref)
         return None if snapshot is None else int(snapshot.snapshotId())
 
 
-def _strings(java: Any, *texts: str) -> Any:
+def _strings(java: JvmName, *texts: str) -> JavaObject:
     """A Java array of strings, for methods that take any number of them."""
     array = java.java.lang.reflect.Array.newInstance(java.java.lang.Class.forName("java.lang.String"), len(texts))
     for place, text in enumerate(texts):

@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.engines.spark.classes import each, entries
+from strandline.engines.spark.classes import JavaObject, each, entries
 from strandline.engines.spark.iceberg import SETTLE_ATTEMPTS, Iceberg, is_a
 from strandline.engines.spark.read import with_defaults
 from strandline.errors import Damaged
@@ -121,7 +121,7 @@ def _tip(iceberg: Iceberg, place: RewritePlace) -> int:
 class _Rewrite:
     """The scans and writes of one rewrite; Iceberg keeps them in registries of the JVM, until the block ends."""
 
-    def __init__(self, iceberg: Iceberg, table: Any, place: RewritePlace) -> None:
+    def __init__(self, iceberg: Iceberg, table: JavaObject, place: RewritePlace) -> None:
         spark = iceberg.java.org.apache.iceberg.spark
         self._iceberg = iceberg
         self._table = table
@@ -129,8 +129,8 @@ class _Rewrite:
         self._tables = spark.SparkTableCache.get()
         self._scans = spark.ScanTaskSetManager.get()
         self._writes = spark.FileRewriteCoordinator.get()
-        self._tasks: dict[str, Any] = {}
-        self._lists: dict[tuple[str, ...], Any] = {}
+        self._tasks: dict[str, JavaObject] = {}
+        self._lists: dict[tuple[str, ...], JavaObject] = {}
         self._scan_ids: list[str] = []
         self._write_ids: list[str] = []
 
@@ -149,7 +149,7 @@ class _Rewrite:
         for rewrite_id in [*self._scan_ids, *self._write_ids]:
             self._tables.remove(rewrite_id)
 
-    def files_of(self, groups: Sequence[Group]) -> Any:
+    def files_of(self, groups: Sequence[Group]) -> JavaObject:
         """Iceberg's own records of the files of these groups."""
         self._plan([file for group in groups for file in group])
         records = self._iceberg.java.java.util.HashSet()
@@ -163,7 +163,7 @@ class _Rewrite:
 
     def write(
         self, groups: Sequence[Group], without: str | None, columns: Sequence[Column], blank: Sequence[str] = ()
-    ) -> Any:
+    ) -> JavaObject:
         """Let Spark write each group as one file; returns the new files, which no snapshot has yet."""
         added = self._iceberg.java.java.util.HashSet()
         self._plan([file for group in groups for file in group])
@@ -175,7 +175,7 @@ class _Rewrite:
             added.addAll(self.save(_blanked(_filled(_without(rows, without), columns), blank)))
         return added
 
-    def save(self, rows: DataFrame) -> Any:
+    def save(self, rows: DataFrame) -> JavaObject:
         """Let Spark write rows; returns the new files, which no snapshot has yet."""
         write_id = new_id()
         self._tables.add(write_id, self._table)
@@ -208,7 +208,7 @@ class _Rewrite:
         self._scans.stageTasks(self._table, scan_id, self._tasks_of(files))
         return scan_id
 
-    def _tasks_of(self, files: Group) -> Any:
+    def _tasks_of(self, files: Group) -> JavaObject:
         """The scan tasks of a group in the order of its seqs, as a list that Java has."""
         paths = tuple(file.path for file in sorted(files, key=lambda file: file.first_seq))
         tasks = self._lists.get(paths)
