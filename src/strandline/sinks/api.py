@@ -5,7 +5,16 @@ The names here stay what they are. Other modules of this room may change from ve
 
 from __future__ import annotations
 
-from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import (
+    DeadLetter,
+    Delivery,
+    Mark,
+    SentChunk,
+    Shipped,
+    SinkSettings,
+    Standing,
+    Stream,
+)
 from strandline.settings_text import Key, Reader
 from strandline.sinks.destination import (
     CountsReplayed,
@@ -23,6 +32,6 @@ from strandline.sinks.kind import OpenKeys, Sender, SinkType
 
 __all__ = [
     "CountsReplayed", "DeadLetter", "Delivery", "Destination", "Key", "Later", "Mark", "Marked", "OpenKeys", "Park",
-    "Reader", "Replays", "Resume", "Sender", "SentChunk", "Shipped", "SinkType", "Standing", "Stream", "Unit", "count",
-    "flag", "letters_of", "names", "one_of", "plain_text", "size", "span", "url", "variable",
+    "Reader", "Replays", "Resume", "Sender", "SentChunk", "Shipped", "SinkSettings", "SinkType", "Standing", "Stream",
+    "Unit", "count", "flag", "letters_of", "names", "one_of", "plain_text", "size", "span", "url", "variable",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import orjson
@@ -24,7 +24,7 @@ from strandline.engines.objects import ObjectPlace
 from strandline.errors import BadRequest, Conflict, Damaged, LeaseLost, StrandError
 from strandline.failpoints import fail
 from strandline.model.delivery import object_names as names
-from strandline.model.delivery.sinks import Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import Mark, SentChunk, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.types import SEQ
 from strandline.sinks.blob_marks import BlobMark, move_mark, read_mark
 from strandline.sinks.destination import Owned, Unit, marker_gone, refusal
@@ -64,7 +64,7 @@ class Blob:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: SinkSettings,
         *,
         lake_id: str,
         sink_id: str,
@@ -306,7 +306,7 @@ class Blob:
         return ours
 
 
-def place_of(settings: Mapping[str, Any]) -> ObjectPlace:
+def place_of(settings: SinkSettings) -> ObjectPlace:
     """Where a sink with these settings writes."""
     uri = str(settings["uri"])
     if not uri.startswith(("file:///", "s3://")):

@@ -17,7 +17,7 @@ from strandline import logs
 from strandline.engines.duck.ranges import Piece, SeqRange, read_range
 from strandline.errors import Conflict, OwnedByAnother
 from strandline.ledger.sinks.dead_letters import RefusedRow
-from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import SEQ
 from strandline.model.values.row_digest import digest_of
@@ -157,7 +157,7 @@ class CountsReplayed(Protocol):
 class Replays(Protocol):
     """A destination that takes a dead letter again, when a person has seen to the reason."""
 
-    def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
+    def replay(self, letter: DeadLetter, settings: SinkSettings) -> None:
         """Store it, once however often this is called; else raise Later or Park."""
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from strandline import config as configuration
 from strandline import logs
@@ -39,7 +39,7 @@ SETTLE_S = 1.0
 
 LOOKS = 10
 
-Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
+Sections: TypeAlias = Mapping[str, Mapping[str, object]]
 
 
 class ConfigFile:
@@ -63,7 +63,7 @@ class ConfigFile:
         with self._lock:
             for _ in range(LOOKS):
                 version = self._look()
-                if version in (None, self._version, self._refused):
+                if version is None or version in (self._version, self._refused):
                     break
                 if self._is_settled(version):
                     self._take(version)
@@ -73,14 +73,14 @@ class ConfigFile:
                 time.sleep(SETTLE_S / 2)
             return self._sections
 
-    def _look(self) -> object:
+    def _look(self) -> tuple[int, int, int] | None:
         try:
             file = (self._root / configuration.FILE_NAME).stat()
         except OSError:
             return None
         return file.st_ino, file.st_size, file.st_mtime_ns
 
-    def _is_settled(self, version: Any) -> bool:
+    def _is_settled(self, version: tuple[int, int, int]) -> bool:
         """By the file's time, or where a clock is wrong by what we have seen ourselves."""
         if time.time() - version[2] / 1e9 >= SETTLE_S:
             return True

@@ -25,7 +25,7 @@ from strandline.engines.duck.ranges import read_range
 from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
 from strandline.model.delivery import inbound
-from strandline.model.delivery.sinks import DeadLetter, SentChunk, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import DeadLetter, SentChunk, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import COMMIT, ORIGIN, ORIGIN_COMMIT, ORIGIN_REMOVED, REMOVED
 from strandline.model.values.row_digest import digest_of
@@ -79,7 +79,7 @@ class Forward:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: SinkSettings,
         *,
         lake_id: str,
         sink_id: str,
@@ -281,7 +281,7 @@ class Forward:
                     raise httpx.ReadError("its answer does not end")
             return _Answer(answer.status_code, answer.headers, _json(content))
 
-    def replay(self, letter: DeadLetter, settings: Mapping[str, Any]) -> None:
+    def replay(self, letter: DeadLetter, settings: SinkSettings) -> None:
         """Send a dead letter again, once however often: the receiver remembers those it has stored."""
         chunk = UnitRows(letter.seq - 1, letter.seq, decode(letter.payload))
         settings = {**settings, "format": "arrow"}  # which needs no schema to be read as it was written
@@ -292,7 +292,7 @@ class Forward:
             raise Park(getattr(verdict, "reason", str(verdict)))
 
     def encoded(
-        self, chunk: UnitRows, stream: Stream, epoch: int, settings: Mapping[str, Any], schema: Schema | None
+        self, chunk: UnitRows, stream: Stream, epoch: int, settings: SinkSettings, schema: Schema | None
     ) -> _Body:
         """A chunk as bytes, with the id that says what they are."""
         raw = uncompressed(_as_sent(chunk.rows), settings["format"], schema)
@@ -432,7 +432,7 @@ def _as_sent(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.drop_columns([name for name in ORIGIN if name in names])
 
 
-def _content(settings: Mapping[str, Any]) -> dict[str, str]:
+def _content(settings: SinkSettings) -> dict[str, str]:
     headers = {"Content-Type": CONTENT_TYPES[settings["format"]]}
     if settings["compression"] != "none":
         headers["Content-Encoding"] = settings["compression"]

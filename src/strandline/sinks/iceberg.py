@@ -16,8 +16,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 from uuid import uuid4
 
 import orjson
@@ -28,7 +28,7 @@ from strandline.engines.objects import ObjectPlace
 from strandline.engines.storage import store_of
 from strandline.errors import BadRequest, Busy, Conflict, Damaged, StrandError
 from strandline.failpoints import fail
-from strandline.model.delivery.sinks import Delivery, Mark, SentChunk, Shipped, Standing, Stream
+from strandline.model.delivery.sinks import Delivery, Mark, SentChunk, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.types import AT, SEQ
 from strandline.model.values.row_digest import are_among
 from strandline.sinks.destination import Owned, Resume, Unit, marker_gone, refusal, unmarked
@@ -50,7 +50,7 @@ class IcebergCopy:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: SinkSettings,
         *,
         lake_id: str,
         sink_id: str,
@@ -238,7 +238,7 @@ class IcebergCopy:
             self._refuse_hole(last, delivery)
             remove.extend(key for key in properties if key.startswith(prefix))
 
-        value: dict[str, Any] = {
+        value: MarkRecord = {
             "stream": delivery.stream.text(),
             "since": delivery.since,
             "rows": shipped.rows,
@@ -247,7 +247,8 @@ class IcebergCopy:
             "generation": self._generation,
         }
         if shipped.chunk is not None:
-            value["chunk"] = asdict(shipped.chunk)
+            chunk = shipped.chunk
+            value["chunk"] = {"since": chunk.since, "until": chunk.until, "digest": chunk.digest}
         if unit.hole_upto > delivery.since:
             value["hole_upto"] = unit.hole_upto
         key = f"{prefix}{delivery.epoch}.{delivery.until}"
@@ -299,12 +300,33 @@ class _AlreadyThere(Exception):
         self.last = last
 
 
+class ChunkRecord(TypedDict):
+    """A `SentChunk` as a mark keeps it."""
+
+    since: int
+    until: int
+    digest: str
+
+
+class MarkRecord(TypedDict):
+    """What is kept with a mark: whose unit ended there, and what became of its rows."""
+
+    stream: str
+    since: int
+    rows: int
+    withheld: int
+    bytes: int
+    generation: NotRequired[str | None]
+    chunk: NotRequired[ChunkRecord]
+    hole_upto: NotRequired[int]
+
+
 @dataclass(frozen=True)
 class StreamMark:
     """A stream's mark as the target table has it, and what was said about the unit that ended there."""
 
     mark: Mark
-    record: Mapping[str, Any]
+    record: MarkRecord
 
     @property
     def chunk(self) -> SentChunk | None:
@@ -329,7 +351,7 @@ def stream_key(stream: Stream) -> str:
     return hashlib.sha256(stream.text().encode()).hexdigest()[:20]
 
 
-def catalog_of(settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def catalog_of(settings: SinkSettings) -> tuple[str, dict[str, str]]:
     """A catalog's name and Iceberg's properties for it. The name is part of the key in a JDBC catalog."""
     kind, uri = str(settings["catalog"]), str(settings["uri"])
     options = {key.removeprefix(_OPTION): str(value) for key, value in settings.items() if key.startswith(_OPTION)}

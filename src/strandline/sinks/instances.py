@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
@@ -27,7 +27,7 @@ from strandline.ledger.tables.tables import (
     read_branch_tables,
     read_shown,
 )
-from strandline.model.delivery.sinks import Noted, Sink, Stream
+from strandline.model.delivery.sinks import Noted, Setting, Sink, SinkSettings, Stream
 from strandline.model.ids import new_id
 from strandline.redaction import remember
 from strandline.sinks.decisions import decided
@@ -63,7 +63,7 @@ class CheckedSink:
 
     name: str
     type: str
-    settings: Mapping[str, Any]
+    settings: SinkSettings
     branch: str
     tables: tuple[str, ...] | None
     hold_until_us: int | None
@@ -171,10 +171,13 @@ def _same_branch(conn: Connection, sink: Sink, checked: CheckedSink) -> None:
         )
 
 
-def as_given(around: Surroundings, conn: Connection, sink: Sink) -> dict[str, Any]:
+def as_given(around: Surroundings, conn: Connection, sink: Sink) -> SinkSettings:
     """A sink's settings as they were given, those with a place of their own included, and secrets that are there."""
     names = {table.table_id: table.name for table in list_tables(conn)}
-    settings: dict[str, Any] = {**_with_secrets_left(around.root, sink), "branch": branch_name(conn, sink.branch_id)}
+    settings: dict[str, Setting] = {
+        **_with_secrets_left(around.root, sink),
+        "branch": branch_name(conn, sink.branch_id),
+    }
     settings.pop(SECRET_FILE, None)
     if sink.tables is not None:
         settings["tables"] = [names[table_id] for table_id in sink.tables if table_id in names]
@@ -243,7 +246,7 @@ def _probe(around: Surroundings, checked: CheckedSink, sink_id: str, take_over: 
         place.close()
 
 
-def put_away(root: Path, sink_id: str, type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def put_away(root: Path, sink_id: str, type_: str, settings: SinkSettings) -> SinkSettings:
     """The settings without what is secret: that goes into a file of the lake, and the settings say which."""
     secret = {key: value for key, value in settings.items() if is_secret(type_, key, value)}
     kept = {key: value for key, value in settings.items() if key not in secret and key != SECRET_FILE}
@@ -261,7 +264,7 @@ def forget_secrets(root: Path, sink: Sink) -> None:
         (root / sink.settings[SECRET_FILE]).unlink(missing_ok=True)
 
 
-def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
+def _with_secrets_left(root: Path, sink: Sink) -> SinkSettings:
     """The same where secrets may be given anew: a clone, or a restore elsewhere, came without the files of the first.
 
     A tick checks that the file is there; here its absence would forbid to write it again.
@@ -270,7 +273,7 @@ def _with_secrets_left(root: Path, sink: Sink) -> dict[str, Any]:
     return dict(sink.settings) if file is not None and not (root / file).exists() else with_secrets(root, sink)
 
 
-def with_secrets(root: Path, sink: Sink) -> dict[str, Any]:
+def with_secrets(root: Path, sink: Sink) -> SinkSettings:
     """A sink's settings with what was put away."""
     file = sink.settings.get(SECRET_FILE)
     for name in in_clear(sink.type, sink.settings):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.settings_text import Key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandline.model.delivery.sinks import Noted, Sink, Stream
+    from strandline.model.delivery.sinks import Noted, Sink, SinkSettings, Stream
     from strandline.sinks.destination import Destination
 
 
@@ -29,7 +29,7 @@ class Sender:
     """
 
     sink: Sink
-    settings: Mapping[str, Any]
+    settings: SinkSettings
     lake_id: str
     root: Path
     warehouse: str
@@ -52,7 +52,7 @@ class OpenKeys:
     is_public: Callable[[str, object], bool]
 
 
-def _check_nothing(_settings: Mapping[str, Any], _where: str) -> None:
+def _check_nothing(_settings: SinkSettings, _where: str) -> None:
     return
 
 
@@ -71,7 +71,7 @@ class SinkType:
     make: Callable[[Sender], Destination]
     required: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
-    check: Callable[[Mapping[str, Any], str], None] = _check_nothing
+    check: Callable[[SinkSettings, str], None] = _check_nothing
     open_keys: OpenKeys | None = None
     in_place_of: tuple[frozenset[str], ...] = ()
     """Groups of settings of which one is given: another that is set takes the first away."""

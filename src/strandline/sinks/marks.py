@@ -8,9 +8,8 @@ sides' word is decided in `resuming`; here it is gathered and written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from strandline import logs
 from strandline.engines.duck.ranges import read_range
@@ -30,7 +29,17 @@ from strandline.ledger.sinks.dead_letters import (
 )
 from strandline.ledger.sinks.sinks import pin_receiver, sink_by_id
 from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
-from strandline.model.delivery.sinks import Delivery, FollowedStream, Mark, Noted, Replayed, Sink, Standing, Stream
+from strandline.model.delivery.sinks import (
+    Delivery,
+    FollowedStream,
+    Mark,
+    Noted,
+    Replayed,
+    Sink,
+    SinkSettings,
+    Standing,
+    Stream,
+)
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
@@ -171,7 +180,7 @@ def is_unproven(sink: Sink, noted: Noted | None) -> bool:
     return sink.receiver is None or began
 
 
-def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: UnitPlan, settings: Mapping[str, Any]) -> Delivery:
+def draft(sink: Sink, stream: Stream, table: str, mark: Mark, plan: UnitPlan, settings: SinkSettings) -> Delivery:
     """A delivery that is written down nowhere yet."""
     return Delivery(
         delivery_id="draft",

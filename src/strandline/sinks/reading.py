@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from strandline.errors import BadRequest, nearest
 from strandline.ledger.ledger import Connection
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.tables import branch_name, read_branch_tables
-from strandline.model.delivery.sinks import Delivery, FollowedStream, Mark
+from strandline.model.delivery.sinks import Delivery, FollowedStream, Mark, SinkSettings
 from strandline.model.schema.types import REMOVED, SEQ, Column, Primitive
 from strandline.model.tables import BranchTable, DataFile, disjoint_runs
 from strandline.model.values.arrow import arrow_field
@@ -44,7 +43,7 @@ class UnitPlan:
 
 
 def plan_unit(
-    conn: Connection, table: BranchTable, followed: FollowedStream, mark: Mark, settings: Mapping[str, Any]
+    conn: Connection, table: BranchTable, followed: FollowedStream, mark: Mark, settings: SinkSettings
 ) -> UnitPlan | None:
     """The next unit behind a mark, as large as the settings allow; None when nothing of the stream is stable there.
 
@@ -115,12 +114,12 @@ def read_unit(conn: Connection, delivery: Delivery) -> tuple[SeqRange, BranchTab
     return rows, branch_table
 
 
-def _sent(stored: Sequence[Column], settings: Mapping[str, Any]) -> list[Column]:
+def _sent(stored: Sequence[Column], settings: SinkSettings) -> list[Column]:
     dropped = set(settings.get("drop_columns") or ())
     return [column for column in stored if column.name not in dropped]
 
 
-def _select(stored: Sequence[Column], settings: Mapping[str, Any], *, versions: bool) -> Select:
+def _select(stored: Sequence[Column], settings: SinkSettings, *, versions: bool) -> Select:
     """A version that says that a row is gone is always sent: it has no values that a condition could judge."""
     redact: Mapping[str, str] = settings.get("redact") or {}
     columns = tuple((column.name, _expression(column, redact.get(column.name))) for column in _sent(stored, settings))
@@ -140,7 +139,7 @@ def _expression(column: Column, how: str | None) -> str:
     return name
 
 
-def check_routing(settings: Mapping[str, Any], branch_tables: Sequence[BranchTable]) -> None:
+def check_routing(settings: SinkSettings, branch_tables: Sequence[BranchTable]) -> None:
     """BadRequest unless the predicate, the dropped and the redacted columns fit every table that is followed."""
     for branch_table in branch_tables:
         stored = stored_columns(branch_table)

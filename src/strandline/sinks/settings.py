@@ -8,10 +8,10 @@ setting that is silently ignored sends rows to the wrong place. Which settings t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from strandline.errors import BadRequest, StrandError, nearest
+from strandline.model.delivery.sinks import Setting, SinkSettings
 from strandline.redaction import MASK, redacted, secret_of, shown_address
 from strandline.settings_text import Key
 from strandline.sinks.keys import OF_ALL, SECRET_FILE
@@ -21,14 +21,14 @@ from strandline.sinks.registry import OURS, known_type, sink_type
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
 
-def parse(type_: str, written: Mapping[str, object], where: str) -> dict[str, Any]:
+def parse(type_: str, written: Mapping[str, object], where: str) -> SinkSettings:
     """Settings as they are written, checked and in plain units; `where` says in errors where that is."""
     try:
         kind = sink_type(type_)
     except StrandError as error:
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     keys = {**OF_ALL, **kind.keys}
-    settings: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
     for name, value in written.items():
         if kind.open_keys is not None and name.startswith(kind.open_keys.prefix):
             settings[name] = str(value)
@@ -48,7 +48,7 @@ def _wrong(key: Key, value: object) -> str:
     return "…" if key.is_secret or key.is_sensitive else redacted(repr(value))
 
 
-def _check(kind: SinkType, settings: Mapping[str, Any], where: str) -> None:
+def _check(kind: SinkType, settings: SinkSettings, where: str) -> None:
     for name in kind.required:
         if name not in settings:
             raise BadRequest(f"{where}: the type {kind.name} needs {name!r}", hint=f"Add --set {name}=…")
@@ -64,7 +64,7 @@ def _addresses(kind: SinkType) -> list[str]:
     return [name for name, key in kind.keys.items() if key.is_address]
 
 
-def resolved(type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(type_: str, settings: SinkSettings) -> SinkSettings:
     """All settings of a sink: those given, and the defaults of the rest. This is what a delivery is opened under.
 
     Of a type that can't be had, those that every sink has: its schedule is kept, and a tick says what is wrong.
@@ -93,7 +93,7 @@ def unit_of(type_: str, name: str) -> str | None:
 _PORTS = {"http": 80, "https": 443}
 
 
-def destination_of(type_: str, settings: Mapping[str, Any]) -> tuple[object, ...]:
+def destination_of(type_: str, settings: SinkSettings) -> tuple[object, ...]:
     """Where a sink of these settings delivers to, however its address is written; other settings don't matter."""
     kind = known_type(type_)
     complete = resolved(type_, settings)
@@ -131,7 +131,7 @@ def _is_secret(kind: SinkType | None, name: str, value: object) -> bool:
     return name not in kind.keys or kind.keys[name].is_secret
 
 
-def shown(type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def shown(type_: str, settings: SinkSettings) -> SinkSettings:
     """A sink's settings as they may be shown; an older version may have stored a secret among them."""
     kind = known_type(type_)
     addresses = [] if kind is None else _addresses(kind)
@@ -141,11 +141,11 @@ def shown(type_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown_value(value: Any, *, is_address: bool) -> Any:
+def _shown_value(value: Setting, *, is_address: bool) -> Setting:
     return shown_address(value) if isinstance(value, str) and (is_address or "://" in value) else value
 
 
-def in_clear(type_: str, settings: Mapping[str, Any]) -> list[str]:
+def in_clear(type_: str, settings: SinkSettings) -> list[str]:
     """The settings in a ledger that may hold a secret; an older version of ours stored them so.
 
     No older version knew a type that another package brings. Where that can't be had, what is secret was put away when

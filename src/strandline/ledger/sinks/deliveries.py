@@ -28,6 +28,7 @@ from strandline.model.delivery.sinks import (
     SentChunk,
     Shipped,
     Sink,
+    SinkSettings,
     Stream,
     Tally,
 )
@@ -264,7 +265,7 @@ def close_delivery(txn: Txn, hold: Hold, delivery: Delivery, shipped: Shipped) -
     assert moved.rowcount == 1, f"delivery {delivery.delivery_id} does not begin where its watermark is"
 
 
-def set_settings(txn: Txn, hold: Hold, delivery: Delivery, settings: Mapping[str, Any]) -> None:
+def set_settings(txn: Txn, hold: Hold, delivery: Delivery, settings: SinkSettings) -> None:
     """Change what a delivery was opened under, as far as it says nothing about its rows."""
     hold.check(txn)
     text = orjson.dumps(dict(settings)).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from strandline.errors import Conflict, NotFound, nearest
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
-from strandline.model.delivery.sinks import Sink
+from strandline.model.delivery.sinks import Sink, SinkSettings
 
 
 def add_sink(
@@ -22,7 +22,7 @@ def add_sink(
     *,
     branch_id: str,
     tables: Sequence[str] | None,
-    settings: Mapping[str, Any],
+    settings: SinkSettings,
     start_seq: int,
     hold_until_us: int | None,
     from_config: bool,
@@ -65,7 +65,7 @@ def change_sink(
     sink_id: str,
     *,
     tables: Sequence[str] | None,
-    settings: Mapping[str, Any],
+    settings: SinkSettings,
     hold_until_us: int | None,
 ) -> None:
     """Give a sink other settings; an open delivery keeps those it was opened under."""

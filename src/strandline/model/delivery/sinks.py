@@ -10,10 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from strandline.errors import BadRequest
+
+Setting: TypeAlias = Any
+"""A sink's setting in plain units. What type it has is said by the setting's `Key`, which the sink's type brings."""
+SinkSettings: TypeAlias = Mapping[str, Setting]
+"""A sink's settings by name: those given, or with the defaults of the rest."""
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +56,7 @@ class Sink:
     type: str
     branch_id: str
     tables: tuple[str, ...] | None
-    settings: Mapping[str, Any]
+    settings: SinkSettings
     start_seq: int
     created_at_us: int
     hold_until_us: int | None
@@ -163,7 +168,7 @@ class Delivery:
     version: int
     snapshot: int
     schema_version: int
-    settings: Mapping[str, Any]
+    settings: SinkSettings
     opened_at_us: int
     attempts: int
     not_before_us: int
