@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.values.json_text import DoubledKey, parsed, written
 from strandline.model.values.sound import SoundRows, check_schema, readable, sound
+from strandline.model.values.user_rows import Value
 from strandline.model.values.values import shown
 from strandline.outages import judge
 
@@ -246,7 +247,7 @@ def read_chunk(
         start += size
 
 
-def read_objects(source: Input) -> tuple[list[int], list[dict[str, Any]]]:
+def read_objects(source: Input) -> tuple[list[int], list[dict[str, Value]]]:
     """The objects of a whole file of JSON lines as they are, and the index of each one's line."""
     if source.format != "jsonl":
         raise Unsupported(f"{source.uri} holds {source.format}", hint="Only JSON lines name their tables.")
@@ -335,10 +336,10 @@ def _taken(take: Any, rows: Sequence[Any], numbers: Sequence[int], shape: RowSha
 
 
 def by_table(
-    numbers: Sequence[int], objects: Sequence[dict[str, Any]], table: str | None, skipped: Skipped
-) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
+    numbers: Sequence[int], objects: Sequence[dict[str, Value]], table: str | None, skipped: Skipped
+) -> dict[str, tuple[list[int], list[dict[str, Value]]]]:
     """Objects of JSON lines by the table that each is for, with their lines; other tables' than `table` are skipped."""
-    objects_by_table: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+    objects_by_table: dict[str, tuple[list[int], list[dict[str, Value]]]] = {}
     bad: list[rules.BadRow] = []
     for line, fields in zip(numbers, objects, strict=True):
         name = fields.pop("_table", table)
@@ -401,7 +402,7 @@ def _json_lines(
 ) -> Iterator[tuple[int, list[bytes]]]:
     lines: list[bytes] = []
     size = 0
-    with _open_text(system, path) as file:
+    with open_text(system, path) as file:
         if chunk.start:
             file.seek(chunk.start)
         at = chunk.start
@@ -441,7 +442,8 @@ def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
     return written(row)
 
 
-def _open_text(system: FileSystem, path: str) -> IO[bytes]:
+def open_text(system: FileSystem, path: str) -> IO[bytes]:
+    """A file of text, taken out of its compression."""
     raw: Any = system.open_input_file(path)
     if path.endswith(".gz"):
         return io.BufferedReader(gzip.GzipFile(fileobj=raw))
@@ -454,7 +456,7 @@ def _open_text(system: FileSystem, path: str) -> IO[bytes]:
 
 def _csv(system: FileSystem, path: str, source: Input, schema: Schema) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """CSV with a header. A field that is empty is null; numbers and booleans are read from their text."""
-    with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
+    with io.TextIOWrapper(open_text(system, path), encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, strict=True)
         if reader.fieldnames is None:
             return
@@ -532,38 +534,6 @@ def _reader(file: Any) -> Any:
     is_file = file.read(6) == b"ARROW1"
     file.seek(0)
     return pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
-
-
-def with_lines(entries: Iterable[Mapping[str, Any]], inputs: Iterable[Input]) -> list[dict[str, Any]]:
-    """Entries about rows of files, each with the line where its row begins; a format without lines has none."""
-    listed = [dict(entry) for entry in entries]
-    for source in inputs:
-        own = [entry for entry in listed if entry.get("file") == source.uri and isinstance(entry.get("index"), int)]
-        if source.format == "csv" and own:
-            begins = _csv_lines(source, max(entry["index"] for entry in own))
-            for entry in own:
-                entry["line"] = begins[entry["index"]]
-        elif source.format == "jsonl":
-            for entry in own:
-                entry["line"] = entry["index"] + 1
-    return listed
-
-
-def _csv_lines(source: Input, last: int) -> list[int]:
-    """Where each record up to the last of these begins: a quoted field may hold line breaks, a blank line is none."""
-    begins: list[int] = []
-    system, path = open_uri(source.uri)
-    with io.TextIOWrapper(_open_text(system, path), encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, strict=True)
-        next(reader, None)
-        before = reader.line_num
-        for record in reader:
-            if record:
-                begins.append(before + 1)
-            before = reader.line_num
-            if len(begins) > last:
-                break
-    return begins
 
 
 def shape_of(source: Input) -> pa.Schema:

@@ -24,6 +24,7 @@ from strandline.engines.disk import sync
 from strandline.engines.metadata import file_of
 from strandline.engines.storage import S3, open_uri
 from strandline.errors import Unsupported
+from strandline.json_types import Json
 
 LOCAL = "file://"
 COPY_BYTES = 4 << 20
@@ -64,7 +65,7 @@ class Move:
         """A text that may be an address of the old warehouse, else as it is."""
         return self(text) if _inside(text, self.old) is not None else text
 
-    def in_document(self, value: Any) -> Any:
+    def in_document(self, value: Json) -> Json:
         """A JSON document in which every address of the old warehouse is one of the new."""
         if isinstance(value, str):
             return self.in_text(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import orjson
 from sqlalchemy import Connection, func, insert, select
@@ -20,6 +20,18 @@ RECOVERIES = ("rolled_forward", "rolled_back", "damaged")
 """What recovery does by itself; every other outcome is a person's decision."""
 
 
+StoredAuditedTable = TypedDict(
+    "StoredAuditedTable",
+    {
+        "table_id": str,
+        "table": NotRequired[str | None],
+        "from": NotRequired[int | None],
+        "to": NotRequired[int | None],
+    },
+)
+"""An `AuditedTable` as the ledger stores it."""
+
+
 @dataclass(frozen=True)
 class AuditedTable:
     """A table that an audit row is about; of one that recovery settled, its name in Iceberg and its snapshots too."""
@@ -29,15 +41,19 @@ class AuditedTable:
     from_snapshot: int | None = None
     to_snapshot: int | None = None
 
-    def stored(self) -> dict[str, str | int | None]:
+    def stored(self) -> StoredAuditedTable:
         """As the ledger stores it; `parse` is the inverse."""
         if self.iceberg_name is None:
             return {"table_id": self.table_id}
-        ends = {"from": self.from_snapshot, "to": self.to_snapshot}
-        return {"table_id": self.table_id, "table": self.iceberg_name, **ends}
+        return {
+            "table_id": self.table_id,
+            "table": self.iceberg_name,
+            "from": self.from_snapshot,
+            "to": self.to_snapshot,
+        }
 
     @classmethod
-    def parse(cls, stored: Mapping[str, Any]) -> AuditedTable:
+    def parse(cls, stored: StoredAuditedTable) -> AuditedTable:
         """One of a row's tables."""
         return cls(stored["table_id"], stored.get("table"), stored.get("from"), stored.get("to"))
 

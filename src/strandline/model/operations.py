@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeAlias, TypedDict
 
 INTENT_FORMAT = 2
 """The version of what an intent says of a publish; `ledger/publish/effects.py` writes it, and reads older ones."""
+
+Arguments: TypeAlias = Mapping[str, Any]
+"""What a request says, as it travels through the ledger: each kind of work reads its own keys, and the options of an
+operation are fields of its class, in the worker's version maybe others than in the command's."""
 
 Phase = Literal["staging", "staged", "published", "abandoned", "damaged"]
 Outcome = Literal["rolled_forward", "rolled_back", "damaged", "alive"]
@@ -48,6 +53,23 @@ class Flushed:
     snapshot_id: int | None
     operation: str | None
     warnings: tuple[str, ...] = ()
+
+
+class KeptAnswer(TypedDict, total=False):
+    """What is kept of a call under its key, for the one that repeats it: an append, a change or a load.
+
+    Each keeps the keys that it has. The last ones are a load's; one of an older version may lack some.
+    """
+
+    rows: int
+    first_seq: int | None
+    last_seq: int | None
+    too_old: int
+    commit: str | None
+    duplicates_dropped: int
+    skipped: int
+    deleted: int
+    tables: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
 
+from strandline.json_types import Json, JsonObject
 from strandline.model.delivery.sinks import Mark, Replayed, SentChunk, Standing
 
 RETRY_AFTER_MAX_S = 3600.0
@@ -66,7 +66,7 @@ class BadRows:
     """Rows that will never be taken: by their places where the answer names them, else somewhere in the chunk."""
 
     reason: str
-    places: Mapping[int, Mapping[str, Any]]
+    places: Mapping[int, JsonObject]
     count: int | None
 
 
@@ -80,7 +80,7 @@ class Refusal:
 Verdict = Acked | Renew | Gap | Wait | Unknown | LessAtOnce | BadRows | Refusal
 
 
-def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
+def judge(status: int, headers: Mapping[str, str], body: Json) -> Verdict:
     """What an HTTP answer to a chunk means; `body` is its JSON, or None when it is none."""
     error = _mapping(_mapping(body).get("error"))
     reason = f"{status} {error.get('code', '')}: {error.get('message', '')}".rstrip(": ")
@@ -107,25 +107,24 @@ def judge(status: int, headers: Mapping[str, str], body: Any) -> Verdict:
     return Refusal(f"{reason}. {hint}" if hint else reason)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def mark_of(body: Any) -> Mark | None:
+def mark_of(body: Json) -> Mark | None:
     """The mark that an answer carries; None when it carries none."""
-    if not isinstance(body, dict) or not isinstance(body.get("mark"), int):
-        return None
-    epoch = body.get("epoch")
-    return Mark(epoch if isinstance(epoch, int) else 1, body["mark"])
+    document = _mapping(body)
+    epoch, seq = document.get("epoch"), document.get("mark")
+    return Mark(epoch if isinstance(epoch, int) else 1, seq) if isinstance(seq, int) else None
 
 
-def standing_of(body: Any) -> Standing | None:
+def standing_of(body: Json) -> Standing | None:
     """Where a stream is by a receiver's document; None when it carries no mark. One of an older version says less."""
     mark = mark_of(body)
     if mark is None:
         return None
-    lake, letters = body.get("lake"), body.get("replayed")
-    sender = body.get("sender_generation")
+    document = _mapping(body)
+    lake, letters, sender = document.get("lake"), document.get("replayed"), document.get("sender_generation")
     return Standing(
         mark,
         chunk=chunk_of(body),
@@ -137,7 +136,7 @@ def standing_of(body: Any) -> Standing | None:
     )
 
 
-def no_mark_of(body: Any) -> Standing | None:
+def no_mark_of(body: Json) -> Standing | None:
     """The same for a 404: only a receiver's own document says that nothing of the stream is there."""
     error = body.get("error") if isinstance(body, dict) else None
     detail = error.get("detail") if isinstance(error, dict) else None
@@ -150,7 +149,7 @@ def no_mark_of(body: Any) -> Standing | None:
     return Standing(None, lake=lake if isinstance(lake, str) else None, is_lake=True, reads_back=isinstance(lake, str))
 
 
-def chunk_of(body: Any) -> SentChunk | None:
+def chunk_of(body: Json) -> SentChunk | None:
     """The last chunk with rows that an answer carries; None when it carries none."""
     chunk = body.get("chunk") if isinstance(body, dict) else None
     if not isinstance(chunk, dict):
@@ -161,7 +160,7 @@ def chunk_of(body: Any) -> SentChunk | None:
     return SentChunk(since, until, digest)
 
 
-def _replayed_of(letters: Any) -> Replayed | None:
+def _replayed_of(letters: Json) -> Replayed | None:
     if not isinstance(letters, dict):
         return None
     count, text = letters.get("count"), letters.get("hash")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from strandline import logs
 from strandline.engines.duck.ranges import Piece, SeqRange, read_range
 from strandline.errors import Conflict, OwnedByAnother
+from strandline.json_types import JsonObject
 from strandline.ledger.sinks.dead_letters import RefusedRow
 from strandline.model.delivery.sinks import DeadLetter, Delivery, Mark, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.schema import Schema
@@ -94,7 +95,7 @@ class Unit:
         return digest_of(without_dead(piece.rows, self.dead) for piece in read_range(clipped))
 
 
-def letters_of(rows: pa.RecordBatch, answers: Mapping[int, Mapping[str, Any]]) -> list[RefusedRow]:
+def letters_of(rows: pa.RecordBatch, answers: Mapping[int, JsonObject]) -> list[RefusedRow]:
     """Rows that were refused, by their places, each with the answer it got: what `Unit.bury` takes."""
     return [
         RefusedRow(rows.column(SEQ)[place].as_py(), encode(pa.concat_batches([rows.slice(place, 1)])), answer)

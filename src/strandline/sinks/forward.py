@@ -24,6 +24,7 @@ import pyarrow as pa
 from strandline.engines.duck.ranges import read_range
 from strandline.errors import Environment, Forbidden, Unauthorized
 from strandline.failpoints import fail
+from strandline.json_types import Json, JsonObject
 from strandline.model.delivery import inbound
 from strandline.model.delivery.sinks import DeadLetter, SentChunk, Shipped, SinkSettings, Standing, Stream
 from strandline.model.schema.schema import Schema
@@ -50,7 +51,7 @@ class _Answer:
 
     status: int
     headers: Mapping[str, str]
-    body: Any
+    body: Json
 
 
 @dataclass(frozen=True)
@@ -387,7 +388,7 @@ class _Sending:
             case answers.Refusal(reason):
                 raise Park(reason)
 
-    def _in_parts(self, chunk: UnitRows, reason: str, answer: Mapping[str, Any]) -> None:
+    def _in_parts(self, chunk: UnitRows, reason: str, answer: JsonObject) -> None:
         """Half the rows at a time, down to the one that is refused alone."""
         if chunk.rows.num_rows == 0:
             raise Park(reason)
@@ -397,9 +398,7 @@ class _Sending:
         for half in chunk.halves():
             self.send(self._encoded(half))
 
-    def _without_named(
-        self, chunk: UnitRows, reason: str, places: Mapping[int, Mapping[str, Any]], count: int | None
-    ) -> None:
+    def _without_named(self, chunk: UnitRows, reason: str, places: Mapping[int, JsonObject], count: int | None) -> None:
         rows = chunk.rows.num_rows
         if any(place not in range(rows) for place in places):
             raise Park(f"{reason}. It names rows that the chunk does not have.")
@@ -409,7 +408,7 @@ class _Sending:
             raise Park(f"{reason}. {count} rows of a chunk were refused.")
         self._bury(chunk, {place: {"status": 422, **row} for place, row in places.items()}, reason)
 
-    def _bury(self, chunk: UnitRows, places: Mapping[int, Mapping[str, Any]], reason: str) -> None:
+    def _bury(self, chunk: UnitRows, places: Mapping[int, JsonObject], reason: str) -> None:
         """Make dead letters of these rows, then send the same range without them."""
         if len(self._unit.dead) + self.buried + len(places) > MAX_DEAD:
             raise Park(f"{reason}. More than {MAX_DEAD} rows of this unit were refused.")
@@ -439,7 +438,7 @@ def _content(settings: SinkSettings) -> dict[str, str]:
     return headers
 
 
-def _acknowledges(body: Any, sent: inbound.Chunk) -> bool:
+def _acknowledges(body: Json, sent: inbound.Chunk) -> bool:
     """Whether an answer says that this chunk is there: a page of a proxy in between does not."""
     if sent.dead is not None:
         return isinstance(body, dict) and isinstance(body.get("stored"), int)
@@ -447,11 +446,12 @@ def _acknowledges(body: Any, sent: inbound.Chunk) -> bool:
     return mark is not None and mark.epoch == sent.epoch and mark.seq >= sent.until
 
 
-def _json(content: bytes) -> Any:
+def _json(content: bytes) -> Json:
     try:
-        return orjson.loads(content)
+        document: Json = orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
+    return document
 
 
 def _text_of(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from strandline.ledger.sinks import dead_letters, deliveries
 from strandline.ledger.tables.tables import branch_name, find_table, read_branch_tables
 from strandline.model.delivery.sinks import DeadLetter, FollowedStream, Mark, Sink
 from strandline.model.ids import lease_of_stream
+from strandline.model.values.user_rows import UserRow
 from strandline.model.values.wire import jsonable
 from strandline.model.wording import counted
 from strandline.operations.core.beats import holding
@@ -59,7 +60,7 @@ class PreviewedStream:
     rows: int
     withheld: int
     bytes: int
-    samples: tuple[Mapping[str, Any], ...]
+    samples: tuple[UserRow, ...]
 
 
 def find_stream(ledger: Ledger, sink: Sink, text: str) -> FollowedStream:
@@ -211,7 +212,7 @@ def _preview(ledger: Ledger, sink: Sink, followed: FollowedStream) -> PreviewedS
             delivery = draft(sink, stream, followed.table, mark, plan, {**settings, INBOUND: table.table.inbound})
         unit, _ = read_unit(conn, delivery)
     rows = withheld = size_bytes = 0
-    samples: list[dict[str, Any]] = []
+    samples: list[UserRow] = []
     for piece in read_range(unit):
         rows += piece.rows.num_rows
         withheld += piece.withheld
@@ -231,6 +232,6 @@ def _preview(ledger: Ledger, sink: Sink, followed: FollowedStream) -> PreviewedS
     )
 
 
-def _rows(batch: Any) -> list[dict[str, Any]]:
+def _rows(batch: Any) -> list[UserRow]:
     columns = {name: jsonable(batch.column(name)) for name in batch.schema.names}
     return [{name: values[place] for name, values in columns.items()} for place in range(batch.num_rows)]

@@ -20,6 +20,7 @@ from strandline.model.schema.declarations import Declarations
 from strandline.model.schema.types import SEQ
 from strandline.model.schema.violations import Violation
 from strandline.model.tables import BranchTable
+from strandline.model.values.user_rows import Value
 from strandline.rules.references import left_behind
 from strandline.rules.sets import breaches
 from strandline.views.result import Result
@@ -46,7 +47,7 @@ class TakenKey(NamedTuple):
     """A row that can't be inserted, by its seq: its key, and the seq of the row that is there, if it was before."""
 
     seq: int
-    key: tuple[Any, ...]
+    key: tuple[Value, ...]
     seq_before: int | None
 
 
@@ -139,7 +140,7 @@ class Coming:
         rows = f"SELECT {key}, {first_seq - 1} + {order} AS {SEQ} FROM {_of('gone', table_id)}"
         return self._batches(f"{rows} ORDER BY {SEQ}")
 
-    def place(self, table_id: str, seq: int, columns: Sequence[str]) -> tuple[Any, ...]:
+    def place(self, table_id: str, seq: int, columns: Sequence[str]) -> tuple[Value, ...]:
         """What a row that comes has in other columns of its file: the caller that named them knows what they mean."""
         path, first = max((part for part in self._incoming[table_id].files if part[1] <= seq), key=lambda part: part[1])
         numbered = relations.numbered(relations.local_path(path), columns, first)
@@ -246,9 +247,9 @@ class Coming:
         with sandbox.interruptible():
             relations.keep(self._connection, _in(what, table_id), query)
 
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str) -> list[tuple[Value, ...]]:
         with sandbox.interruptible():
-            rows: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
+            rows: list[tuple[Value, ...]] = self._connection.execute(query).fetchall()
         return rows
 
     def _count(self, rows: str) -> int:

@@ -7,7 +7,7 @@ for is remembered, and the transaction that stores the change compares it with w
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from strandline.model.schema.keys import key_hash
 from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, ValueHolder, Version
+from strandline.model.values.user_rows import Value
 from strandline.views.versions import NewestVersions, read_versions, row_at
 from strandline.views.view import View
 
@@ -53,7 +54,7 @@ class Looking:
             looked_up.update(dict.fromkeys(unknown))
 
     def having(
-        self, branch_table: BranchTable, columns: Sequence[str], values: Sequence[tuple[Any, ...]] | None
+        self, branch_table: BranchTable, columns: Sequence[str], values: Sequence[tuple[Value, ...]] | None
     ) -> list[ValueHolder]:
         """The current rows with one of these values in these columns, or with None all rows.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -26,6 +26,7 @@ from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import ACTOR, AT, COMMIT, REMOVED, SEQ
 from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
+from strandline.model.values.user_rows import UserRow
 from strandline.model.values.wire import to_json_lines
 from strandline.views.view import View
 
@@ -113,7 +114,7 @@ def changed_rows(view: View, name: str, commits: Sequence[Commit]) -> pa.Table:
     return view.changed(name, [commit for commit in commits if name in commit.tables])
 
 
-def plain_rows(rows: pa.Table, branch_table: BranchTable) -> list[dict[str, Any]]:
+def plain_rows(rows: pa.Table, branch_table: BranchTable) -> list[UserRow]:
     """Rows as JSON can say them."""
     return [orjson.loads(line) for line in to_json_lines(rows, branch_table.schema)]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.config import QueryConfig
 from strandline.engines.duck import sandbox
 from strandline.errors import BadRequest, HistoryGone, TooLarge, of_outage
+from strandline.model.values.user_rows import Value
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,9 +36,9 @@ class Result:
             self._relation = connection.sql(text)
         self.columns: list[str] = list(self._relation.columns)
 
-    def rows(self) -> list[tuple[Any, ...]]:
+    def rows(self) -> list[tuple[Value, ...]]:
         """All rows as Python values."""
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[Value, ...]] = []
         if self._limits is None:
             with self._computing():
                 rows = self._relation.fetchall()
@@ -102,7 +103,7 @@ class Result:
             raise sandbox.out_of_memory(self._limits)
 
 
-def _size_bytes(row: tuple[Any, ...]) -> int:
+def _size_bytes(row: tuple[Value, ...]) -> int:
     """About what a row takes in Python."""
     size, left = ROW_BYTES, list(row)
     while left:

@@ -11,11 +11,12 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.engines.spark.time_limit import within
 from strandline.errors import BadRequest, StrandError, TooLarge, of_outage
 from strandline.model.schema.types import OURS
+from strandline.model.values.user_rows import Value
 from strandline.outages import judge
 from strandline.views.spark_wall import check_analysed, check_parsed, first_line
 
@@ -29,7 +30,7 @@ TOO_MUCH = ("maxResultSize", "OutOfMemoryError", "Java heap space")
 """What Spark says of an answer, or a value, that is larger than it may be."""
 
 
-def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def spark_sql(view: View, session: SparkSession, query: str) -> tuple[list[str], list[tuple[Value, ...]]]:
     """Run one read-only query on Spark; the column names, and the rows as Python values."""
     answer = within(session, view.limits.time_s, lambda given_up: _answer(view, session, query, given_up))
     if answer.num_rows > view.limits.rows:

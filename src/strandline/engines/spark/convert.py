@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +25,7 @@ from strandline.config import Store
 from strandline.engines.files import FilePart, Placed, RowShape, Skipped, UnknownTable, read_own, read_placed, shape_of
 from strandline.engines.storage import S3, bucket_of, know, open_uri, store_of
 from strandline.errors import InvalidRows, StrandError
+from strandline.json_types import JsonObject
 from strandline.model.reporting import MAX_REPORTED
 from strandline.model.values.arrow import stored_schema
 
@@ -78,7 +79,7 @@ class RowFault:
     """What is wrong with a row, told by its place in a chunk."""
 
     chunk: int
-    entry: Mapping[str, Any]
+    entry: JsonObject
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from strandline.ledger.rows.idempotency import recall, remember
 from strandline.ledger.tables.adoption import Adoption, adopt, are_one, can_adopt, is_merged_since, leave_refs, refork
 from strandline.ledger.tables.tables import insert_schema, raise_shape, read_head, refuse_protected, set_schema
 from strandline.model.history.commits import MERGE, Commit
+from strandline.model.operations import KeptAnswer
 from strandline.model.schema.schema import Schema
 
 MANY = 1000
@@ -78,7 +79,7 @@ class Remember:
     """The key under which a mutation is stored once, and what is kept there besides its commit and its seqs."""
 
     key: IdempotencyKey
-    answer: Mapping[str, Any]
+    answer: KeptAnswer
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,8 @@ def _earlier(txn: Txn, mutation: Mutation) -> Commit | StrandError | None:
         answer = recall(txn, key.scope, key.key, key.digest)
     except StrandError as error:
         return error
-    return None if answer is None else commits.find_commit(txn.conn, answer["commit"])
+    commit_id = None if answer is None else answer["commit"]
+    return None if commit_id is None else commits.find_commit(txn.conn, commit_id)
 
 
 def _gone(mutation: Mutation, branch: Sequence[Any]) -> StrandError | None:
@@ -414,8 +416,12 @@ def _store(txn: Txn, mutation: Mutation, tip: str | None, written: _Written) -> 
     txn.write_last([*steps, *commits.writing(commit, mutation.branch_id)])
     if mutation.remember is not None:
         key = mutation.remember.key
-        seqs = {"first_seq": commit.seq - mutation.rows, "last_seq": commit.seq - 1}
-        answer = {**mutation.remember.answer, **seqs, "commit": commit.commit_id}
+        answer: KeptAnswer = {
+            **mutation.remember.answer,
+            "first_seq": commit.seq - mutation.rows,
+            "last_seq": commit.seq - 1,
+            "commit": commit.commit_id,
+        }
         remember(txn, key.scope, key.key, key.digest, answer, kept_s=key.kept_s)
     txn.allocate(commit.seq - txn.last_seq)
     written.tips[mutation.branch_id] = commit.commit_id

@@ -288,7 +288,7 @@ GROUP BY m.most, m.reserved, r.oid, r.rolconnlimit, d.oid, d.datconnlimit
 """
 
 
-def read_room(row: Any) -> Room:
+def read_room(row: tuple[bool, int]) -> Room:
     """The answer to LOOK."""
     is_standby, spare = row
     return Room(int(spare), bool(is_standby))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import orjson
 from sqlalchemy import Connection, MetaData, func, insert, inspect, select, text
@@ -22,6 +21,7 @@ from strandline.ledger.database import schema
 from strandline.ledger.database.dialect import Database
 from strandline.ledger.database.postgres import keep_as_it_is
 from strandline.ledger.place import iceberg_catalog
+from strandline.model.delivery.sinks import SinkSettings
 
 ROWS_AT_ONCE = 200
 
@@ -31,7 +31,7 @@ def copy_ledger(database: Database, to: Path) -> None:
     _copy(database, schema.metadata, to)
 
 
-def clean_copy(path: Path, in_clear: Callable[[str, Mapping[str, Any]], Collection[str]]) -> None:
+def clean_copy(path: Path, in_clear: Callable[[str, SinkSettings], Collection[str]]) -> None:
     """Take settings out of a ledger's copy that `in_clear` names, by a sink's type and its settings.
 
     An older version stored secrets of sinks there.

@@ -17,7 +17,8 @@ from sqlalchemy import Dialect
 from sqlalchemy.pool import PoolProxiedConnection
 
 Row: TypeAlias = tuple[Any, ...]
-Statement: TypeAlias = tuple[str, Sequence[Any]]
+"""A row as the driver has it: its statement says what the columns are."""
+Statement: TypeAlias = tuple[str, Sequence[object]]
 """A text with the places `$1`, `$2`, …, and what belongs there."""
 
 SESSION, SESSION_SETTING = "strand_session", "strand.session"

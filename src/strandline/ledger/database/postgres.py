@@ -122,7 +122,7 @@ def _bytes_dumper() -> type[Any]:
     return BytesBinaryDumper
 
 
-def keep_as_it_is(conn: Connection, column: Column[Any]) -> None:
+def keep_as_it_is(conn: Connection, column: Column[bytes]) -> None:
     """Let Postgres store a column's bytes without an attempt to compress them: that is done where it pays."""
     conn.exec_driver_sql(f"ALTER TABLE {column.table} ALTER COLUMN {column.name} SET STORAGE EXTERNAL")
 

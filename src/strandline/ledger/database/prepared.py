@@ -28,7 +28,7 @@ class Prepared:
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}
 
-    def read_row(self, conn: Connection, parameters: Mapping[str, Any]) -> Row:
+    def read_row(self, conn: Connection, parameters: Mapping[str, object]) -> Row:
         """Run it and return its only row."""
         ((row,),) = together(conn, [Bound(self, parameters)])
         return row
@@ -45,7 +45,7 @@ class Bound(NamedTuple):
     """A statement with its parameters."""
 
     statement: Prepared
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
 
 
 def together(conn: Connection, steps: Sequence[Bound], *, commit: bool = False) -> list[list[Row]]:
@@ -76,7 +76,7 @@ def _one_by_one(conn: Connection, steps: Sequence[Bound]) -> list[list[Row]]:
     return answers
 
 
-def _bound(conn: Connection, step: Bound) -> tuple[str, Sequence[Any]]:
+def _bound(conn: Connection, step: Bound) -> tuple[str, Sequence[object]]:
     compiled = step.statement.compiled(conn)
     return compiled.text, compiled.values(step.parameters)
 
@@ -93,6 +93,6 @@ class _Compiled:
         self._pick = itemgetter(*order) if len(order) > 1 else lambda values: tuple(values[name] for name in order)
         self.is_silent = bool(compiled.isinsert or compiled.isdelete) and not compiled.effective_returning
 
-    def values(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        picked: Sequence[Any] = self._pick({**self._constants, **parameters} if self._constants else parameters)
+    def values(self, parameters: Mapping[str, object]) -> Sequence[object]:
+        picked: Sequence[object] = self._pick({**self._constants, **parameters} if self._constants else parameters)
         return picked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
@@ -147,7 +146,7 @@ def get_commit(conn: Connection, text: str) -> Commit:
     raise NotFound(f"there is no commit {text!r}", hint="`strand log` lists the commits.", commit=text)
 
 
-def commit_of(row: Row[Any]) -> Commit:
+def commit_of(row: Row[tuple[object, ...]]) -> Commit:
     """A commit from a row of its table with its branch's name."""
     return Commit(
         commit_id=row.commit_id,

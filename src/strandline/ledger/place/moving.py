@@ -7,11 +7,11 @@ a process, a caller or a destination of the first one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import orjson
 from sqlalchemy import Connection, bindparam, delete, inspect, select, update
 
+from strandline.json_types import Json
 from strandline.ledger.database import schema as db
 from strandline.ledger.database.dialect import Database
 from strandline.ledger.ledger import Txn
@@ -22,7 +22,7 @@ from strandline.model.ids import new_id
 ROWS_AT_ONCE = 5000
 
 
-def move_paths(txn: Txn, path: Callable[[str], str], document: Callable[[Any], Any]) -> None:
+def move_paths(txn: Txn, path: Callable[[str], str], document: Callable[[Json], Json]) -> None:
     """Change the address of every file that the ledger names, and those in descriptions of what is under way."""
     paths = txn.conn.execute(select(db.files.c.path).distinct()).scalars().all()
     changed = [{"was": old, "now": new} for old in paths if (new := path(old)) != old]
@@ -47,7 +47,7 @@ def named_files(conn: Connection) -> Iterator[str]:
             yield from _paths(orjson.loads(body) if body else None)
 
 
-def _paths(value: Any) -> Iterator[str]:
+def _paths(value: Json) -> Iterator[str]:
     if isinstance(value, list):
         for item in value:
             yield from _paths(item)

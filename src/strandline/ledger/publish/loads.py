@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
@@ -19,6 +18,7 @@ from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.publishing import Effect, Intent, Publishing
 from strandline.model.ids import lease_of_load, new_id
+from strandline.model.operations import KeptAnswer
 
 _ONCE = "once:"
 
@@ -64,7 +64,7 @@ class Load:
     actor: str
     parts: tuple[Part, ...] | None
     parts_done: int
-    answer: Mapping[str, Any]
+    answer: KeptAnswer
     skipped: int
 
     @property

@@ -23,16 +23,11 @@ from strandline.model.values import rows as rules
 from strandline.model.values.json_pieces import ArrayPieces, line_pieces
 from strandline.model.values.row_digest import digest_of
 from strandline.model.values.sound import SoundRows, sound
+from strandline.model.values.user_rows import UserRow, Value
 from strandline.model.values.wire import encode, to_json_lines
 
 Rows: TypeAlias = (
-    Iterable[Mapping[str, Any]]
-    | pa.Table
-    | pa.RecordBatch
-    | pa.RecordBatchReader
-    | KeptBatches
-    | SoundRows
-    | ArrayPieces
+    Iterable[UserRow] | pa.Table | pa.RecordBatch | pa.RecordBatchReader | KeptBatches | SoundRows | ArrayPieces
 )
 
 BATCH_ROWS = 100_000
@@ -160,7 +155,7 @@ def encode_lines(lines: Iterable[bytes], branch_table: BranchTable, intake: Inta
     return _encode_all(rules.each_judged(pieces, validated), branch_table, intake)
 
 
-def few_objects(lines: list[bytes], most: int) -> list[dict[str, Any]] | None:
+def few_objects(lines: list[bytes], most: int) -> list[dict[str, Value]] | None:
     """What up to so many lines hold, for a leader to validate with others' rows; None where it has to be done alone.
 
     That is where there are more, and where an error in one could not be told by its line: the objects' places are the

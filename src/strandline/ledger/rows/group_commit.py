@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from strandline.errors import Busy, TransientError
 from strandline.failpoints import fail
@@ -26,6 +26,7 @@ from strandline.ledger.rows.appends import Append, ack_of, find_stored, heads_of
 from strandline.ledger.rows.groups import Groups, Member
 from strandline.model.history.commits import Commit
 from strandline.model.tables import Ack, BranchTable, TableSettings
+from strandline.model.values.user_rows import UserRow, Value
 
 FEW_ROWS = 64
 """A call of more rows is encoded by its own thread: it would make the others wait, and gain little by company."""
@@ -37,7 +38,7 @@ class FewRows:
 
     branch_table: BranchTable
     actor: str
-    rows: Sequence[Any]
+    rows: Sequence[UserRow]
 
     @property
     def kind(self) -> tuple[str, str, int, TableSettings, str]:
@@ -51,7 +52,7 @@ Answer: TypeAlias = Ack | Commit
 _Member: TypeAlias = Member[Call | Mutation, Answer]
 
 
-def are_few(rows: object) -> TypeGuard[list[dict[str, Any]]]:
+def are_few(rows: object) -> TypeGuard[list[dict[str, Value]]]:
     """Whether these can be handed to another thread as they are: a short list of plain dicts."""
     return type(rows) is list and len(rows) <= FEW_ROWS and {dict}.issuperset(map(type, rows))
 

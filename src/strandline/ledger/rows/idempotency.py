@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from sqlalchemy import Connection, delete, insert, select
@@ -20,11 +19,12 @@ from strandline.ledger.clock import forgetting_us
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.publishing import Effect, Intent, Publishing
+from strandline.model.operations import KeptAnswer
 
 
 def recall(
     txn: Txn, scope: str, key: str, digest: str, *, older: Callable[[], Collection[str]] = frozenset
-) -> dict[str, Any] | None:
+) -> KeptAnswer | None:
     """The first answer under this key; a conflict when it was used with other rows; None when it is new.
 
     `older` are digests that the same rows had by an older version, or under an older schema.
@@ -44,7 +44,7 @@ def recall(
             expected=row.digest,
             actual=digest,
         )
-    answer: dict[str, Any] = orjson.loads(row.answer)
+    answer: KeptAnswer = orjson.loads(row.answer)
     return answer
 
 
@@ -56,7 +56,7 @@ def _is_over(txn: Txn, kept_until_us: int) -> bool:
     return now_us is not None and kept_until_us < now_us
 
 
-def remember(txn: Txn, scope: str, key: str, digest: str, answer: Mapping[str, Any], *, kept_s: int | None) -> None:
+def remember(txn: Txn, scope: str, key: str, digest: str, answer: Mapping[str, object], *, kept_s: int | None) -> None:
     """Keep an answer under a key, for a time or for good."""
     txn.conn.execute(
         insert(db.idempotency).values(

@@ -8,10 +8,12 @@ is told to begin again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from strandline.ledger.rows.encode import Rows
 
 KEPT_BYTES = 64 << 20
 
@@ -65,7 +67,7 @@ class KeptBatches(RereadableInput["pa.RecordBatch"]):
         super().__init__(reader, lambda batch: int(batch.nbytes))
 
 
-def kept_rows(rows: Any) -> Any:
+def kept_rows(rows: Rows) -> Rows:
     """Rows as they are if they can be read again, and else so that they can.
 
     Dicts of a generator are not counted: they are listed anyway, to be validated together.

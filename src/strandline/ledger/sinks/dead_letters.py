@@ -5,7 +5,7 @@ A row becomes a dead letter in the ledger first, and only then is its range sent
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import orjson
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from strandline.errors import NotFound
+from strandline.json_types import JsonObject
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.ledger.publish.leases import Hold
@@ -29,7 +30,7 @@ class RefusedRow:
 
     seq: int
     payload: bytes
-    answer: Mapping[str, Any]
+    answer: JsonObject
 
 
 def bury(txn: Txn, hold: Hold, delivery: Delivery, rows: Sequence[RefusedRow]) -> None:

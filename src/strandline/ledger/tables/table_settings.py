@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
 
 import orjson
 from sqlalchemy import update
@@ -13,6 +11,7 @@ from strandline.errors import BadRequest, nearest
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import MAIN, Ledger, Txn
 from strandline.ledger.tables.tables import branch_id, find_table, read_head, read_schema
+from strandline.model.maintenance import SettingChanges
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import AT, Primitive
 from strandline.model.tables import Table
@@ -21,7 +20,7 @@ UNKNOWN_US = -(1 << 62)
 """The oldest time of a file that was not looked into: it may be any."""
 
 
-def change_settings(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Table:
+def change_settings(ledger: Ledger, name: str, changes: SettingChanges) -> Table:
     """Change some settings of a table, or BadRequest and none of them."""
     with ledger.write() as txn:
         table = find_table(txn.conn, name)

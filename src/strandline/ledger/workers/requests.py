@@ -16,9 +16,11 @@ import orjson
 from sqlalchemy import Connection, delete, insert, or_, select, update
 from sqlalchemy.engine import Row
 
+from strandline.json_types import Json, JsonObject
 from strandline.ledger.database import schema as db
 from strandline.ledger.ledger import Txn
 from strandline.model.ids import new_id
+from strandline.model.operations import Arguments
 
 WAITING = "waiting"
 RUNNING = "running"
@@ -61,7 +63,7 @@ class WorkRequest:
 
     request_id: str
     kind: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     place: str | None
     state: str
     fence: int
@@ -69,8 +71,8 @@ class WorkRequest:
     asked_at_us: int
     ended_at_us: int | None
     progress: tuple[str, int, int | None] | None
-    answer: Any
-    error: dict[str, Any] | None
+    answer: Json
+    error: JsonObject | None
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def _worker(row: Row[Any]) -> WorkerRecord:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def write_request(txn: Txn, kind: str, arguments: Mapping[str, Any], place: str | None) -> str:
+def write_request(txn: Txn, kind: str, arguments: Arguments, place: str | None) -> str:
     """Ask for something; returns the request's id."""
     request_id = new_id()
     txn.conn.execute(
@@ -174,7 +176,7 @@ def note_progress(txn: Txn, request_id: str, fence: int, what: str, done: int, t
 
 
 def answer_request(
-    txn: Txn, request_id: str, fence: int, *, answer: Any = None, error: Mapping[str, Any] | None = None
+    txn: Txn, request_id: str, fence: int, *, answer: object = None, error: Mapping[str, object] | None = None
 ) -> bool:
     """The answer, or the error; False when it was taken away, and no command waits for it from here."""
     ended = {"state": DONE, "answer": _json(answer)} if error is None else {"state": FAILED, "error": _json(error)}
@@ -197,7 +199,7 @@ def take_request_back(txn: Txn, request_id: str, fence: int) -> bool:
     return gone.rowcount == 1
 
 
-def _move(txn: Txn, request_id: str, fence: int, values: Mapping[str, Any]) -> bool:
+def _move(txn: Txn, request_id: str, fence: int, values: Mapping[str, object]) -> bool:
     request = db.requests.c
     seen = (request.request_id == request_id, request.fence == fence, request.state.in_((WAITING, RUNNING)))
     return txn.conn.execute(update(db.requests).where(*seen).values(**values)).rowcount == 1
@@ -221,5 +223,5 @@ def _request(row: Row[Any]) -> WorkRequest:
     )
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return orjson.dumps(value, default=str).decode()

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from strandline.errors import BadRequest
+from strandline.json_types import JsonObject
 
 Setting: TypeAlias = Any
 """A sink's setting in plain units. What type it has is said by the setting's `Key`, which the sink's type brings."""
@@ -202,7 +203,7 @@ class DeadLetter:
     epoch: int
     seq: int
     state: str
-    answer: Mapping[str, Any]
+    answer: JsonObject
     at_us: int
     payload: bytes
 

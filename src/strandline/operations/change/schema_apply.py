@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from strandline.errors import BadRequest, SchemaMoved, TableMoved
 from strandline.failpoints import fail
+from strandline.json_types import Json
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
 from strandline.model.reporting import Listed
@@ -36,13 +36,13 @@ ATTEMPTS = 10
 class SchemaRequest:
     """A change as it was asked for; `tip` is the commit that the branch is expected at."""
 
-    doc: Any
+    doc: Json
     actor: str
     message: str = ""
     tip: str | None = None
 
 
-def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> MigrationPlan:
+def make_plan(view: View, doc: Json, *, hard: Ledger | None = None) -> MigrationPlan:
     """The steps from a branch's schemas to those of a document.
 
     With a ledger to ask which other branches have its tables, no value may be left of columns that are shown no more.
@@ -59,7 +59,7 @@ def make_plan(view: View, doc: Any, *, hard: Ledger | None = None) -> MigrationP
     return with_erasing(hard, planned, named)
 
 
-def describe(view: View) -> dict[str, Any]:
+def describe(view: View) -> dict[str, Json]:
     """The schemas of a branch, as a document that can be changed and applied."""
     return {"tables": {name: to_document(view.branch_table(name)) for name in view.tables}}
 

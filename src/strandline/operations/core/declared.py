@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from strandline.errors import BadRequest
 from strandline.settings_text import parse_duration, parse_size
@@ -21,6 +21,7 @@ from strandline.settings_text import parse_duration, parse_size
 if TYPE_CHECKING:
     from strandline.config import MaintenanceConfig
     from strandline.model.maintenance import Maintained
+    from strandline.model.operations import Arguments
     from strandline.model.tables import BranchTable
     from strandline.operations.core.branch_moment import BranchMoment
     from strandline.operations.core.context import Context
@@ -161,7 +162,7 @@ class Declared(abc.ABC):
         """The same with an option set."""
         return replace(self, **{name: True})
 
-    def request(self, tables: Sequence[str], branch: str, actor: str) -> dict[str, Any]:
+    def request(self, tables: Sequence[str], branch: str, actor: str) -> Arguments:
         """As it travels through the ledger, maybe to a worker of another version: no name in it may change."""
         sent = {field.name: getattr(self, field.name) for field, meant in options(type(self)) if meant.is_sent}
         needed = {name: sent.pop(name) for name in required(type(self))}
@@ -170,7 +171,7 @@ class Declared(abc.ABC):
         return {"tables": list(tables), "branch": branch, "actor": actor, **needed, "how": sent}
 
     @classmethod
-    def requested(cls, arguments: Mapping[str, Any]) -> Requested:
+    def requested(cls, arguments: Arguments) -> Requested:
         """What a request asks for; an option that this version does not have is refused."""
         how = {**arguments["how"], **{name: arguments[name] for name in required(cls)}}
         branch = how.pop("branch") if cls.of_one_table else arguments["branch"]
@@ -194,7 +195,7 @@ class Requested:
     actor: str
 
 
-def options(operation: type[Declared]) -> Iterator[tuple[Field[Any], Option]]:
+def options(operation: type[Declared]) -> Iterator[tuple[Field[object], Option]]:
     """Every option: its field, and how it is said."""
     for field in fields(operation):
         yield field, field.metadata[_OPTION]

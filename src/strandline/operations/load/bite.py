@@ -7,9 +7,7 @@ until it is published, or has become a gap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +29,7 @@ from strandline.ledger.rows.query_marks import MoveQueryMark
 from strandline.ledger.tables.files import read_files
 from strandline.ledger.tables.heads import MoveTable
 from strandline.ledger.tables.tables import read_shown
+from strandline.model.operations import KeptAnswer
 from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
@@ -49,7 +48,7 @@ class LoadPlan:
     parts: tuple[Part, ...]
     since: int
     last: bool
-    answer: Mapping[str, Any]
+    answer: KeptAnswer
     scope: str
     key: str
     digest: str
@@ -189,7 +188,7 @@ class LoadBite:
             *((self._once(branch_table, answer),) if plan.last else ()),
         )
 
-    def _answer(self, loaded: StagedRows, first_seq: int) -> dict[str, Any]:
+    def _answer(self, loaded: StagedRows, first_seq: int) -> KeptAnswer:
         so_far = self.plan.answer
         has_rows = self.plan.rows > 0
         return {
@@ -201,7 +200,7 @@ class LoadBite:
             "skipped": so_far["skipped"],
         }
 
-    def _once(self, branch_table: BranchTable, answer: Mapping[str, Any]) -> Effect:
+    def _once(self, branch_table: BranchTable, answer: KeptAnswer) -> Effect:
         """What tells that all of the load is there: its query's mark, or its answer under its key."""
         plan = self.plan
         if plan.query_mark is None:

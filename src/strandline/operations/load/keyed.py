@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ from strandline.ledger.rows.appends import IdempotencyKey
 from strandline.ledger.rows.idempotency import forget, recall
 from strandline.ledger.tables.tables import branch_id, find_table
 from strandline.model.ids import new_id
-from strandline.model.operations import Loaded
+from strandline.model.operations import KeptAnswer, Loaded
 from strandline.model.tables import BranchTable
 from strandline.model.values import rows as rules
 from strandline.model.wording import counted
@@ -49,7 +49,15 @@ from strandline.operations.core.recovery import tidy_loads
 from strandline.operations.core.steps import run
 from strandline.operations.load.keyed_large import LoadTables, TablesPlan
 from strandline.operations.load.load_request import NAMED, LoadRequest, is_large
-from strandline.operations.load.steps import by_line, first_pass, given_up_on_failure, in_file, loaded
+from strandline.operations.load.steps import (
+    LoadRun,
+    by_line,
+    first_pass,
+    given_up_on_failure,
+    in_file,
+    kept_answer,
+    loaded,
+)
 from strandline.views.branch_rows import read_declared
 
 
@@ -129,7 +137,7 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     rows = _read(load)
     put = {(change.branch_table.table.name, change.hash) for change in rows.changes}
     rows_by_table = {name: sum(table == name for table, _ in put) for name in sorted({table for table, _ in put})}
-    answer: dict[str, Any] = {
+    answer: KeptAnswer = {
         "rows": len(put),
         "duplicates_dropped": len(rows.changes) - len(put),
         "skipped": rows.skipped,
@@ -153,14 +161,14 @@ def _load(mutator: Mutator, load: KeyedLoad) -> Loaded:
     if commit is None:
         return _loaded(load, answer)
     written = sum(commit.tables.values())
-    seqs = {"first_seq": commit.seq - written, "last_seq": commit.seq - 1}
-    return _loaded(load, {**answer, **seqs, "commit": commit.commit_id})
+    first, last = commit.seq - written, commit.seq - 1
+    return _loaded(load, {**answer, "first_seq": first, "last_seq": last, "commit": commit.commit_id})
 
 
-def _loaded(load: KeyedLoad, answer: Mapping[str, Any], **more: Any) -> Loaded:
+def _loaded(load: KeyedLoad, answer: KeptAnswer, **run: Unpack[LoadRun]) -> Loaded:
     first, last = answer.get("first_seq"), answer.get("last_seq")
-    gone = last - first + 1 - answer["rows"] if first is not None else 0
-    return loaded(load.request.table, {"deleted": gone, **answer}, **more)
+    gone = last - first + 1 - answer["rows"] if first is not None and last is not None else 0
+    return loaded(load.request.table, {"deleted": gone, **answer}, **run)
 
 
 def _read(load: KeyedLoad) -> _Rows:
@@ -246,7 +254,7 @@ def _load_large(ctx: Context, load: KeyedLoad) -> Loaded:
     (progress,) = of_kind(done.effects, AdvanceLoad)
     with ctx.ledger.read() as conn:
         commit = commit_of_operation(conn, done.op_id)
-    answer = {**progress.answer, "commit": commit}
+    answer: KeptAnswer = {**kept_answer(progress), "commit": commit}
     return _loaded(load, answer, operations=(done.op_id,), warnings=done.warnings)
 
 
@@ -270,7 +278,7 @@ def _convert(ctx: Context, load: KeyedLoad, pending: loads.Load) -> TablesPlan:
     # A table that is loaded alone is written also where no row comes: an overwrite may leave it empty.
     written = dict.fromkeys([part.table for part in first.parts] if request.only is None else [request.only])
     parts = {table: [part for part in first.parts if part.table == table] for table in written}
-    remember = {"scope": name.scope, "key": name.key, "digest": request.digest} if load.is_remembered else None
+    remember = IdempotencyKey(name.scope, name.key, request.digest, None) if load.is_remembered else None
     return TablesPlan(
         load_id=pending.load_id,
         parts={branch_tables[table].table.table_id: own for table, own in parts.items()},

@@ -28,6 +28,7 @@ from strandline.ledger.publish import leases, loads
 from strandline.ledger.publish.loads import AdvanceLoad
 from strandline.ledger.publish.publishing import Effect, Effects
 from strandline.ledger.rows import reservations
+from strandline.ledger.rows.appends import IdempotencyKey
 from strandline.ledger.rows.idempotency import KeepAnswer
 from strandline.ledger.tables.heads import MoveTable, PassOver
 from strandline.ledger.tables.tables import is_protected, read_shown, refuse_protected
@@ -79,7 +80,7 @@ class TablesPlan:
     strict: bool
     whole: bool
     find_load: Callable[[Connection], loads.Load | None]
-    remember: Mapping[str, Any] | None
+    remember: IdempotencyKey | None
 
     def rows(self, table_id: str) -> int:
         """How many rows come to a table."""
@@ -340,7 +341,8 @@ class LoadTables:
         }
         written = sorted(self.plan.parts)
         commit = WriteCommit(self.kind, f"load {counted(rows, 'row')}", tables, self.commit_id)
-        keep = KeepAnswer(**self.plan.remember, answer=answer) if self.plan.remember is not None else None
+        once = self.plan.remember
+        keep = KeepAnswer(once.scope, once.key, once.digest, answer) if once is not None else None
         return (
             KeepSchemas(tuple(written), declared.joined(written)),
             *staged_moves(staged),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from strandline.engines.files import Input, RowShape, Skipped, cut, read_chunk
 from strandline.errors import Conflict, InvalidRows, KeyExists, LeaseLost, StrandError
@@ -27,7 +26,7 @@ from strandline.ledger.rows.idempotency import forget, recall, remember
 from strandline.ledger.rows.intake import Intake
 from strandline.ledger.rows.query_marks import last_batch
 from strandline.ledger.tables.tables import has_schema, read_shown
-from strandline.model.operations import Loaded
+from strandline.model.operations import KeptAnswer, Loaded
 from strandline.model.tables import BranchTable
 from strandline.model.wording import counted
 from strandline.operations.core.beats import holding
@@ -38,7 +37,7 @@ from strandline.operations.core.steps import run
 from strandline.operations.load import load_request
 from strandline.operations.load.bite import LoadBite, LoadPlan
 from strandline.operations.load.load_request import LoadRequest
-from strandline.operations.load.steps import first_pass, given_up_on_failure, in_file, loaded
+from strandline.operations.load.steps import first_pass, given_up_on_failure, in_file, kept_answer, loaded
 from strandline.operations.maintain.flush import flush
 
 BITE_BYTES = 1 << 30
@@ -166,7 +165,7 @@ def _small(
 
 def _append_small(
     txn: Txn, branch_table: BranchTable, request: LoadRequest, batches: list[NewBatch], skipped: int, too_old: int
-) -> dict[str, Any]:
+) -> KeptAnswer:
     raced, name = None, name_of(branch_table, request)
     if request.query_mark is None:
         raced = recall(txn, name.scope, name.key, request.digest)
@@ -184,7 +183,7 @@ def _append_small(
         message=f"{request.kind} {counted(ack.rows, 'row')}",
         tables={branch_table.table.name: ack.rows},
     )
-    answer = {
+    answer: KeptAnswer = {
         "rows": ack.rows,
         "duplicates_dropped": 0,
         "too_old": ack.too_old,
@@ -224,7 +223,7 @@ def _convert(ctx: Context, branch_table: BranchTable, pending: Load, inputs: Seq
 def _bites(ctx: Context, branch_table: BranchTable, request: LoadRequest, pending: Load) -> Loaded:
     assert pending.parts is not None, "the second pass of a load begins before the first one ended"
     flush(ctx, branch_table.table.name, request.branch, request.actor)
-    answer = dict(pending.answer) or _nothing(pending)
+    answer = pending.answer or _nothing(pending)
     operations: list[str] = []
     warnings: list[str] = []
     at = pending.parts_done
@@ -246,7 +245,7 @@ def _bites(ctx: Context, branch_table: BranchTable, request: LoadRequest, pendin
         done = run(ctx, LoadBite(branch_table.table.name, request.branch, request.actor, plan))
         assert done is not None, "a bite of a load always has something to do"
         (progress,) = of_kind(done.effects, AdvanceLoad)
-        answer = dict(progress.answer)
+        answer = kept_answer(progress)
         operations.append(done.op_id)
         warnings.extend(done.warnings)
         at += len(parts)
@@ -255,7 +254,7 @@ def _bites(ctx: Context, branch_table: BranchTable, request: LoadRequest, pendin
             break
         fail("load.between_bites")
     with ctx.ledger.read() as conn:
-        answer["commit"] = commit_of_operation(conn, operations[-1])
+        answer = {**answer, "commit": commit_of_operation(conn, operations[-1])}
     return loaded(branch_table.table.name, answer, operations=tuple(operations), warnings=tuple(warnings))
 
 
@@ -271,5 +270,5 @@ def _bite(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(taken)
 
 
-def _nothing(pending: Load) -> dict[str, Any]:
+def _nothing(pending: Load) -> KeptAnswer:
     return {"rows": 0, "duplicates_dropped": 0, "first_seq": None, "last_seq": None, "skipped": pending.skipped}

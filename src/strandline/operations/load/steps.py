@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from strandline.engines.files import FilePart, Input, UnknownTable, cut, unchanged, with_lines
+from strandline.engines.files import FilePart, Input, UnknownTable, cut, unchanged
+from strandline.engines.row_lines import with_lines
 from strandline.errors import InvalidRows, KeyExists, StrandError
 from strandline.failpoints import fail
+from strandline.json_types import Json, JsonObject
 from strandline.ledger.publish import loads
 from strandline.ledger.publish.loads import Load
-from strandline.model.operations import Loaded
+from strandline.model.operations import KeptAnswer, Loaded
 from strandline.model.reporting import MEND_ROWS, and_more, entry_text, most_reported
 from strandline.model.wording import counted
 from strandline.operations.core.context import Context
@@ -33,9 +35,11 @@ class LinePlace:
     uri: str
     before: int
 
-    def of(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def of(self, entry: JsonObject) -> dict[str, Json]:
         """An entry about a row that is told by its line from here on, told by its line in the file."""
-        return {"file": self.uri, **entry, "index": self.before + entry["index"]}
+        index = entry["index"]
+        assert isinstance(index, int), "an entry about a row of a chunk has its index"
+        return {"file": self.uri, **entry, "index": self.before + index}
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,20 @@ def given_up_on_failure(ctx: Context, pending: Load) -> Iterator[None]:
         raise
 
 
-def loaded(table: str, answer: Mapping[str, Any], **more: Any) -> Loaded:
+def kept_answer(progress: loads.AdvanceLoad) -> KeptAnswer:
+    """What a load has made known so far: an effect has it as it is stored, and only loads write it."""
+    return cast("KeptAnswer", progress.answer)
+
+
+class LoadRun(TypedDict, total=False):
+    """What a load is answered besides what is remembered of it."""
+
+    already_loaded: bool
+    operations: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def loaded(table: str, answer: KeptAnswer, **run: Unpack[LoadRun]) -> Loaded:
     """What a load is answered, by what is remembered of it."""
     return Loaded(
         table=table,
@@ -120,7 +137,7 @@ def loaded(table: str, answer: Mapping[str, Any], **more: Any) -> Loaded:
         deleted=answer.get("deleted", 0),
         tables=answer.get("tables", {}),
         too_old=answer.get("too_old", 0),
-        **more,
+        **run,
     )
 
 
@@ -133,9 +150,7 @@ def in_file(error: InvalidRows, source: Input) -> InvalidRows:
     return bad_rows(rows, error.detail["bad"], [source], hint=error.hint)
 
 
-def bad_rows(
-    rows: Sequence[Mapping[str, Any]], bad: int, inputs: Sequence[Input], *, hint: str = MEND_ROWS
-) -> InvalidRows:
+def bad_rows(rows: Sequence[JsonObject], bad: int, inputs: Sequence[Input], *, hint: str = MEND_ROWS) -> InvalidRows:
     """The error that lists so many bad rows of files; each has its file beside what is wrong."""
     listed = with_lines(rows[: most_reported()], inputs)
     return InvalidRows(
@@ -146,9 +161,7 @@ def bad_rows(
     )
 
 
-def by_line(
-    error: StrandError, listed: Mapping[str, Sequence[Mapping[str, Any]]], inputs: Sequence[Input]
-) -> StrandError:
+def by_line(error: StrandError, listed: Mapping[str, Sequence[JsonObject]], inputs: Sequence[Input]) -> StrandError:
     """An error about rows of a load, told by file and line where these are known, in the order of the lines."""
     if not any(listed.values()):
         return error
@@ -163,5 +176,6 @@ def by_line(
     return type(error)(text + and_more(total), **{**detail, "hint": hint})
 
 
-def _in_file(entry: Mapping[str, Any]) -> tuple[str, int]:
-    return entry.get("file", ""), entry.get("index") or 0
+def _in_file(entry: JsonObject) -> tuple[str, int]:
+    file, index = entry.get("file"), entry.get("index")
+    return file if isinstance(file, str) else "", index if isinstance(index, int) else 0

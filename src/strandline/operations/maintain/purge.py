@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strandline.engines.duck import relations
 from strandline.engines.duck.predicates import check_predicate
+from strandline.json_types import JsonObject
 from strandline.ledger.changes.purged_keys import note_hashes
 from strandline.ledger.publish.publishing import Effects
 from strandline.ledger.tables.files import read_files
@@ -103,7 +104,7 @@ class DoomedRows:
         """Whether there is nothing to remove."""
         return not self.removal.rows and self.beside.is_nothing
 
-    def detail(self, rows: int) -> dict[str, Any]:
+    def detail(self, rows: int) -> JsonObject:
         """How much goes, of which so many rows."""
         return {"rows": rows, **self.beside.counts, "keys": len(self.hashes)}
 

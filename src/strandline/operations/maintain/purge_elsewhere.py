@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from strandline.engines.duck.predicates import without_matches
 from strandline.errors import StrandError, TableExists
+from strandline.json_types import JsonObject
 from strandline.ledger.changes import purges
 from strandline.ledger.changes.purges import RecordPurge, Shortened, Tombstone
 from strandline.ledger.ledger import MAIN, Connection
@@ -72,7 +72,7 @@ def report(
     table: Table,
     rows: Sequence[int],
     beside: Beside,
-    detail: Mapping[str, Any],
+    detail: JsonObject,
     *,
     operations: Sequence[str] = (),
     warnings: Sequence[str] = (),

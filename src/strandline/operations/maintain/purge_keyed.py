@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +23,7 @@ import pyarrow.compute as pc
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import Busy, NotFound
 from strandline.failpoints import fail
+from strandline.json_types import JsonObject
 from strandline.ledger.changes.purged_keys import forget_done, note_hashes, read_unfinished
 from strandline.ledger.changes.purges import RecordPurge, StayUnreferred
 from strandline.ledger.history.branches import holders
@@ -369,7 +369,7 @@ def _gone(table: Table) -> str:
     return relations.has_hash(_scope(table))
 
 
-def _detail(doomed: DoomedKeys, look: KeySurvey) -> dict[str, Any]:
+def _detail(doomed: DoomedKeys, look: KeySurvey) -> JsonObject:
     return {
         "rows": look.rows,
         "keys": len(doomed.hashes),

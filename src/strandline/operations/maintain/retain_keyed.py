@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.engines.duck import relations, sandbox
+from strandline.json_types import JsonObject
 from strandline.ledger.history.ancestry import Graph
 from strandline.ledger.history.horizons import KeptCommit, count_passed, find_horizon
 from strandline.ledger.history.refs import tip_of
@@ -200,7 +201,7 @@ class VersionPlanner:
         """Which tag or branch keeps what is older than the window."""
         return tuple(_kept_for(self.planned))
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JsonObject:
         """Where the window begins, and where the horizon lies."""
         planned = self.planned
         horizon, point = planned.horizon, planned.kept_for
@@ -212,7 +213,7 @@ class VersionPlanner:
             else None,
         }
 
-    def preview(self) -> dict[str, Any]:
+    def preview(self) -> JsonObject:
         """Nothing more."""
         return {}
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strandline.engines.duck import relations, sandbox
 from strandline.errors import PreconditionFailed
+from strandline.json_types import JsonObject
 from strandline.ledger.ledger import Connection
 from strandline.ledger.sinks.limits import Limit, lowest, read_limits
 from strandline.ledger.tables.files import read_files, set_times
@@ -175,11 +176,11 @@ class RowPlanner:
         """Nothing more."""
         return ()
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JsonObject:
         """Where the window begins."""
         return {"cutoff": text_of(self.planned.cutoff_us)}
 
-    def preview(self) -> dict[str, Any]:
+    def preview(self) -> JsonObject:
         """What sinks would never get, where nothing holds rows back."""
         lost = self.lost() if not self.planned.limits else ()
         return {"never_delivered": [asdict(behind) for behind in lost]}

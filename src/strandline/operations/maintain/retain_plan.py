@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from strandline.errors import PreconditionFailed
+from strandline.json_types import JsonObject
 from strandline.model.wording import counted
 from strandline.operations.maintain.removal import Removal
 
@@ -77,10 +78,10 @@ class Planner(Protocol):
     def notes(self) -> Sequence[str]:
         """What a person should know besides."""
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JsonObject:
         """How far back the table is kept."""
 
-    def preview(self) -> dict[str, Any]:
+    def preview(self) -> JsonObject:
         """What only a dry run says."""
 
 
