@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from strandline import create, put
-from strandline.errors import BadRequest, NotFound
+from strandline.errors import BadRequest, NotFound, PreconditionFailed
 from strandline.lake import Lake
 from strandline.lake.documents import document
 from strandline.lake.queries import QueryAnswer
-from strandline.lake.tables import names_at
+from strandline.lake.tables import PastWindow, names_at
 
 
 @pytest.fixture
@@ -88,3 +88,79 @@ def test_a_window_names_what_is_older_than_it(lake: Lake) -> None:
     assert lake.tables.past_window("messages", {"retention_s": 1.0}) is None
     assert lake.tables.past_window("messages", {"time_column": "_at"}) is None
     assert names_at(lake.root) == ["messages", "people"]
+
+
+def test_only_a_window_that_no_row_lies_in_needs_a_yes() -> None:
+    """Of a keyed table the newest versions stay, so its whole log may be older than the window."""
+    refusal = PastWindow("messages", older=2, total=2, keyed=False).unagreed
+    assert refusal is not None and refusal.detail["count"] == 2
+    assert str(refusal) == "the whole log of messages (2 rows) is older than that, and would go"
+    assert PastWindow("messages", older=1, total=2, keyed=False).unagreed is None
+    assert PastWindow("people", older=2, total=2, keyed=True).unagreed is None
+
+
+def test_a_window_that_no_row_lies_in_is_not_set_without_a_yes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(lake.tables), "past_window", lambda *_: PastWindow("messages", 2, 2, keyed=False))
+    with pytest.raises(PreconditionFailed, match="the whole log of messages"):
+        lake.tables.keep("messages", {"retention_s": 1.0})
+    assert lake.tables.show("messages").settings.retention_s is None
+    kept = lake.tables.keep("messages", {"retention_s": 1.0}, yes=True)
+    assert document(kept) == {
+        "table": "messages",
+        "retention_s": 1.0,
+        "time_column": "_at",
+        "target_file_bytes": 134217728,
+    }
+
+
+def test_what_was_made_is_a_document(lake: Lake) -> None:
+    """As a command prints it: of a branch, of a tag and of a table."""
+    tip = lake.commit("main").commit_id
+    assert document(lake.branches.new("trial")) == {"branch": "trial", "from": "main", "tip": tip}
+    assert document(lake.branches.new_tag("v1", "trial")) == {"tag": "v1", "commit": tip}
+    assert document(lake.branches.protect("trial")) == {"branch": "trial", "protected": True}
+    lake.branches.protect("trial", protected=False)
+    assert document(lake.branches.rename("trial", "try-out")) == {"branch": "try-out"}
+    assert document(lake.branches.delete("try-out")) == {"deleted": "try-out"}
+    assert document(lake.branches.delete_tag("v1")) == {"deleted": "v1"}
+    made = lake.tables.new("team", {"id": "string", "size": "long?"}, key=["id"], constraints=["range(size: 1..9)"])
+    assert (made.table, made.key, made.constraints) == ("team", ("id",), ("range(size: 1..9)",))
+    assert [column["name"] for column in made.columns] == ["id", "size"]
+
+
+def test_schemas_that_lose_values_are_not_changed_without_a_yes(lake: Lake) -> None:
+    """The refusal names every step that loses some, so that a person can agree to them."""
+    document = lake.schemas.show(table="PEOPLE")
+    del document["tables"]["people"]["columns"]["name"]
+    with pytest.raises(PreconditionFailed, match="shown no more: people drop column name") as caught:
+        lake.schemas.change(document)
+    assert [step["column"] for step in caught.value.detail["steps"]] == ["name"]
+    assert "name" in lake.schemas.show()["tables"]["people"]["columns"]
+    done = lake.schemas.change(document, actor="eve", message="no names", yes=True)
+    newest = lake.commit("main")
+    assert (done.changed.commit, newest.actor, newest.message) == (newest.commit_id, "eve", "no names")
+    assert lake.schemas.unagreed(document) is None and lake.schemas.change(document).changed.commit is None
+    assert lake.schemas.steps(document).steps == () and not lake.schemas.steps(document).is_refused
+
+
+def test_a_plan_says_whether_a_step_is_refused(lake: Lake) -> None:
+    document = lake.schemas.show(table="people")
+    document["tables"]["people"]["columns"]["name"] = "long?"
+    assert lake.schemas.steps(document).is_refused
+    with pytest.raises(NotFound, match="there is no table 'poeple'") as caught:
+        lake.schemas.show(table="poeple")
+    assert caught.value.hint is not None and "people" in caught.value.hint
+
+
+def test_a_table_is_not_dropped_without_a_yes(lake: Lake) -> None:
+    """And then of one branch: another still shows it."""
+    lake.branches.new("trial")
+    refusal = lake.tables.unagreed_drop("People", branch="trial")
+    assert refusal is not None and "people remove table" in str(refusal)
+    with pytest.raises(PreconditionFailed, match="people remove table"):
+        lake.tables.drop("People", branch="trial")
+    dropped = lake.tables.drop("People", branch="trial", actor="eve", message="old", yes=True)
+    newest = lake.commit("trial")
+    assert (dropped.dropped, dropped.branch, dropped.commit) == ("people", "trial", newest.commit_id)
+    assert (newest.actor, newest.message) == ("eve", "old")
+    assert lake.view("trial").tables == ["messages"] and lake.view().tables == ["messages", "people"]

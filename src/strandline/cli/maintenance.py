@@ -136,7 +136,7 @@ def _agree(session: Session, lake: Lake, operation: Declared, tables: Sequence[s
 
 
 def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChanges, *, yes: bool) -> None:
-    """A window that no row of the log lies in is a mistake more often than not: ask before it is set."""
+    """Ask before a window is set that lets go of rows, or of versions of them."""
     past = None if yes else lake.tables.past_window(name, changes)
     if past is None:
         return
@@ -147,9 +147,13 @@ def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChan
     if past.older < past.total:
         ask_first(session, f"{past.older:,} of {counted(past.total, 'row')} of {past.table} would go", yes=yes)
         return
-    consequence = f"the whole log of {past.table} ({counted(past.total, 'row')}) is older than that, and would go"
-    if not consents(session, f"{consequence}. Go on?"):
-        raise PreconditionFailed(consequence, hint="`--yes` sets it all the same.", count=past.total)
+    agree(session, past.unagreed)
+
+
+def agree(session: Session, refusal: PreconditionFailed | None) -> None:
+    """Ask a person at a terminal about what is refused without a yes; where there is none, it stays refused."""
+    if refusal is not None and not consents(session, f"{refusal}. Go on?"):
+        raise refusal
 
 
 def consents(session: Session, question: str) -> bool:

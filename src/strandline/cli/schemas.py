@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli import output
 from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
-from strandline.cli.session import Session, session_of
-from strandline.errors import BadRequest, NotFound, PreconditionFailed, nearest
+from strandline.cli.session import session_of
+from strandline.errors import BadRequest
 from strandline.model.schema.document import FIXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strandline.lake import Lake
-    from strandline.model.schema.migration import Applied
     from strandline.model.schema.steps import Step
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The schemas as they should be: JSON, or TOML.")]
 WRONG_INPUT = 3
-REFUSED = "refused"
 Hard = Annotated[bool, typer.Option("--hard", help="Also remove the values of columns that are dropped, for good.")]
 
 
@@ -42,13 +38,11 @@ def plan(context: typer.Context, file: File, branch: Branch = "main", hard: Hard
     \b
     Example: strand schema plan people.json --branch try-out
     """
-    from strandline.lake.schemas import SchemaPlan
-
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        planned = lake.schema_plan(_document(file), branch=branch, hard=hard)
-    session.emit(SchemaPlan(branch, planned.steps), lambda: _show(planned.steps))
-    if any(step.verdict == REFUSED for step in planned.steps):
+        planned = lake.schemas.steps(_document(file), branch=branch, hard=hard)
+    session.emit(planned, lambda: _show(planned.steps))
+    if planned.is_refused:
         raise typer.Exit(WRONG_INPUT)
 
 
@@ -67,39 +61,23 @@ def apply(
     \b
     Example: strand schema apply people.json --branch try-out -m "ages are required"
     """
-    from strandline.lake.schemas import SchemaChanged
+    from strandline.cli.maintenance import agree
 
     session = session_of(context)
     doc = _document(file)
     with session.open() as lake:
-        done = apply_document(session, lake, doc, branch=branch, actor=actor, message=message, hard=hard, yes=yes)
-    commit = done.commit.commit_id if done.commit is not None else None
-
-    def human() -> None:
-        _show(done.steps)
-        if commit is not None:
-            output.say(f"Committed as {commit} on {branch}.")
-
-    session.emit(SchemaChanged(branch, commit, done.steps), human)
-
-
-def apply_document(
-    session: Session, lake: Lake, doc: Any, *, branch: str, actor: str, message: str, yes: bool, hard: bool = False
-) -> Applied:
-    """Apply a document of schemas; values that would be shown no more, or be removed, are asked about first."""
-    from strandline.cli.maintenance import consents
-
-    lost = [] if yes else lake.schema_plan(doc, branch=branch, hard=hard).loses
-    if lost:
-        what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
-        question = f"values would be {'removed for good' if hard else 'shown no more'}: {what}"
-        if not consents(session, f"{question}. Go on?"):
-            hint = "`--yes` does it; `strand schema plan FILE` shows all steps of a file."
-            raise PreconditionFailed(question, hint=hint, steps=[asdict(step) for step in lost])
-    done = lake.schema_apply(doc, branch=branch, actor=actor, message=message, hard=hard)
+        if not yes:
+            agree(session, lake.schemas.unagreed(doc, branch=branch, hard=hard))
+        done = lake.schemas.change(doc, branch=branch, actor=actor, message=message, hard=hard, yes=True)
     for text in done.warnings:
         session.warn(text)
-    return done
+
+    def human() -> None:
+        _show(done.changed.steps)
+        if done.changed.commit is not None:
+            output.say(f"Committed as {done.changed.commit} on {branch}.")
+
+    session.emit(done.changed, human)
 
 
 def show(
@@ -120,12 +98,7 @@ def show(
     """
     session = session_of(context)
     with session.open(read_only=True) as lake:
-        document = lake.schema(branch, at=at)
-    if table is not None:
-        names = {name.lower(): name for name in document["tables"]}
-        if table.lower() not in names:
-            raise NotFound(f"there is no table {table!r}", hint=nearest(table, names.values()), table=table)
-        document = {"tables": {names[table.lower()]: document["tables"][names[table.lower()]]}}
+        document = lake.schemas.show(branch, at=at, table=table)
 
     def human() -> None:
         rows = [

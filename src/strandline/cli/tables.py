@@ -62,15 +62,13 @@ def set_(
     Example: strand table set messages retention=90d time_column=ts
     """
     from strandline.cli.maintenance import confirm_window
-    from strandline.lake.tables import KeptTable
 
     session = session_of(context)
     changes = _changes(settings)
     with session.open() as lake:
         confirm_window(session, lake, name, changes, yes=yes)
-        table = lake.set_table(name, **changes)
-    kept = KeptTable(table.name, **vars(table.settings))
-    session.emit(kept, lambda: output.say(f"Set {', '.join(settings)} for {table.name}."))
+        kept = lake.tables.keep(name, changes, yes=True)
+    session.emit(kept, lambda: output.say(f"Set {', '.join(settings)} for {kept.table}."))
 
 
 def drop(
@@ -86,19 +84,14 @@ def drop(
     \b
     Example: strand table drop messages --yes
     """
-    from strandline.cli.schemas import apply_document
-    from strandline.lake.tables import DroppedTable
+    from strandline.cli.maintenance import agree
 
     session = session_of(context)
     with session.open() as lake:
-        table = lake.view(branch).branch_table(name).table.name
-        document = {"tables": {table: {"drop": True}}}
-        done = apply_document(session, lake, document, branch=branch, actor=actor, message=message, yes=yes)
-    commit = done.commit.commit_id if done.commit is not None else None
-    session.emit(
-        DroppedTable(table, branch, commit),
-        lambda: output.say(f"Dropped table {table} of {branch}, as commit {commit}."),
-    )
+        if not yes:
+            agree(session, lake.tables.unagreed_drop(name, branch=branch))
+        gone = lake.tables.drop(name, branch=branch, actor=actor, message=message, yes=True)
+    session.emit(gone, lambda: output.say(f"Dropped table {gone.dropped} of {branch}, as commit {gone.commit}."))
 
 
 def _changes(settings: list[str]) -> SettingChanges:
@@ -151,19 +144,17 @@ def create(
     Example: strand table create messages --row-key id \\
                  --columns "id:string,ts:timestamp,body:string?"
     """
-    from strandline.lake.tables import NewTable
-    from strandline.model.schema.constraints import parse_constraints
-    from strandline.model.schema.schema import Schema, parse_columns
+    from strandline.model.schema.schema import parse_columns
 
     if (columns is None) == (schema is None):
         raise typer.BadParameter("give either --columns or --schema", ctx=context)
     session = session_of(context)
     described = parse_columns(columns) if columns is not None else _schema_file(schema or "")
-    described = Schema(described.columns, parse_constraints([*described.constraints, *(constraint or [])]))
     with session.open() as lake:
-        table = lake.create_table(
+        made = lake.tables.new(
             name,
             described,
+            constraints=constraint or (),
             row_key=listed(row_key),
             key=listed(key),
             partition_by=listed(partition_by),
@@ -171,17 +162,14 @@ def create(
             unknown_fields=unknown_fields.value,
             actor=actor,
         )
-    session.emit(
-        NewTable.of(table, described),
-        lambda: output.say(f"Made table {table.name} with {counted(len(described.columns), 'column')}."),
-    )
+    session.emit(made, lambda: output.say(f"Made table {made.table} with {counted(len(made.columns), 'column')}."))
 
 
 def _schema_file(file: str) -> Schema:
-    """Iceberg's JSON, or what `table show --json` prints, or the columns of that alone."""
+    """A schema as a file of JSON describes it."""
     import orjson
 
-    from strandline.model.schema.schema import from_iceberg_json, from_json
+    from strandline.model.schema.schema import read_schema
 
     try:
         document = orjson.loads(input_path(file).read_bytes())
@@ -189,9 +177,7 @@ def _schema_file(file: str) -> Schema:
         raise BadRequest(
             f"{file} is not JSON: {error}", hint="It holds an Iceberg schema, as a JSON object."
         ) from error
-    if isinstance(document, list):
-        return from_json({"columns": document})
-    return from_json(document) if isinstance(document, dict) and "columns" in document else from_iceberg_json(document)
+    return read_schema(document)
 
 
 def list_(context: typer.Context, branch: Branch = "main") -> None:

@@ -58,13 +58,10 @@ def create(
     \b
     Example: strand branch create try-out --from main
     """
-    from strandline.lake.branches import NewBranch
-
     session = session_of(context)
     with session.open() as lake:
-        made = lake.branch(name, from_)
-    result = NewBranch(made.name, from_, made.tip)
-    session.emit(result, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
+        made = lake.branches.new(name, from_)
+    session.emit(made, lambda: output.say(f"Made branch {name} at {made.tip or 'nothing yet'}, from {from_}."))
 
 
 def list_(context: typer.Context) -> None:
@@ -95,12 +92,10 @@ def rename(
     \b
     Example: strand branch rename try-out experiment
     """
-    from strandline.lake.branches import Renamed
-
     session = session_of(context)
     with session.open() as lake:
-        lake.rename_branch(name, to)
-    session.emit(Renamed(to), lambda: output.say(f"Branch {name} is called {to} now."))
+        renamed = lake.branches.rename(name, to)
+    session.emit(renamed, lambda: output.say(f"Branch {name} is called {to} now."))
 
 
 def delete(
@@ -115,14 +110,12 @@ def delete(
     \b
     Example: strand branch delete try-out
     """
-    from strandline.lake.branches import Deleted
-
     session = session_of(context)
     with session.open() as lake:
         if force:
             ask_first(session, f"Branch {name} would be deleted, with the commits that only it has", yes=yes)
-        lake.delete_branch(name, force=force, actor=actor)
-    session.emit(Deleted(name), lambda: output.say(f"Deleted branch {name}."))
+        deleted = lake.branches.delete(name, force=force, actor=actor)
+    session.emit(deleted, lambda: output.say(f"Deleted branch {name}."))
 
 
 def protect(
@@ -135,13 +128,11 @@ def protect(
     \b
     Example: strand branch protect main
     """
-    from strandline.lake.branches import Protection
-
     session = session_of(context)
     with session.open() as lake:
-        lake.protect_branch(name, protected=not off)
+        protection = lake.branches.protect(name, protected=not off)
     text = f"Branch {name} is not protected any more." if off else f"Branch {name} is protected: it changes by merges."
-    session.emit(Protection(name, not off), lambda: output.say(text))
+    session.emit(protection, lambda: output.say(text))
 
 
 def tag(
@@ -155,8 +146,6 @@ def tag(
     \b
     Example: strand tag v1 main
     """
-    from strandline.lake.branches import Deleted, NewTag
-
     session = session_of(context)
     if name is None and delete:
         raise typer.BadParameter("name the tag that is to be deleted", ctx=context)
@@ -165,11 +154,11 @@ def tag(
         return
     with session.open() as lake:
         if delete:
-            lake.delete_tag(name)
-            session.emit(Deleted(name), lambda: output.say(f"Deleted tag {name}."))
+            deleted = lake.branches.delete_tag(name)
+            session.emit(deleted, lambda: output.say(f"Deleted tag {name}."))
             return
-        made = lake.tag(name, commit)
-    session.emit(NewTag(made.name, made.commit), lambda: output.say(f"Tag {name} is commit {made.commit}."))
+        made = lake.branches.new_tag(name, commit)
+    session.emit(made, lambda: output.say(f"Tag {name} is commit {made.commit}."))
 
 
 def _list_tags(session: Session) -> None:

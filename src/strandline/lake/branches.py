@@ -151,23 +151,31 @@ class Branches:
 
         return branch_at(self._lake.context, name, from_, checked_actor(actor, None))
 
-    def delete(self, name: str, *, force: bool = False, actor: str = "") -> None:
+    def new(self, name: str, from_: str = MAIN, *, actor: str = "") -> NewBranch:
+        """The same, as people see it."""
+        branch = self.create(name, from_, actor=actor)
+        return NewBranch(branch.name, from_, branch.tip)
+
+    def delete(self, name: str, *, force: bool = False, actor: str = "") -> Deleted:
         """Remove a branch; with `force` also one whose commits are on no other, which is audited."""
         from strandline.ledger.history.branches import delete_branch
 
         delete_branch(self._lake.ledger, name, force=force, actor=checked_actor(actor, None))
+        return Deleted(name)
 
-    def protect(self, name: str, *, protected: bool = True) -> None:
+    def protect(self, name: str, *, protected: bool = True) -> Protection:
         """Let a branch change by merges alone, and be neither deleted nor renamed; or lift that."""
         from strandline.ledger.history.branches import protect_branch
 
         protect_branch(self._lake.ledger, name, protected=protected)
+        return Protection(name, protected)
 
-    def rename(self, name: str, to: str) -> None:
+    def rename(self, name: str, to: str) -> Renamed:
         """Give a branch another name."""
         from strandline.ledger.history.branches import rename_branch
 
         rename_branch(self._lake.ledger, name, to)
+        return Renamed(to)
 
     def log(self, branch: str = MAIN, *, limit: int = 50, before: str | None = None) -> list[Commit]:
         """A branch's commits, the newest first; `before` goes on behind the last one of an earlier answer."""
@@ -221,6 +229,11 @@ class Branches:
             refuse_pruned(txn.conn, point)
             return create_tag(txn, name, point.commit, point.holder, point.covers)
 
+    def new_tag(self, name: str, at: str = MAIN, *, branch: str = MAIN) -> NewTag:
+        """The same, as people see it."""
+        tag = self.tag(name, at, branch=branch)
+        return NewTag(tag.name, tag.commit)
+
     def tags(self) -> list[Tag]:
         """Every tag, by name."""
         from strandline.ledger.history.branches import list_tags
@@ -232,12 +245,13 @@ class Branches:
         """The same, as people see them."""
         return [TagEntry(tag.name, tag.commit, text_of(tag.created_at_us)) for tag in self.tags()]
 
-    def delete_tag(self, name: str) -> None:
+    def delete_tag(self, name: str) -> Deleted:
         """Remove a tag."""
         from strandline.ledger.history.branches import delete_tag
 
         with self._lake.ledger.write() as txn:
             delete_tag(txn, name)
+        return Deleted(name)
 
     def merge(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.actors import checked_actor
+from strandline.errors import NotFound, PreconditionFailed, nearest
 from strandline.ledger.ledger import MAIN
 from strandline.model.schema.steps import Step
 
@@ -22,6 +23,11 @@ class SchemaPlan:
     branch: str
     steps: tuple[Step, ...]
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether a step of it can't be done."""
+        return any(step.verdict == "refused" for step in self.steps)
+
 
 @dataclass(frozen=True)
 class SchemaChanged:
@@ -32,17 +38,31 @@ class SchemaChanged:
     steps: tuple[Step, ...]
 
 
+@dataclass(frozen=True)
+class ChangedWithWarnings:
+    """The same, and what a person should know whose values are still somewhere."""
+
+    changed: SchemaChanged
+    warnings: tuple[str, ...]
+
+
 class Schemas:
     """`lake.schemas`."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def show(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:
-        """The schemas of a branch's tables, as a document that a user can change and apply."""
+    def show(self, branch: str = MAIN, *, at: str | None = None, table: str | None = None) -> dict[str, Any]:
+        """The schemas of a branch's tables, or of one of them, as a document that a user can change and apply."""
         from strandline.operations.change.schema_apply import describe
 
-        return describe(self._lake.view(branch, at=at))
+        document = describe(self._lake.view(branch, at=at))
+        if table is None:
+            return document
+        names = {name.lower(): name for name in document["tables"]}
+        if table.lower() not in names:
+            raise NotFound(f"there is no table {table!r}", hint=nearest(table, names.values()), table=table)
+        return {"tables": {names[table.lower()]: document["tables"][names[table.lower()]]}}
 
     def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed."""
@@ -53,6 +73,10 @@ class Schemas:
         if not planned.refused:
             look_at(view, planned)
         return planned
+
+    def steps(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> SchemaPlan:
+        """The same, as people see it."""
+        return SchemaPlan(branch, self.plan(doc, branch=branch, hard=hard).steps)
 
     def apply(
         self,
@@ -69,3 +93,26 @@ class Schemas:
 
         request = SchemaRequest(doc, checked_actor(actor, None), message, expect.commit if expect is not None else None)
         return apply_change(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)
+
+    def change(
+        self, doc: Any, *, branch: str = MAIN, actor: str = "", message: str = "", hard: bool = False, yes: bool = False
+    ) -> ChangedWithWarnings:
+        """The same, as people see it; without `yes` it is refused where values would be lost."""
+        refusal = None if yes else self.unagreed(doc, branch=branch, hard=hard)
+        if refusal is not None:
+            raise refusal
+        done = self.apply(doc, branch=branch, actor=actor, message=message, hard=hard)
+        commit = done.commit.commit_id if done.commit is not None else None
+        return ChangedWithWarnings(SchemaChanged(branch, commit, done.steps), done.warnings)
+
+    def unagreed(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> PreconditionFailed | None:
+        """The refusal of values that would be lost without anybody's yes; None where a document loses none."""
+        lost = self.plan(doc, branch=branch, hard=hard).loses
+        if not lost:
+            return None
+        what = ", ".join(" ".join(filter(None, (step.table, step.what, step.column))) for step in lost)
+        return PreconditionFailed(
+            f"values would be {'removed for good' if hard else 'shown no more'}: {what}",
+            hint="`--yes` does it; `strand schema plan FILE` shows all steps of a file.",
+            steps=[asdict(step) for step in lost],
+        )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from strandline.actors import default_actor
+from strandline.errors import PreconditionFailed
 from strandline.ledger.ledger import MAIN
 from strandline.ledger.tables import tables
 from strandline.model.results import optional
 from strandline.model.schema.types import AT
+from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
     from strandline.model.schema.schema import Schema
     from strandline.model.tables import Dedupe, Table
     from strandline.reports.tables import TableHistory, TableReport
+
+
+class Declaring(TypedDict, total=False):
+    """How a table is made besides its columns: see `Lake.create_table`."""
+
+    row_key: Sequence[str]
+    key: Sequence[str]
+    partition_by: Sequence[str]
+    dedupe: Dedupe
+    unknown_fields: Literal["error", "json"]
+    branch: str
+    actor: str
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,17 @@ class PastWindow:
     total: int
     keyed: bool
 
+    @property
+    def unagreed(self) -> PreconditionFailed | None:
+        """The refusal of a window that no row lies in, without anybody's yes: it is a mistake more often than not.
+
+        Of a keyed table the newest version of each row stays, whatever the window is.
+        """
+        if self.keyed or self.older < self.total:
+            return None
+        consequence = f"the whole log of {self.table} ({counted(self.total, 'row')}) is older than that, and would go"
+        return PreconditionFailed(consequence, hint="`--yes` sets it all the same.", count=self.total)
+
 
 class Tables:
     """`lake.tables`."""
@@ -107,8 +132,6 @@ class Tables:
         actor: str = "",
     ) -> Table:
         """Make a log table, or with a `key` a keyed one: see `Lake.create_table`."""
-        from strandline.model.schema.constraints import parse_constraints
-        from strandline.model.schema.schema import Schema, parse_mapping
         from strandline.operations.change.declare import check_new, look_before
         from strandline.rules.kind import Target
 
@@ -116,8 +139,7 @@ class Tables:
             branch_table = self._lake.memory.branch_table(table, branch)
             return Target(branch_table.table.name, branch_table.table.key, branch_table.schema)
 
-        schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
-        schema = Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
+        schema = _declared(columns, constraints)
         how = {"key": key, "row_key": row_key, "partition_by": partition_by}
         check_new(name, schema, **how, dedupe=dedupe, target_of=target)
         return tables.create_table(
@@ -132,11 +154,45 @@ class Tables:
             seen=look_before(lambda: self._lake.view(branch), name, schema),
         )
 
+    def new(
+        self, name: str, columns: Mapping[str, str] | Any, *, constraints: Sequence[str] = (), **how: Unpack[Declaring]
+    ) -> NewTable:
+        """The same, as people see it."""
+        schema = _declared(columns, constraints)
+        return NewTable.of(self.create(name, schema, **how), schema)
+
+    def drop(
+        self, name: str, *, branch: str = MAIN, actor: str = "", message: str = "", yes: bool = False
+    ) -> DroppedTable:
+        """Drop a table of a branch, as one commit; without `yes` it is refused. Its history stays.
+
+        Other branches, tags and older commits still have its rows.
+        """
+        table, document = self._dropping(name, branch)
+        done = self._lake.schemas.change(document, branch=branch, actor=actor, message=message, yes=yes)
+        return DroppedTable(table, branch, done.changed.commit)
+
+    def unagreed_drop(self, name: str, *, branch: str = MAIN) -> PreconditionFailed | None:
+        """The refusal to drop a table without anybody's yes; None where it shows nothing any more."""
+        return self._lake.schemas.unagreed(self._dropping(name, branch)[1], branch=branch)
+
+    def _dropping(self, name: str, branch: str) -> tuple[str, Mapping[str, Any]]:
+        table = self._lake.view(branch).branch_table(name).table.name
+        return table, {"tables": {table: {"drop": True}}}
+
     def set(self, name: str, **changes: Unpack[SettingChanges]) -> Table:
         """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
         from strandline.ledger.tables.table_settings import change_settings
 
         return change_settings(self._lake.ledger, name, changes)
+
+    def keep(self, name: str, changes: SettingChanges, *, yes: bool = False) -> KeptTable:
+        """The same, as people see it; without `yes` a window is refused that no row of the log lies in."""
+        past = None if yes else self.past_window(name, changes)
+        if past is not None and past.unagreed is not None:
+            raise past.unagreed
+        table = self.set(name, **changes)
+        return KeptTable(table.name, **vars(table.settings))
 
     def entries(self, branch: str = MAIN) -> list[TableReport]:
         """Every table of a branch: its settings, and where its rows are."""
@@ -163,6 +219,15 @@ class Tables:
         total = branch_table.head.books.log
         older = view.count_older(name, column, window_s) if total else 0
         return PastWindow(branch_table.table.name, older, total, keyed) if older else None
+
+
+def _declared(columns: Mapping[str, str] | Any, constraints: Sequence[str]) -> Schema:
+    """Columns and the rules that rows keep, of what was declared of both."""
+    from strandline.model.schema.constraints import parse_constraints
+    from strandline.model.schema.schema import Schema, parse_mapping
+
+    schema = columns if isinstance(columns, Schema) else parse_mapping(columns)
+    return Schema(schema.columns, parse_constraints([*schema.constraints, *constraints]))
 
 
 def names_at(root: Path) -> Sequence[str]:

@@ -224,6 +224,13 @@ def from_iceberg_json(doc: Any) -> Schema:
     raise BadRequest("not an Iceberg schema", hint='It looks like {"type": "struct", "fields": [...]}.')
 
 
+def read_schema(doc: Any) -> Schema:
+    """A schema from Iceberg's JSON, from what `table show --json` prints, or from the columns of that alone."""
+    if isinstance(doc, list):
+        return from_json({"columns": doc})
+    return from_json(doc) if isinstance(doc, dict) and "columns" in doc else from_iceberg_json(doc)
+
+
 def _parse_column(name: str, text: str) -> Column:
     if not isinstance(name, str) or not isinstance(text, str):
         raise BadRequest(f"column {name!r} is {text!r}", hint='Both are text, as in {"id": "string"}.')
