@@ -56,13 +56,13 @@ class Schemas:
         """The schemas of a branch's tables, or of one of them, as a document that a user can change and apply."""
         from strandline.operations.change.schema_apply import describe
 
-        document = describe(self._lake.view(branch, at=at))
+        view = self._lake.view(branch, at=at)
         if table is None:
-            return document
-        names = {name.lower(): name for name in document["tables"]}
+            return describe(view, view.tables)
+        names = {name.lower(): name for name in view.tables}
         if table.lower() not in names:
             raise NotFound(f"there is no table {table!r}", hint=nearest(table, names.values()), table=table)
-        return {"tables": {names[table.lower()]: document["tables"][names[table.lower()]]}}
+        return describe(view, [names[table.lower()]])
 
     def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed."""

@@ -7,7 +7,7 @@ except for a look at the rows that could forbid it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from strandline.errors import BadRequest, SchemaMoved, TableMoved
@@ -59,9 +59,9 @@ def make_plan(view: View, doc: Json, *, hard: Ledger | None = None) -> Migration
     return with_erasing(hard, planned, named)
 
 
-def describe(view: View) -> dict[str, Json]:
-    """The schemas of a branch, as a document that can be changed and applied."""
-    return {"tables": {name: to_document(view.branch_table(name)) for name in view.tables}}
+def describe(view: View, tables: Iterable[str]) -> dict[str, Json]:
+    """The schemas of these tables of a branch, as a document that can be changed and applied."""
+    return {"tables": {name: to_document(view.branch_table(name)) for name in tables}}
 
 
 def apply_change(ctx: Context, take_view: Callable[[], View], request: SchemaRequest, *, hard: bool) -> Applied:
