@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import layout, output
-from strandline.cli.params import Actor, All, Branch, InThisProcess, TableName, TableNames, who
+from strandline.cli.params import Actor, All, Branch, InThisProcess, TableName, TableNames
 from strandline.cli.session import Session, session_of
 from strandline.errors import PreconditionFailed
 from strandline.lake import operations
 from strandline.lake.operations import Declared, Option
-from strandline.model.maintenance import Maintained
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
-    from strandline.model.maintenance import SettingChanges
+    from strandline.model.maintenance import Maintained, SettingChanges
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
@@ -113,26 +112,11 @@ def _read(operation: type[Declared], typed: Mapping[str, Any]) -> Declared:
 def _carry_out(
     session: Session, operation: Declared, tables: Sequence[str], branch: str, actor: str, *, in_this_process: bool
 ) -> list[Maintained]:
-    with session.open() as lake:
-        if not operation.of_one_table:
-            for name in tables:
-                lake.view(branch).branch_table(name)
-        _agree(session, lake, operation, tables, branch)
-        request = operation.request(tables, branch, who(actor))
-        return [
-            Maintained(**entry)
-            for entry in session.carry_out(lake, operation.name, request, in_this_process=in_this_process)
-        ]
+    from strandline.worker import delegated
 
-
-def _agree(session: Session, lake: Lake, operation: Declared, tables: Sequence[str], branch: str) -> None:
-    """Ask a person beforehand, by what a dry run says, about what can't be brought back."""
-    if not operation.asks_beforehand:
-        return
-    (planned,) = lake.maintenance.run(operation.with_option("dry_run"), tables, branch)
-    loss = operation.loss(planned)
-    if not consents(session, f"{loss}. Go on?"):
-        raise PreconditionFailed(loss, hint="`--yes` removes them.", count=planned.detail["rows"])
+    with session.open() as lake, session.delegating():
+        agree(session, lake.maintenance.unagreed(operation, tables, branch))
+        return delegated.maintain(lake, operation, tables, branch=branch, actor=actor, in_this_process=in_this_process)
 
 
 def confirm_window(session: Session, lake: Lake, name: str, changes: SettingChanges, *, yes: bool) -> None:

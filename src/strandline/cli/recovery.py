@@ -39,18 +39,17 @@ def recover(
     Example: strand recover --dry-run
     """
     from strandline.lake.recovery import RecoveredOperation
-    from strandline.model.operations import Recovered
+    from strandline.worker import delegated
 
     session = session_of(context)
-    with session.open(read_only=dry_run) as lake:
+    with session.open(read_only=dry_run) as lake, session.delegating():
         if discard is not None and not dry_run:
             recovered = [lake.recovery.discard(discard, actor=actor)]
         else:
             left = lake.recover(dry_run=True)
             if not dry_run:
                 _note_silence(session, left)
-                answers = session.carry_out(lake, "recover", {}, in_this_process=in_this_process or not left)
-                left = [Recovered(**answer) for answer in answers]
+                left = delegated.recover(lake, in_this_process=in_this_process or not left)
             recovered = list({operation.op_id: operation for operation in [*lake.recovered, *left]}.values())
     session.emit(
         [RecoveredOperation.of(operation) for operation in recovered], lambda: _print(recovered, dry_run=dry_run)

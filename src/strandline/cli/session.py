@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,17 +67,13 @@ class Session:
                     raise
                 raise reason from error
 
-    def carry_out(
-        self, lake: Lake, kind: str, arguments: Mapping[str, Any], *, in_this_process: bool, local_files: bool = False
-    ) -> Any:
-        """Have a worker that lives do what needs Spark, else do it here; the answer is plain JSON."""
-        from strandline.worker.delegation import Left, carry_out
+    @contextmanager
+    def delegating(self) -> Iterator[None]:
+        """Say what becomes of work that a worker was asked for, when the command is interrupted."""
+        from strandline.worker.delegation import Left
 
-        report = lake.context.report
         try:
-            return carry_out(
-                lake, kind, arguments, in_this_process=in_this_process, local_files=local_files, report=report
-            )
+            yield
         except Left as left:
             self.note(
                 "cancelled: the worker had not begun it"

@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli import dead_letters, output, parked
 from strandline.cli.maintenance import ask_first
-from strandline.cli.params import Actor, InThisProcess, listed, who
+from strandline.cli.params import Actor, InThisProcess, listed
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
 from strandline.model.wording import counted
@@ -346,14 +346,13 @@ def tick(
     Example: strand sink tick archive
     """
     from strandline.lake.sinks import ticked_streams
-    from strandline.sinks.tick import Ticked
+    from strandline.worker import delegated
 
     session = session_of(context)
-    with session.open() as lake:
+    with session.open() as lake, session.delegating():
         has_sinks = bool(lake.sinks.named(*names or []))  # an unknown one is refused before a worker is asked
-        arguments = {"names": names or [], "actor": who(actor), "take_over": take_over}
-        answer = session.carry_out(lake, "tick", arguments, in_this_process=in_this_process)
-    streams = ticked_streams(Ticked(**stream) for stream in answer)
+        ticked = delegated.tick(lake, names or (), actor=actor, take_over=take_over, in_this_process=in_this_process)
+    streams = ticked_streams(ticked)
     session.emit(streams, lambda: _print_ticked(streams, has_sinks=has_sinks))
     _exit({stream.outcome for stream in streams})
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.cli import output
-from strandline.cli.params import Actor, All, Branch, Dedupe, InThisProcess, TableName, TableNames, listed, who
+from strandline.cli.params import Actor, All, Branch, Dedupe, InThisProcess, TableName, TableNames, listed
 from strandline.cli.session import Session, session_of
 from strandline.model.wording import counted
 
 if TYPE_CHECKING:
     from strandline.model.operations import Flushed, Loaded
     from strandline.model.tables import Ack
+    from strandline.worker.delegated import Loading
 
 
 class Mode(StrEnum):
@@ -103,36 +103,14 @@ def load(
     \b
     Example: strand load messages 'archive/*.parquet'
     """
-    from strandline.model.operations import Loaded
+    from strandline.worker import delegated
 
     session = session_of(context)
-    with session.open() as lake:
-        # A load that fits the ledger needs no Spark. One that is to be loaded once more is not asked for: taken back
-        # from a worker that had nearly done it, it would be loaded twice more. With --all it is done here: a
-        # worker's answer lists the first bad rows alone.
-        alone = in_this_process or every or again or mode != Mode.append or not lake.load_needs_spark(files)
-        arguments = {
-            "table": table,
-            "files": files if alone else [_absolute(name) for name in files],
-            "branch": branch,
-            "again": again,
-            "key": key,
-            "mode": mode.value,
-            "actor": who(actor),
-        }
-        answer = session.carry_out(
-            lake, "load", arguments, in_this_process=alone, local_files=any(map(_is_local, files))
-        )
-    _emit_loaded(session, Loaded(**answer))
-
-
-def _is_local(name: str) -> bool:
-    return "://" not in name or name.startswith("file://")
-
-
-def _absolute(name: str) -> str:
-    """A worker has another current folder."""
-    return name if "://" in name else str(Path(name).expanduser().absolute())
+    how: Loading = {"branch": branch, "again": again, "key": key, "mode": mode.value, "actor": actor}
+    alone = in_this_process or every  # with --all: a worker's answer lists the first bad rows alone
+    with session.open() as lake, session.delegating():
+        loaded = delegated.load(lake, table, files, in_this_process=alone, **how)
+    _emit_loaded(session, loaded)
 
 
 def adopt(
@@ -152,22 +130,21 @@ def adopt(
     \b
     Example: strand adopt events /data/events
     """
-    from strandline.model.operations import Loaded
+    from strandline.worker import delegated
 
     session = session_of(context)
-    with session.open() as lake:
-        arguments = {
-            "name": name,
-            "source": _absolute(source) if Path(source).expanduser().exists() else source,
-            "row_key": listed(row_key),
-            "partition_by": listed(partition_by),
-            "dedupe": dedupe,
-            "actor": who(actor),
-        }
-        answer = session.carry_out(
-            lake, "adopt", arguments, in_this_process=in_this_process, local_files=_is_local(source)
+    with session.open() as lake, session.delegating():
+        loaded = delegated.adopt(
+            lake,
+            name,
+            source,
+            row_key=listed(row_key),
+            partition_by=listed(partition_by),
+            dedupe=dedupe,
+            actor=actor,
+            in_this_process=in_this_process,
         )
-    _emit_loaded(session, Loaded(**answer))
+    _emit_loaded(session, loaded)
 
 
 def _emit_loaded(session: Session, loaded: Loaded) -> None:
@@ -201,18 +178,11 @@ def flush(
     \b
     Example: strand flush messages
     """
-    from strandline.model.operations import Flushed
+    from strandline.worker import delegated
 
     session = session_of(context)
-    with session.open() as lake:
-        view = lake.view(branch).whole()
-        names = [view.branch_table(name).table.name for name in tables or view.tables]
-        arguments = {"tables": list(dict.fromkeys(names)), "branch": branch, "actor": who(actor)}
-        idle = not any(view.branch_table(name).tail for name in names)
-        done = [
-            Flushed(**answer)
-            for answer in session.carry_out(lake, "flush", arguments, in_this_process=in_this_process or idle)
-        ]
+    with session.open() as lake, session.delegating():
+        done = delegated.flush(lake, tables or (), branch=branch, actor=actor, in_this_process=in_this_process)
     for flushed in done:
         for text in flushed.warnings:
             session.warn(text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from strandline.actors import default_actor
+from strandline.errors import PreconditionFailed
 from strandline.ledger.ledger import MAIN
 
 if TYPE_CHECKING:
@@ -77,6 +78,19 @@ class Maintenance:
         from strandline.operations.core.running import run_declared
 
         return run_declared(self._lake.context, operation, tables, branch, actor or default_actor())
+
+    def unagreed(self, operation: Declared, tables: Sequence[str], branch: str = MAIN) -> PreconditionFailed | None:
+        """The refusal of what can't be brought back without anybody's yes, by what a dry run says; None for the rest.
+
+        A table that there is not is refused here already.
+        """
+        for name in () if operation.of_one_table else tables:
+            self._lake.view(branch).branch_table(name)
+        if not operation.asks_beforehand:
+            return None
+        (planned,) = self.run(operation.with_option("dry_run"), tables, branch)
+        loss = operation.loss(planned)
+        return PreconditionFailed(loss, hint="`--yes` removes them.", count=planned.detail["rows"])
 
     def needs(self, *, branch: str = MAIN) -> list[Need]:
         """What maintenance is due, by what the ledger knows alone; the neediest table first."""
