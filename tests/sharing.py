@@ -78,6 +78,7 @@ LONGEST = [
     "docs/test_own_sinks",
     "versions/test_flows",
     "kept/test_continuing",
+    "versions/test_model_maintained",
     "versions/test_model",
     "backup/test_wrong_backup",
     "worker/test_up",
