@@ -69,8 +69,8 @@ def test_files_that_are_older_than_a_rule_get_its_filter(lake: Lake) -> None:
     before = rows(lake)
     lacking = len(filters(lake))
     assert filters(lake) == [{"m"}] * lacking and lacking > 0
-    assert jobs(lake) == ["refilter:t"]
-    (planned,) = lake.maintenance.refilter("t", dry_run=True)
+    assert jobs(lake) == ["refilter:t"] and [need.unfiltered_files for need in lake.needs()] == [lacking]
+    (planned,) = lake.refilter("t", dry_run=True)
     assert (planned.before["unfiltered_files"], planned.after["unfiltered_files"]) == (lacking, 0)
     assert (planned.dry_run, planned.complete, filters(lake)) == (True, False, [{"m"}] * lacking)
     (done,) = lake.maintenance.refilter("t", actor="ann")

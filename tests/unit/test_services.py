@@ -137,3 +137,21 @@ def test_a_backup_says_where_it_is_and_what_is_in_it(lake: Lake, tmp_path: Path)
     made = document(lake.backups.make(tmp_path / "copy"))
     assert list(made)[:4] == ["backup", "backup_id", "lake_id", "at"]
     assert Path(made["backup"]) == tmp_path / "copy" and made["until"] is not None
+
+
+@pytest.mark.parametrize("verb", ["compact", "fold", "refilter", "retain", "expire", "sweep"])
+def test_an_option_that_an_operation_does_not_have_is_refused_by_the_name_it_was_called_by(
+    lake: Lake, verb: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^{verb}\(\) got an unexpected keyword argument 'bogus'$"):
+        getattr(lake, verb)(bogus=1)
+
+
+def test_one_text_is_no_list_of_files(lake: Lake, tmp_path: Path) -> None:
+    """Its letters would be taken for paths, and a slash for the whole disk."""
+    make_table(lake)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "a"}\n')
+    with pytest.raises(BadRequest, match="one text"):
+        lake.load("messages", str(path))
+    assert lake.view().table("messages").num_rows == 0

@@ -414,6 +414,10 @@ class Lake:
         """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
         return self.maintenance.fold(*tables, actor=actor, branch=branch, **how)
 
+    def refilter(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
+        """Let lookups by value skip files of these keyed tables, or of all, that are older than a rule."""
+        return self.maintenance.refilter(*tables, actor=actor, branch=branch, **how)
+
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
         return self.maintenance.retain(*tables, actor=actor, branch=branch, **how)

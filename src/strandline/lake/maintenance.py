@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from strandline.actors import default_actor
 from strandline.errors import PreconditionFailed
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.model.maintenance import Bounds, Compacting, Expiring, Maintained, Need, Retaining, Sweeping
     from strandline.operations.core.declared import Declared
+
+D = TypeVar("D", bound="Declared")
 
 
 class Maintenance:
@@ -25,37 +28,37 @@ class Maintenance:
         """Merge the small files of these tables, or of all; the neediest first, as far as the limits go."""
         from strandline.operations.maintain.compact import Compaction
 
-        return self.run(Compaction(**how), tables, branch, actor)
+        return self.run(_declared(Compaction, how), tables, branch, actor)
 
     def fold(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Bring the states of these keyed tables, or of all, up to date: a read then looks through less of the log."""
         from strandline.operations.maintain.fold import Folding
 
-        return self.run(Folding(**how), tables, branch, actor)
+        return self.run(_declared(Folding, how), tables, branch, actor)
 
     def refilter(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Bounds]) -> list[Maintained]:
         """Let lookups by value skip files of these keyed tables, or of all, that are older than a rule."""
         from strandline.operations.maintain.refilter import Refiltering
 
-        return self.run(Refiltering(**how), tables, branch, actor)
+        return self.run(_declared(Refiltering, how), tables, branch, actor)
 
     def retain(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Retaining]) -> list[Maintained]:
         """Remove the rows of these tables, or of all, that are past their retention and delivered by every sink."""
         from strandline.operations.maintain.retain import Retention
 
-        return self.run(Retention(**how), tables, branch, actor)
+        return self.run(_declared(Retention, how), tables, branch, actor)
 
     def expire(self, *tables: str, actor: str = "", branch: str = MAIN, **how: Unpack[Expiring]) -> list[Maintained]:
         """Remove the snapshots of these tables, or of all, that no reader needs and whose grace is over."""
         from strandline.operations.maintain.expire import Expiry
 
-        return self.run(Expiry(**how), tables, branch, actor)
+        return self.run(_declared(Expiry, how), tables, branch, actor)
 
     def sweep(self, *tables: str, branch: str = MAIN, **how: Unpack[Sweeping]) -> list[Maintained]:
         """Remove what nothing refers to any more: of these tables, or of all and of the lake itself."""
         from strandline.operations.maintain.sweep import Sweep
 
-        return self.run(Sweep(**how), tables, branch)
+        return self.run(_declared(Sweep, how), tables, branch)
 
     def purge(
         self,
@@ -97,3 +100,10 @@ class Maintenance:
         from strandline.operations.core import running
 
         return running.needs(self._lake.context, branch)
+
+
+def _declared(operation: type[D], how: Mapping[str, Any]) -> D:
+    """The operation with these options; one that it has not is refused by the name that a caller knows."""
+    for name in how.keys() - {option.name for option in fields(operation)}:
+        raise TypeError(f"{operation.name}() got an unexpected keyword argument {name!r}")
+    return operation(**how)

@@ -51,7 +51,7 @@ class Need:
 
     `small_files` of `small_bytes` could be merged now; `old_rows` are past the table's retention, by what is known of
     its files; `snapshots` could be expired. Of a keyed table, `unfolded_bytes` of the log are not in its state, which
-    has `state_bytes`.
+    has `state_bytes`, and `unfiltered_files` of it lack a filter for a later rule.
     """
 
     table: str
@@ -61,6 +61,7 @@ class Need:
     snapshots: int = 0
     unfolded_bytes: int = 0
     state_bytes: int = 0
+    unfiltered_files: int = 0
 
 
 class SettingChanges(TypedDict, total=False):

@@ -70,6 +70,8 @@ def load_request(
     again: bool,
 ) -> LoadRequest:
     """The request that a user makes, with its options checked."""
+    if isinstance(files, str):  # its letters would be taken for paths
+        raise BadRequest("files are given as one text", hint="Give a list, also of one file.")
     inputs = tuple(find_inputs(files))
     with ledger.read() as conn:
         target = find_table(conn, table) if table != NAMED else None

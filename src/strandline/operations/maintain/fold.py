@@ -202,7 +202,7 @@ def folded_of(branch_table: BranchTable) -> BranchTable:
     if branch_table.folded is None:
         raise Unsupported(
             f"{branch_table.table.name!r} is a log table: it has no state",
-            hint="Fold keyed tables.",
+            hint="Name keyed tables.",
             table=branch_table.table.name,
         )
     return branch_table.folded
