@@ -14,7 +14,7 @@ from strandline.errors import BadRequest
 from strandline.model.schema.document import FIXED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from strandline.model.schema.steps import Step
 
@@ -99,24 +99,24 @@ def show(
     session = session_of(context)
     with session.open(read_only=True) as lake:
         document = lake.schemas.show(branch, at=at, table=table)
+    session.emit(document, lambda: _show_schemas(document["tables"]))
 
-    def human() -> None:
-        rows = [
-            [
-                name,
-                column,
-                *_type_and_default(described),
-                ", ".join(what for what in FIXED if column in definition.get(what, ())),
-            ]
-            for name, definition in document["tables"].items()
-            for column, described in definition["columns"].items()
+
+def _show_schemas(tables: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            name,
+            column,
+            *_type_and_default(described),
+            ", ".join(what for what in FIXED if column in definition.get(what, ())),
         ]
-        output.table(["table", "column", "type", "default", "part of"], rows)
-        for name, definition in document["tables"].items():
-            for constraint in definition.get("constraints", ()):
-                output.say(f"{name}: {constraint}")
-
-    session.emit(document, human)
+        for name, definition in tables.items()
+        for column, described in definition["columns"].items()
+    ]
+    output.table(["table", "column", "type", "default", "part of"], rows)
+    for name, definition in tables.items():
+        for constraint in definition.get("constraints", ()):
+            output.say(f"{name}: {constraint}")
 
 
 def _type_and_default(column: str | dict[str, Any]) -> tuple[str, str]:

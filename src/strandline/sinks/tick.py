@@ -263,19 +263,22 @@ class Ticker:
         except Exception as error:
             return self._later(hold, turn, delivery, error)
 
-        arrived = replace(shipped, chunk=shipped.chunk or agreed.chunk)
+        self._close(hold, delivery, replace(shipped, chunk=shipped.chunk or agreed.chunk))
+        turn.read_again = False
+        turn.ticked.add(delivery, shipped)
+        turn.ticked.outcome, turn.ticked.error = "delivered", None
+        return True
+
+    def _close(self, hold: Hold, delivery: Delivery, shipped: Shipped) -> None:
+        """Write down that a unit has arrived; one that dies before it ships the same unit again."""
 
         def close(txn: Txn) -> None:
-            deliveries.close_delivery(txn, hold, delivery, arrived)
+            deliveries.close_delivery(txn, hold, delivery, shipped)
             fail("deliver.before_close")
 
         self.ctx.ledger.run(close)
         fail("deliver.after_close")
         log.info("delivered", delivery=delivery.delivery_id, sink=self.sink.name, rows=shipped.rows)
-        turn.read_again = False
-        turn.ticked.add(delivery, shipped)
-        turn.ticked.outcome, turn.ticked.error = "delivered", None
-        return True
 
     def _agreed(self, hold: Hold, turn: _Turn, delivery: Delivery) -> GoOn | bool:
         """Ask the destination where it is, once for a delivery; what to ship, or whether the stream can go on at all.
