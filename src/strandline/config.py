@@ -152,7 +152,7 @@ class LakeConfig:
     admission: AdmissionConfig
     worker: WorkerConfig
     store: Store
-    sinks: Mapping[str, Mapping[str, Any]]
+    sinks: Mapping[str, Mapping[str, object]]
 
     @property
     def ledger_path(self) -> Path | None:

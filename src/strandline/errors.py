@@ -50,10 +50,22 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, TypedDict
 
 from strandline.outages import Outage, OutageKind, judge
 from strandline.redaction import redacted, redacted_fields
+
+Detail: TypeAlias = dict[str, Any]
+"""What an error says to programs. Each kind of error has keys of its own, which its class or its kind tells."""
+
+
+class ErrorRecord(TypedDict):
+    """An error as `--json` and HTTP print it, and as it goes to another process."""
+
+    code: str
+    message: str
+    hint: str
+    detail: Detail
 
 
 class StrandError(Exception):
@@ -70,19 +82,19 @@ class StrandError(Exception):
         super().__init_subclass__()
         cls.marks = {**cls.marks, **marks}
 
-    def __init__(self, message: str, *, hint: str | None = None, **detail: Any) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, **detail: object) -> None:
         message = redacted(message)
         super().__init__(message)
         self.message = message
         if hint is not None:
             self.hint = redacted(hint)
-        self.detail = redacted_fields({**self.marks, **detail})
+        self.detail: Detail = redacted_fields({**self.marks, **detail})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it is copied and pickled: as it is, because not every class can be made of its message alone."""
         return _as_it_was, (type(self), self.args, self.__dict__)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ErrorRecord:
         """The error document that `--json` and HTTP print."""
         return {"code": self.code, "message": self.message, "hint": self.hint, "detail": self.detail}
 
@@ -157,7 +169,7 @@ class Conflict(CallerError):
 
     code, http_status, exit_code = "conflict", 409, 4
 
-    def __init__(self, message: str, *, kind: str = OF_ITS_CLASS, hint: str | None = None, **detail: Any) -> None:
+    def __init__(self, message: str, *, kind: str = OF_ITS_CLASS, hint: str | None = None, **detail: object) -> None:
         if kind is OF_ITS_CLASS:
             kind = self.marks["kind"]  # only a special case may leave it out
         super().__init__(message, hint=hint, **{"kind": kind, **detail})
@@ -169,8 +181,16 @@ class MergeConflict(Conflict, kind="merge_conflicts"):
     One that came from another process has them in its `detail` alone, as entries under `actual`.
     """
 
-    def __init__(self, message: str, *, conflicts: Sequence[Any] = (), hint: str | None = None, **detail: Any) -> None:
-        super().__init__(message, hint=hint, **detail)
+    def __init__(
+        self,
+        message: str,
+        *,
+        conflicts: Sequence[object] = (),
+        kind: str = OF_ITS_CLASS,
+        hint: str | None = None,
+        **detail: object,
+    ) -> None:
+        super().__init__(message, kind=kind, hint=hint, **detail)
         self.conflicts = tuple(conflicts)
 
 
@@ -343,7 +363,7 @@ def in_our_words(error: Exception) -> StrandError:
     return Internal(f"{type(error).__name__}: {java_words}" if java_words else type(error).__name__)
 
 
-def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any) -> StrandError:
+def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: object) -> StrandError:
     """The error of something that is full, away or refuses; `where` names it better than the outage does itself.
 
     `note` says what has become of what was under way.
@@ -352,7 +372,7 @@ def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any)
     prefix, after = f"{where}: " if where else "", f"; {note}" if note else ""
     match outage.kind:
         case OutageKind.FULL:
-            return NoSpace(f"{prefix}no room: {outage.words}{after}", **detail)
+            return NoSpace(f"{prefix}no room: {outage.words}{after}", hint=None, **detail)
         case OutageKind.REFUSED:
             return Environment(
                 f"{prefix}the store does not let us in: {outage.words}{after}",
@@ -384,9 +404,9 @@ def of_outage(outage: Outage, where: str = "", *, note: str = "", **detail: Any)
             )
 
 
-def _busy(special: type[Busy], message: str, **detail: Any) -> Busy:
+def _busy(special: type[Busy], message: str, *, hint: str | None, **detail: object) -> Busy:
     """The error of an outage; where another reason is given, that one alone decides what becomes of it."""
-    return (Busy if "reason" in detail else special)(message, **detail)
+    return (Busy if "reason" in detail else special)(message, hint=hint, **detail)
 
 
 REFUSED = "refused"
@@ -412,15 +432,16 @@ def read_only_mount(path: str) -> Environment:
     return Environment(f"{path} is on a file system that is mounted read-only", hint=hint)
 
 
-def from_dict(document: Mapping[str, Any]) -> StrandError:
+def from_dict(document: Mapping[str, object]) -> StrandError:
     """The error that `as_dict` described, of the same class: how one comes back from another process."""
     by_code = {kind.code: kind for kind in kinds(StrandError)}
-    detail = {key: value for key, value in document["detail"].items() if key not in ("message", "hint")}
-    error_class = by_code.get(document["code"], Internal)
+    stored: Any = document["detail"]
+    detail = {key: value for key, value in stored.items() if key not in ("message", "hint")}
+    error_class = by_code.get(str(document["code"]), Internal)
     for special in error_class.__subclasses__():
         if special.marks and all(detail.get(name) == value for name, value in special.marks.items()):
             error_class = special
-    return error_class(document["message"], hint=document["hint"], **detail)
+    return error_class(str(document["message"]), hint=str(document["hint"]), **detail)
 
 
 def kinds(kind: type[StrandError]) -> Iterator[type[StrandError]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from strandline.redaction import redacted_fields
 
@@ -25,16 +25,16 @@ class Logger:
 
     name: str
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, **fields: object) -> None:
         """What happened, for a record; kept only by a process that asked for it."""
         if _format == "json" or _is_configured():
             _write("info", self.name, event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, **fields: object) -> None:
         """What a person may want to look at."""
         _write("warning", self.name, event, fields)
 
-    def outcome(self, event: str, **fields: Any) -> None:
+    def outcome(self, event: str, **fields: object) -> None:
         """The same, of what the answer of a command says too: a person at a terminal is not told twice."""
         if not _is_answering or _format == "json" or _is_configured():
             self.warning(event, **fields)
@@ -55,7 +55,7 @@ def _is_configured() -> bool:
     return is_configured is not None and bool(is_configured())  # None also while another thread is importing it
 
 
-def _write(level: str, name: str, event: str, fields: dict[str, Any]) -> None:
+def _write(level: str, name: str, event: str, fields: dict[str, object]) -> None:
     import structlog
 
     fields = redacted_fields(fields)

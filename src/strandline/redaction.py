@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import quote, unquote
 
 MASK = "***"
@@ -148,6 +147,6 @@ def has_secret(text: str) -> bool:
     return redacted(text, _without_secrets) != text
 
 
-def redacted_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def redacted_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """The same for the texts among some values."""
     return {key: redacted(value) if isinstance(value, str) else value for key, value in fields.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 Reader = Callable[[object], T]
@@ -30,7 +30,7 @@ class Key:
     """
 
     default: object
-    read: Reader[Any]
+    read: Reader[object]
     meaning: str
     is_secret: bool = False
     is_sensitive: bool = False

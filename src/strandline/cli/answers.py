@@ -16,6 +16,7 @@ from strandline.cli.up import Running
 from strandline.cli.worker import Stopped, Worked
 from strandline.copies import CloneReport, LakeContents, RestoreReport
 from strandline.create import NewLake
+from strandline.json_types import Json, JsonObject
 from strandline.lake.backups import BackupReport
 from strandline.lake.branches import (
     BranchEntry,
@@ -126,7 +127,7 @@ ANSWERS: dict[str, Any] = {
 """By the words of the command. `tail` prints rows and no document."""
 
 
-def described() -> dict[str, Any]:
+def described() -> dict[str, Json]:
     """docs/documents.json: for each command the schema of its document, and of the error that any of them may print."""
     definitions = Definitions()
     commands = {command: definitions.answer(kind) for command, kind in ANSWERS.items()}
@@ -139,7 +140,7 @@ def described() -> dict[str, Any]:
     }
 
 
-ERROR = {
+ERROR: JsonObject = {
     "type": "object",
     "properties": {
         "code": {"type": "string"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,7 +42,7 @@ def audit(
     session.emit(entries, human)
 
 
-def audit_cells(entry: AuditEntry) -> list[Any]:
+def audit_cells(entry: AuditEntry) -> list[object]:
     """An entry as a row of a table for people."""
     tables = [_moved(table) if entry.is_recovery else table.table for table in entry.tables]
     return [

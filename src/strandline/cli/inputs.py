@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 from strandline.cli.params import input_path
 from strandline.errors import BadRequest, Environment, InvalidRows, TooLarge, Unsupported
@@ -55,7 +55,15 @@ class OpenInput:
     stream: IO[bytes]
 
 
-def append_file(lake: Lake, table: str, file: str, **options: Any) -> Ack:
+class Appending(TypedDict):
+    """How rows are appended, whatever they come as."""
+
+    actor: str
+    idempotency_key: str | None
+    branch: str
+
+
+def append_file(lake: Lake, table: str, file: str, **options: Unpack[Appending]) -> Ack:
     """Append the rows of a file, or of stdin for `-`."""
     return read_rows(
         file,

@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TextIO
 
 GAP = 2
 """Between two columns of a table."""
@@ -27,7 +27,7 @@ _CELL_WORDS = re.compile(rf"{_MOMENT}|\S+")
 _AMOUNTS_OR_WORDS = re.compile(rf"{_MOMENT}|\d[\d.,]* (?:s|min|h|days|[KMGT]?i?B)\b|\S+")
 
 
-def terminal_width(stream: Any = None) -> int:
+def terminal_width(stream: TextIO | None = None) -> int:
     """How wide the terminal of a stream is, by $COLUMNS or by itself."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:

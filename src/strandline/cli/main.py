@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from strandline.cli import output
 from strandline.cli.app import Interrupted, PipeClosed, app
 from strandline.cli.interrupts import interrupts_kept
 from strandline.cli.session import Session, hoist
-from strandline.errors import in_our_words
+from strandline.errors import ErrorRecord, in_our_words
 from strandline.model.reporting import MAX_REPORTED, listed_lines, reporting
 from strandline.redaction import redacted
 
@@ -108,12 +108,12 @@ def _usage(session: Session, error: Any) -> int:
         error = typer.BadParameter("Missing command.", ctx=context)
     path = context.command_path if context is not None else "strand"
     message = error.format_message().replace("Value error, ", "")  # Pydantic's own words
-    document = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
+    document: ErrorRecord = {"code": "usage", "message": message, "hint": f"`{path} --help` shows how.", "detail": {}}
     return _tell(session, document, USAGE)
 
 
 def _interrupted(session: Session) -> int:
-    document = {
+    document: ErrorRecord = {
         "code": "interrupted",
         "message": "interrupted",
         "hint": "What was acked is safe; what was not finished is undone or finished by the next command.",
@@ -122,7 +122,7 @@ def _interrupted(session: Session) -> int:
     return _tell(session, document, INTERRUPTED)
 
 
-def _tell(session: Session, document: dict[str, Any], exit_code: int) -> int:
+def _tell(session: Session, document: ErrorRecord, exit_code: int) -> int:
     try:
         if session.json:
             output.write_json({"error": document})
@@ -134,7 +134,7 @@ def _tell(session: Session, document: dict[str, Any], exit_code: int) -> int:
     return exit_code
 
 
-def error_lines(document: Mapping[str, Any]) -> list[str]:
+def error_lines(document: ErrorRecord) -> list[str]:
     """An error for people: what happened, the rows or conflicts that it lists, and what to do."""
     lines = [f"error[{document['code']}]: {document['message']}"]
     lines += [f"  {line}" for line in listed_lines(document["detail"])]

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal, TextIO
 
 import orjson
 
@@ -29,7 +29,7 @@ _MOODS: dict[Mood, str] = {"good": "32", "careful": "33", "bad": "1;31"}
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     """A value as JSON on one line. Integers beyond 64 bits are rare, and only the slower library takes them."""
     try:
         return orjson.dumps(value, default=_as_json, option=_OPTIONS)
@@ -37,7 +37,7 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(_plain(value), ensure_ascii=False, default=_exactly_as_json).encode()
 
 
-def write_json(document: Any) -> None:
+def write_json(document: object) -> None:
     """One document on stdout."""
     write(json_bytes(document) + b"\n")
 
@@ -70,24 +70,24 @@ def clear() -> None:
     print("\x1b[H\x1b[2J\x1b[3J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n")
 
 
-def _fitting(text: str, stream: Any) -> str:
+def _fitting(text: str, stream: TextIO) -> str:
     """Lines for a terminal break between words; into a pipe they stay whole."""
     return layout.wrapped(text, layout.terminal_width(stream), indent="  ") if stream.isatty() else text
 
 
-def _shows_colour(stream: Any) -> bool:
+def _shows_colour(stream: TextIO) -> bool:
     """Whether a person sees colours there, and has not said no to them (https://no-color.org)."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     """What JSON can't say itself. Decimals keep their digits, as numbers."""
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(format(value, "f"))
     return _exactly_as_json(value)
 
 
-def _exactly_as_json(value: Any) -> Any:
+def _exactly_as_json(value: object) -> object:
     match value:
         case dt.datetime():
             return moment(value)
@@ -98,7 +98,7 @@ def _exactly_as_json(value: Any) -> Any:
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """The same with keys that the standard library takes, and without its NaN, which is no JSON."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
@@ -157,7 +157,7 @@ def exact_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """A value as a table shows it, on one line."""
     match value:
         case None:
@@ -182,7 +182,7 @@ def _escaped(character: str) -> str:
     return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """A table on stdout; numbers stand on the right."""
     listed = [list(row) for row in rows]
     right = [_is_numeric(row[place] for row in listed) for place in range(len(columns))]
@@ -199,7 +199,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
         _rich(heads, texts, right, widths, room, title)
 
 
-def _is_numeric(values: Iterable[Any]) -> bool:
+def _is_numeric(values: Iterable[object]) -> bool:
     kinds = {type(value) for value in values if value is not None and value != ""}
     return bool(kinds) and kinds <= {int, float, Decimal}
 

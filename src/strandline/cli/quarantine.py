@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="quarantine")
 
 
-def quarantine_cells(batch: QuarantineEntry) -> list[Any]:
+def quarantine_cells(batch: QuarantineEntry) -> list[object]:
     """A batch as a row of a table for people."""
     seqs = f"{batch.first_seq}..{batch.last_seq}"
     return [batch.batch, batch.table, batch.rows, seqs, output.when(batch.at), batch.reason]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from strandline.cli import output
 from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
-from strandline.model.schema.document import FIXED
+from strandline.model.schema.document import FIXED, ColumnDocument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def _show_schemas(tables: Mapping[str, Any]) -> None:
             output.say(f"{name}: {constraint}")
 
 
-def _type_and_default(column: str | dict[str, Any]) -> tuple[str, str]:
+def _type_and_default(column: str | ColumnDocument) -> tuple[str, str]:
     """A column of the document, as cells."""
     if isinstance(column, str):
         return column, ""
@@ -136,7 +136,7 @@ def _show(steps: Sequence[Step]) -> None:
     )
 
 
-def _document(file: str) -> Any:
+def _document(file: str) -> object:
     """What a file says, by the ending of its name."""
     import tomllib
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from strandline import logs, spans
 from strandline.cli import output
@@ -122,14 +122,14 @@ class Session:
                 session.kill()
             raise
 
-    def emit(self, result: Any, human: Callable[[], None] | None = None) -> None:
+    def emit(self, result: object, human: Callable[[], None] | None = None) -> None:
         """The answer: its JSON document, or whatever `human` prints. --quiet leaves out notes, never this."""
         if self.json:
             output.write_json(self.document_of(result))
         elif human is not None:
             human()
 
-    def document_of(self, result: Any) -> Any:
+    def document_of(self, result: object) -> object:
         """A result as --json prints it, with what the user should know of this run."""
         from strandline.lake.documents import document
 
@@ -224,6 +224,6 @@ def _past(outcome: str) -> str:
     return {"rolled_forward": "finished", "rolled_back": "undone"}.get(outcome, outcome)
 
 
-def is_terminal(stream: Any = None) -> bool:
+def is_terminal(stream: TextIO | None = None) -> bool:
     """Whether a person is looking."""
     return bool((stream or sys.stdout).isatty())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -112,7 +112,7 @@ def _start(text: str) -> Start:
 LIST_HEADS = ["sink", "type", "tables", "branch", "lag rows", "lag age", "parked", "dead letters", "last delivery"]
 
 
-def list_row(sink: SinkStatus) -> list[Any]:
+def list_row(sink: SinkStatus) -> list[object]:
     """A sink as a row of a table for people."""
     return [
         sink.sink,
@@ -215,7 +215,7 @@ STREAM_HEADS = [
 ]
 
 
-def _stream_row(stream: StreamStatus) -> list[Any]:
+def _stream_row(stream: StreamStatus) -> list[object]:
     return [
         stream.table,
         stream.partition,

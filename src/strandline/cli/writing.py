@@ -61,8 +61,7 @@ def append(
         lake.view(branch).branch_table(table)  # an unknown table is said before a person types rows
         if file == "-" and sys.stdin.isatty():
             session.note("Reading JSON lines from the terminal; end with Ctrl-D.")
-        options = {"actor": actor, "idempotency_key": idempotency_key, "branch": branch}
-        ack = append_file(lake, table, file, **options)
+        ack = append_file(lake, table, file, actor=actor, idempotency_key=idempotency_key, branch=branch)
     session.emit(ack, lambda: output.say(_appended(table, ack)))
 
 

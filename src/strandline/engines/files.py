@@ -436,6 +436,8 @@ def _own_line(line: bytes, table: str, skipped: Skipped) -> bytes:
         row = parsed(line)
     except ValueError:
         return line  # which is told when it is validated
+    if not isinstance(row, dict):
+        return line  # which no line with this beginning is
     if str(row.pop("_table")).lower() != table.lower():
         skipped.rows += 1
         return b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.actors import checked_actor
 from strandline.errors import HistoryGone, NotFound
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.ledger.history.branches import Branch, Tag
     from strandline.model.history.changes import Changes
     from strandline.model.history.commits import Commit
-    from strandline.model.history.merge import Merged, Side
+    from strandline.model.history.merge import Merged, ResolutionFile, Side
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Branches:
         actor: str = "",
         message: str = "",
         dry_run: bool = False,
-        resolve: Side | Mapping[str, Any] | None = None,
+        resolve: Side | ResolutionFile | None = None,
     ) -> Merged:
         """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same."""
         from strandline.model.history.merge import Resolution, read_resolution

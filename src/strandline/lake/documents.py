@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from strandline.model.results import is_optional, key_of
 
 
-def document(result: Any) -> Any:
+def document(result: object) -> object:
     """A result, or several, as plain values: dicts, lists, and what users' rows hold."""
     if is_dataclass(result) and not isinstance(result, type):
         values = [(result_field, getattr(result, result_field.name)) for result_field in fields(result)]

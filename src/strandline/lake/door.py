@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from strandline.lake.backups import Backups
 from strandline.lake.branches import Branches
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from strandline.model.delivery.sinks import Sink
     from strandline.model.history.changes import Changes, RowDiff
     from strandline.model.history.commits import Commit
-    from strandline.model.history.merge import Merged, Side
+    from strandline.model.history.merge import Merged, ResolutionFile, Side
     from strandline.model.history.mutations import Expectation, HeadIs, Statement
     from strandline.model.maintenance import (
         Bounds,
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
         Sweeping,
     )
     from strandline.model.operations import Flushed, Loaded, Recovered
+    from strandline.model.schema.document import SchemaDocument
     from strandline.model.schema.migration import Applied, MigrationPlan
+    from strandline.model.schema.schema import Schema
     from strandline.operations.core.context import Context, Report
     from strandline.operations.load.load_request import Mode
     from strandline.sinks.instances import Surroundings
@@ -161,7 +163,7 @@ class Lake:
     def create_table(
         self,
         name: str,
-        columns: Mapping[str, str] | Any,
+        columns: Mapping[str, str] | Schema,
         *,
         row_key: Sequence[str] = (),
         key: Sequence[str] = (),
@@ -195,11 +197,11 @@ class Lake:
         """Change how a table is kept: see `TableSettings`. What is not given stays as it is."""
         return self.tables.set(name, **changes)
 
-    def schema(self, branch: str = MAIN, *, at: str | None = None) -> dict[str, Any]:
+    def schema(self, branch: str = MAIN, *, at: str | None = None) -> SchemaDocument:
         """The schemas of a branch's tables, as a document that can be changed and applied."""
         return self.schemas.show(branch, at=at)
 
-    def schema_plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
+    def schema_plan(self, doc: object, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed.
 
         Where no step is refused the rows are looked at, and a conflict lists those that forbid it.
@@ -208,7 +210,7 @@ class Lake:
 
     def schema_apply(
         self,
-        doc: Any,
+        doc: object,
         *,
         branch: str = MAIN,
         actor: str = "",
@@ -346,7 +348,7 @@ class Lake:
         actor: str = "",
         message: str = "",
         dry_run: bool = False,
-        resolve: Side | Mapping[str, Any] | None = None,
+        resolve: Side | ResolutionFile | None = None,
     ) -> Merged:
         """Bring what a branch changed into another one, as one commit; MergeConflict where both changed the same.
 
@@ -396,7 +398,7 @@ class Lake:
 
         return Surroundings(self.ledger, self.root, self.config.warehouse, self.ledger.lake_id(), self.iceberg)
 
-    def add_sink(self, name: str, type: str, settings: Mapping[str, Any], **how: Unpack[Adding]) -> Sink:
+    def add_sink(self, name: str, type: str, settings: Mapping[str, object], **how: Unpack[Adding]) -> Sink:
         """Let a destination follow this lake's tables; `check` asks it first whether it can be reached."""
         return self.sinks.add(name, type, settings, **how).sink
 

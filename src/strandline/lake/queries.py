@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.ledger.ledger import MAIN
+from strandline.model.values.user_rows import UserRow, Value
 from strandline.views.view import View
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class QueryRows:
     """A query's rows by the names of their columns."""
 
     columns: tuple[str, ...]
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[UserRow, ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class QueryAnswer:
     """A query's columns, no two of one name, and its rows, each with a value for each of them."""
 
     columns: tuple[str, ...]
-    values: Sequence[tuple[Any, ...]]
+    values: Sequence[tuple[Value, ...]]
 
     def by_name(self) -> QueryRows:
         """The same, as a document."""

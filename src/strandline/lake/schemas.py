@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.actors import checked_actor
 from strandline.errors import NotFound, PreconditionFailed, nearest
@@ -13,6 +13,7 @@ from strandline.model.schema.steps import Step
 if TYPE_CHECKING:
     from strandline.lake.door import Lake
     from strandline.model.history.mutations import HeadIs
+    from strandline.model.schema.document import SchemaDocument
     from strandline.model.schema.migration import Applied, MigrationPlan
 
 
@@ -52,7 +53,7 @@ class Schemas:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def show(self, branch: str = MAIN, *, at: str | None = None, table: str | None = None) -> dict[str, Any]:
+    def show(self, branch: str = MAIN, *, at: str | None = None, table: str | None = None) -> SchemaDocument:
         """The schemas of a branch's tables, or of one of them, as a document that a user can change and apply."""
         from strandline.operations.change.schema_apply import describe
 
@@ -64,7 +65,7 @@ class Schemas:
             raise NotFound(f"there is no table {table!r}", hint=nearest(table, names.values()), table=table)
         return describe(view, [names[table.lower()]])
 
-    def plan(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
+    def plan(self, doc: object, *, branch: str = MAIN, hard: bool = False) -> MigrationPlan:
         """The steps from the schemas of a branch to those of a document, each with a verdict; nothing is changed."""
         from strandline.operations.change.schema_apply import look_at, make_plan
 
@@ -74,13 +75,13 @@ class Schemas:
             look_at(view, planned)
         return planned
 
-    def steps(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> SchemaPlan:
+    def steps(self, doc: object, *, branch: str = MAIN, hard: bool = False) -> SchemaPlan:
         """The same, as people see it."""
         return SchemaPlan(branch, self.plan(doc, branch=branch, hard=hard).steps)
 
     def apply(
         self,
-        doc: Any,
+        doc: object,
         *,
         branch: str = MAIN,
         actor: str = "",
@@ -95,7 +96,14 @@ class Schemas:
         return apply_change(self._lake.context, lambda: self._lake.view(branch), request, hard=hard)
 
     def change(
-        self, doc: Any, *, branch: str = MAIN, actor: str = "", message: str = "", hard: bool = False, yes: bool = False
+        self,
+        doc: object,
+        *,
+        branch: str = MAIN,
+        actor: str = "",
+        message: str = "",
+        hard: bool = False,
+        yes: bool = False,
     ) -> ChangedWithWarnings:
         """The same, as people see it; without `yes` it is refused where values would be lost."""
         refusal = None if yes else self.unagreed(doc, branch=branch, hard=hard)
@@ -105,7 +113,7 @@ class Schemas:
         commit = done.commit.commit_id if done.commit is not None else None
         return ChangedWithWarnings(SchemaChanged(branch, commit, done.steps), done.warnings)
 
-    def unagreed(self, doc: Any, *, branch: str = MAIN, hard: bool = False) -> PreconditionFailed | None:
+    def unagreed(self, doc: object, *, branch: str = MAIN, hard: bool = False) -> PreconditionFailed | None:
         """The refusal of values that would be lost without anybody's yes; None where a document loses none."""
         lost = self.plan(doc, branch=branch, hard=hard).loses
         if not lost:

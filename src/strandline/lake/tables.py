@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from strandline.actors import default_actor
 from strandline.errors import PreconditionFailed
@@ -120,7 +120,7 @@ class Tables:
     def create(
         self,
         name: str,
-        columns: Mapping[str, str] | Any,
+        columns: Mapping[str, str] | Schema,
         *,
         row_key: Sequence[str] = (),
         key: Sequence[str] = (),
@@ -155,7 +155,12 @@ class Tables:
         )
 
     def new(
-        self, name: str, columns: Mapping[str, str] | Any, *, constraints: Sequence[str] = (), **how: Unpack[Declaring]
+        self,
+        name: str,
+        columns: Mapping[str, str] | Schema,
+        *,
+        constraints: Sequence[str] = (),
+        **how: Unpack[Declaring],
     ) -> NewTable:
         """The same, as people see it."""
         schema = _declared(columns, constraints)
@@ -176,7 +181,7 @@ class Tables:
         """The refusal to drop a table without anybody's yes; None where it shows nothing any more."""
         return self._lake.schemas.unagreed(self._dropping(name, branch)[1], branch=branch)
 
-    def _dropping(self, name: str, branch: str) -> tuple[str, Mapping[str, Any]]:
+    def _dropping(self, name: str, branch: str) -> tuple[str, Mapping[str, object]]:
         table = self._lake.view(branch).branch_table(name).table.name
         return table, {"tables": {table: {"drop": True}}}
 
@@ -221,7 +226,7 @@ class Tables:
         return PastWindow(branch_table.table.name, older, total, keyed) if older else None
 
 
-def _declared(columns: Mapping[str, str] | Any, constraints: Sequence[str]) -> Schema:
+def _declared(columns: Mapping[str, str] | Schema, constraints: Sequence[str]) -> Schema:
     """Columns and the rules that rows keep, of what was declared of both."""
     from strandline.model.schema.constraints import parse_constraints
     from strandline.model.schema.schema import Schema, parse_mapping

@@ -54,20 +54,20 @@ class Manifest:
     left_out: tuple[str, ...]
     files: tuple[StoredFile, ...]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any], where: str) -> Manifest:
+    def parse(cls, document: Mapping[str, object], where: str) -> Manifest:
         """The inverse of `document`."""
         try:
-            stored = int(document["format"])
+            values: dict[str, Any] = dict(document)
+            stored = int(values.pop("format"))
             if stored > FORMAT:
                 raise NewerFormat(
                     f"{where} has format {stored}, and this strandline knows {FORMAT}", found=stored, known=FORMAT
                 )
-            values = {key: value for key, value in document.items() if key != "format"}
             files = tuple(StoredFile(**file) for file in values.pop("files"))
             manifest = cls(**{**values, "files": files, "left_out": tuple(values["left_out"])})
             manifest.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,14 @@ class Maintained:
     complete: bool = True
     operations: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+    def figure(self, name: str) -> int:
+        """A number in the detail."""
+        number = self.detail[name]
+        if not isinstance(number, int):
+            raise TypeError(f"the {name} of what was done to {self.table} is {number!r}, which is no number")
+        return number
 
 
 def together(table: str, parts: Sequence[Maintained]) -> Maintained:

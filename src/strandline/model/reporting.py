@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import orjson
 
@@ -63,14 +63,13 @@ class Listed(Generic[T]):
         self.count += len(first) + sum(1 for _ in left)
 
 
-def listed_lines(detail: Mapping[str, Any]) -> list[str]:
+def listed_lines(detail: Mapping[str, object]) -> list[str]:
     """The entries that an error's detail lists and its message does not name, each as a line, and how many are left."""
     if detail.get("kind") == "merge_conflicts":
         detail = {**detail, "conflicts": detail.get("actual")}
-    name = next((name for name in _LISTS if isinstance(detail.get(name), list | tuple) and detail[name]), None)
-    if name is None:
+    name, entries = next(_lists_of(detail), ("", []))
+    if not entries:
         return []
-    entries = list(detail[name])
     total = max(_count(detail), len(entries))
     shown = entries[: most_reported()]
     files = {str(entry["file"]) for entry in shown if isinstance(entry, Mapping) and "file" in entry}
@@ -79,12 +78,19 @@ def listed_lines(detail: Mapping[str, Any]) -> list[str]:
     return [*lines[name in _NAMED_BY_MESSAGE :], *([f"… and {left:,} more (--all lists them)"] if left > 0 else [])]
 
 
-def _count(detail: Mapping[str, Any]) -> int:
+def _lists_of(detail: Mapping[str, object]) -> Iterator[tuple[str, list[object]]]:
+    for name in _LISTS:
+        entries = detail.get(name)
+        if isinstance(entries, list | tuple) and entries:
+            yield name, list(entries)
+
+
+def _count(detail: Mapping[str, object]) -> int:
     numbers = [detail.get(name) for name in ("bad", "count")]
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
-def entry_text(entry: Any, *, with_file: bool = True) -> str:
+def entry_text(entry: object, *, with_file: bool = True) -> str:
     """One entry of a list, for people: where it is, and what is the matter."""
     if not isinstance(entry, Mapping):
         return _plain(entry)
@@ -109,7 +115,7 @@ def entry_text(entry: Any, *, with_file: bool = True) -> str:
     return ": ".join(filter(None, [_joined(where, field), what]))
 
 
-def place_text(entry: Mapping[str, Any], *, with_file: bool = True) -> str:
+def place_text(entry: Mapping[str, object], *, with_file: bool = True) -> str:
     """Where a row was found: the line of a file, or its place among those that a caller gave, which count from 0."""
     index, line = entry.get("index"), entry.get("line")
     if "file" not in entry:
@@ -129,7 +135,7 @@ def and_more(count: int) -> str:
     return f" (and {count - 1:,} more)" if count > 1 else ""
 
 
-def _branch(entry: Mapping[str, Any]) -> str:
+def _branch(entry: Mapping[str, object]) -> str:
     return f"on branch {entry['branch']!r}" if "branch" in entry else ""
 
 
@@ -137,7 +143,7 @@ def _joined(where: str, field: str) -> str:
     return ", ".join(filter(None, [where, field]))
 
 
-def _conflict_text(entry: Mapping[str, Any]) -> str:
+def _conflict_text(entry: Mapping[str, object]) -> str:
     key = entry.get("key")
     named = ", ".join(_plain(value) for value in key.values()) if isinstance(key, Mapping) else _plain(key)
     fields = entry["fields"]
@@ -148,18 +154,18 @@ def _conflict_text(entry: Mapping[str, Any]) -> str:
     return f"{row}: {kind}" + (f" in {', '.join(names)}" if names else "") + (f" ({both})" if both else "")
 
 
-def _side(row: Any) -> str:
+def _side(row: object) -> str:
     """What a side has in the fields of a conflict."""
     if not isinstance(row, Mapping):
         return "none" if row is None else _plain(row)
     return ", ".join(_plain(value) if isinstance(value, str) else _json(value) for value in row.values())
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else _json(value)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:

@@ -17,11 +17,11 @@ def optional() -> Any:
     return field(default=None, metadata={_OPTIONAL: True})
 
 
-def is_optional(result_field: Field[Any]) -> bool:
+def is_optional(result_field: Field[object]) -> bool:
     """Whether a field was declared so."""
     return _OPTIONAL in result_field.metadata
 
 
-def key_of(result_field: Field[Any]) -> str:
+def key_of(result_field: Field[object]) -> str:
     """The key of a field: its name, without the underscore behind a word that Python keeps for itself (`from_`)."""
     return result_field.name.removesuffix("_")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -17,8 +17,9 @@ from strandline.model.schema.keys import claim_hash
 from strandline.model.tables import BranchTable
 from strandline.model.values.arrow import batch_arrow
 from strandline.model.values.row_versions import Keys, Row, ValueHolder, Version
+from strandline.model.values.user_rows import Value
 
-Values: TypeAlias = tuple[Any, ...]
+Values: TypeAlias = tuple[Value, ...]
 
 
 class LookUp(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from strandline.model.schema.types import SEQ, Column
 from strandline.model.schema.violations import Violation
 from strandline.model.tables import BranchTable
 from strandline.model.values.row_versions import ValueHolder
+from strandline.model.values.user_rows import Value
 from strandline.model.values.values import shown
 from strandline.rules.changes import Changes, Claims, JudgedRow, LookUp, Values
 
@@ -160,7 +161,7 @@ def need(fits: bool, rule: Constraint, column: Column, types: str) -> None:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-def rows_of(relations: Relations, query: str) -> Iterator[tuple[Any, ...]]:
+def rows_of(relations: Relations, query: str) -> Iterator[tuple[Value, ...]]:
     """The rows of an answer, as Python values."""
     for batch in relations.ask(query).reader():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -106,6 +105,6 @@ async def _bug(request: Request, error: Exception) -> Response:
 
 
 def _document(error: StrandError, headers: dict[str, str]) -> Response:
-    document: dict[str, Any] = {"error": error.as_dict()}
+    document: dict[str, object] = {"error": error.as_dict()}
     body = orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(body, error.http_status, headers, "application/json")

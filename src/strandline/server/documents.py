@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -40,7 +40,7 @@ class ErrorBody(BaseModel):
     code: str
     message: str
     hint: str
-    detail: dict[str, Any]
+    detail: dict[str, object]
 
 
 class ErrorDocument(BaseModel):
@@ -54,18 +54,18 @@ async def who(request: Request, _shown: Annotated[HTTPAuthorizationCredentials |
     return await service_of(request).actor(request)
 
 
-def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def answers(*statuses: int) -> dict[int | str, dict[str, object]]:
     """The refusals of a route."""
     return {status: {"model": ErrorDocument, "description": _TEXTS[status]} for status in statuses}
 
 
-def body_of(*media: str) -> dict[str, Any]:
+def body_of(*media: str) -> dict[str, object]:
     """A body that is read as it comes."""
     content = {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def chunk_headers() -> list[dict[str, Any]]:
+def chunk_headers() -> list[dict[str, object]]:
     """The headers of a chunk."""
     texts = (inbound.LAKE, inbound.SINK, inbound.STREAM, inbound.BATCH_ID)
     numbers = (inbound.EPOCH, inbound.SINCE, inbound.UNTIL, inbound.ROWS)

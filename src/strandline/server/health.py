@@ -25,8 +25,8 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses=answers(503), summary="Whether requests can be served")
-async def readyz(request: Request) -> Any:
+@router.get("/readyz", response_model=Any, responses=answers(503), summary="Whether requests can be served")
+async def readyz(request: Request) -> dict[str, object]:
     """Ready when recovery has run and the ledger answers."""
     service = service_of(request)
     if not service.ready:

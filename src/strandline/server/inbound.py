@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel
@@ -79,7 +79,7 @@ class Page(BaseModel):
     openapi_extra={**body_of(ARROW, NDJSON), "parameters": chunk_headers()},
     summary="Receive a chunk of a forward sink",
 )
-async def receive(gateway: str, table: str, request: Request, actor: Annotated[str, Depends(who)]) -> Any:
+async def receive(gateway: str, table: str, request: Request, actor: Annotated[str, Depends(who)]) -> dict[str, object]:
     """Store the rows of a chunk that are above its stream's mark, and move the mark, in one transaction."""
     service = service_of(request)
     _check_gateway(gateway, actor)
@@ -131,12 +131,12 @@ async def _question(
     responses=answers(400, 401, 403, 404, 409, 503),
     summary="Ask how far a stream has come",
 )
-async def mark(question: Annotated[Question, Depends(_question)]) -> Any:
+async def mark(question: Annotated[Question, Depends(_question)]) -> dict[str, object]:
     """The mark of a stream; 404 with this lake's id when nothing of it was accepted yet."""
     return await question.service.look(lambda: _mark(question))
 
 
-def _mark(question: Question) -> dict[str, Any]:
+def _mark(question: Question) -> dict[str, object]:
     ledger = question.service.lake.ledger
     lake_id, generation = ledger.lake_id(), ledger.generation()
     with ledger.read() as conn:
@@ -177,7 +177,7 @@ def _read(conn: Connection, question: Question, lake_id: str) -> InboundMark:
 async def replayed(
     question: Annotated[Question, Depends(_question)],
     after: Annotated[int, Query(description="Seqs above this one.", ge=0, le=inbound.MAX_SEQ)] = 0,
-) -> Any:
+) -> dict[str, object]:
     """The seqs of the replayed dead letters that are stored here, a page at a time."""
 
     def read() -> list[int]:

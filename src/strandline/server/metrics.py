@@ -5,9 +5,8 @@ Counters are moved as requests pass; what is in the ledger is read when Promethe
 
 from __future__ import annotations
 
-from typing import Any
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.ledger.ledger import Ledger
 from strandline.reports.metrics import LedgerCollector
@@ -46,18 +45,18 @@ class Metrics:
 class CountRequests:
     """Counts every answer by its route. Plain ASGI: Starlette's own middleware would copy every body."""
 
-    def __init__(self, app: Any, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass everything on, and look at the status."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         status = 500
 
-        async def counted(message: Any) -> None:
+        async def counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

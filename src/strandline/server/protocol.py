@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
 
 import h11
 import orjson
@@ -32,7 +31,7 @@ class ImpatientProtocol(H11Protocol):
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """The clock starts with the connection."""
         super().connection_made(transport)
         self._wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header
 from pydantic import BaseModel
@@ -44,7 +44,7 @@ async def append(
     request: Request,
     actor: Annotated[str, Depends(who)],
     idempotency_key: Annotated[str | None, Header(description="The same key with the same rows stores once.")] = None,
-) -> Any:
+) -> dict[str, object]:
     """Store rows durably, all of them or none. The actor is the token's."""
     service = service_of(request)
     append_as = _way(content_type(request))

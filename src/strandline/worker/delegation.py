@@ -9,13 +9,14 @@ work comes back as it was raised.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from strandline.errors import Internal, from_dict
 from strandline.lake import Lake
 from strandline.ledger.workers import requests
 from strandline.ledger.workers.requests import DONE, FAILED, WAITING, WORKING, WorkRequest
+from strandline.model.operations import Arguments
 from strandline.worker.presence import living
 from strandline.worker.spark_work import perform
 
@@ -34,7 +35,7 @@ class Left(KeyboardInterrupt):
 def carry_out(
     lake: Lake,
     kind: str,
-    arguments: Mapping[str, Any],
+    arguments: Arguments,
     *,
     in_this_process: bool = False,
     local_files: bool = False,

@@ -8,19 +8,19 @@ for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from strandline.errors import Busy
 from strandline.lake import Lake
+from strandline.model.operations import Arguments
 from strandline.operations.core import registry
 from strandline.operations.core.recovery import recover_after_silence
 
-Work = Callable[[Lake, Mapping[str, Any], threading.Event], Any]
+Work = Callable[[Lake, Arguments, threading.Event], object]
 
 
-def perform(lake: Lake, kind: str, arguments: Mapping[str, Any], stop: threading.Event | None = None) -> Any:
+def perform(lake: Lake, kind: str, arguments: Arguments, stop: threading.Event | None = None) -> object:
     """Do it, in this process."""
     if kind in registry.ENTRIES:
         requested = registry.declared(kind).requested(arguments)
@@ -29,7 +29,7 @@ def perform(lake: Lake, kind: str, arguments: Mapping[str, Any], stop: threading
     return WORK[kind](lake, arguments, stop or threading.Event())
 
 
-def _flush(lake: Lake, arguments: Mapping[str, Any], stop: threading.Event) -> Any:
+def _flush(lake: Lake, arguments: Arguments, stop: threading.Event) -> object:
     done = []
     for table in arguments["tables"]:
         if stop.is_set():
@@ -38,22 +38,22 @@ def _flush(lake: Lake, arguments: Mapping[str, Any], stop: threading.Event) -> A
     return done
 
 
-def _tick(lake: Lake, arguments: Mapping[str, Any], stop: threading.Event) -> Any:
+def _tick(lake: Lake, arguments: Arguments, stop: threading.Event) -> object:
     done = lake.tick(*arguments["names"], actor=arguments["actor"], take_over=arguments["take_over"], stop=stop)
     return [asdict(ticked) for ticked in done]
 
 
-def _load(lake: Lake, arguments: Mapping[str, Any], _stop: threading.Event) -> Any:
+def _load(lake: Lake, arguments: Arguments, _stop: threading.Event) -> object:
     options = {name: arguments[name] for name in ("actor", "branch", "key", "mode")}
     return asdict(lake.load(arguments["table"], arguments["files"], again=arguments["again"], **options))
 
 
-def _adopt(lake: Lake, arguments: Mapping[str, Any], _stop: threading.Event) -> Any:
+def _adopt(lake: Lake, arguments: Arguments, _stop: threading.Event) -> object:
     options = {name: arguments[name] for name in ("actor", "row_key", "partition_by", "dedupe")}
     return asdict(lake.adopt(arguments["name"], arguments["source"], **options))
 
 
-def _recover(lake: Lake, _arguments: Mapping[str, Any], stop: threading.Event) -> Any:
+def _recover(lake: Lake, _arguments: Arguments, stop: threading.Event) -> object:
     done = [asdict(recovered) for recovered in recover_after_silence(lake.context, stop)]
     if stop.is_set():
         raise Busy("the worker was told to stop", reason="stopping")

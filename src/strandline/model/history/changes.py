@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from strandline.model.values.user_rows import UserRow
 
 Kind = Literal["insert", "update", "delete"]
 
@@ -15,10 +17,10 @@ class RowDiff:
 
     table: str
     kind: Kind
-    key: Mapping[str, Any]
+    key: UserRow
     fields: tuple[str, ...]
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+    before: UserRow | None
+    after: UserRow | None
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,9 @@ class RowChange:
 
     table: str
     kind: Kind
-    key: Mapping[str, Any]
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+    key: UserRow
+    before: UserRow | None
+    after: UserRow | None
     seq: int
     commit: str
     actor: str

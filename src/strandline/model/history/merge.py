@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
 
 from strandline.errors import BadRequest, nearest
+from strandline.model.values.user_rows import UserRow, Value
 
 Outcome = Literal["up_to_date", "fast_forward", "merged", "conflicts"]
 Side = Literal["ours", "theirs"]
@@ -32,11 +33,11 @@ class RowConflict:
 
     kind: str
     table: str
-    key: Mapping[str, Any]
+    key: UserRow
     fields: tuple[str, ...]
-    base: Mapping[str, Any] | None
-    ours: Mapping[str, Any] | None
-    theirs: Mapping[str, Any] | None
+    base: UserRow | None
+    ours: UserRow | None
+    theirs: UserRow | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Resolution:
 
     side: Side | None = None
     tables: Mapping[str, Side] = field(default_factory=dict)
-    rows: Mapping[tuple[str, str], Side | Mapping[str, Any]] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str], Side | UserRow] = field(default_factory=dict)
     commits: tuple[str, str] | None = None
     undecided: frozenset[tuple[str, str]] = frozenset()
 
@@ -75,7 +76,31 @@ class Resolution:
         return self.tables.get(table, self.side)
 
 
-def resolution_file(merged: Merged) -> dict[str, Any]:
+class DecidedConflict(TypedDict):
+    """A conflict in a resolution file, and what a person wrote to it; null as long as nothing is decided."""
+
+    kind: str
+    table: str
+    key: UserRow
+    fields: Sequence[str]
+    base: UserRow | None
+    ours: UserRow | None
+    theirs: UserRow | None
+    take: Side | UserRow | None
+
+
+class ResolutionFile(TypedDict):
+    """A resolution file: what a preview of a merge found, and what is decided of it, by table and by row."""
+
+    source: str
+    into: str
+    source_commit: str | None
+    target_commit: str | None
+    take: Mapping[str, Side | None]
+    conflicts: Sequence[DecidedConflict]
+
+
+def resolution_file(merged: Merged) -> ResolutionFile:
     """A preview's conflicts, for a person to write a decision to each."""
     names = dict.fromkeys(conflict.table for conflict in merged.conflicts)
     return {
@@ -84,12 +109,25 @@ def resolution_file(merged: Merged) -> dict[str, Any]:
         "source_commit": merged.source_commit,
         "target_commit": merged.target_commit,
         "take": dict.fromkeys(names),
-        "conflicts": [{**asdict(conflict), "take": None} for conflict in merged.conflicts],
+        "conflicts": [_undecided(conflict) for conflict in merged.conflicts],
     }
 
 
-def read_resolution(document: Any) -> Resolution:
-    """The decisions of a file that `resolution_file` wrote and a person edited."""
+def _undecided(conflict: RowConflict) -> DecidedConflict:
+    return {
+        "kind": conflict.kind,
+        "table": conflict.table,
+        "key": conflict.key,
+        "fields": conflict.fields,
+        "base": conflict.base,
+        "ours": conflict.ours,
+        "theirs": conflict.theirs,
+        "take": None,
+    }
+
+
+def read_resolution(document: ResolutionFile) -> Resolution:
+    """The decisions of a file that `resolution_file` wrote and a person edited, who may have left anything in it."""
     try:
         commits = str(document["source_commit"]), str(document["target_commit"])
         tables = {str(name): _side(side) for name, side in document["take"].items() if side is not None}
@@ -105,21 +143,21 @@ def read_resolution(document: Any) -> Resolution:
     return Resolution(tables=tables, rows=rows, commits=commits, undecided=frozenset(takes.keys() - rows.keys()))
 
 
-def key_text(key: Mapping[str, Any]) -> str:
+def key_text(key: UserRow) -> str:
     """A key as one text, for looking it up."""
     import orjson
 
     return orjson.dumps(dict(key), option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _side(text: Any, what: str = "`ours` or `theirs`") -> Side:
+def _side(text: object, what: str = "`ours` or `theirs`") -> Side:
     for side in SIDES:
         if text == side:
             return side
     raise BadRequest(f"a decision is {what}, and not {text!r}", hint=nearest(str(text), SIDES))
 
 
-def _decision(take: Any) -> Side | Mapping[str, Any]:
+def _decision(take: Side | UserRow) -> Side | UserRow:
     """A side, a row as it is to be, or `{"row": …}` with that row or null: then the row goes."""
     if isinstance(take, Mapping):
         is_wrapped = set(take) == {"row"} and isinstance(take["row"], Mapping | None)
@@ -127,7 +165,7 @@ def _decision(take: Any) -> Side | Mapping[str, Any]:
     return _side(take, "`ours`, `theirs` or a row")
 
 
-def conflict_entry(conflict: RowConflict) -> dict[str, Any]:
+def conflict_entry(conflict: RowConflict) -> dict[str, object]:
     """A conflict as an error lists it: where it is, and of each field in which the sides differ both values."""
     return {
         "kind": conflict.kind,
@@ -139,7 +177,7 @@ def conflict_entry(conflict: RowConflict) -> dict[str, Any]:
     }
 
 
-def _of_fields(row: Mapping[str, Any] | None, fields: Sequence[str]) -> dict[str, Any] | None:
+def _of_fields(row: UserRow | None, fields: Sequence[str]) -> dict[str, Value] | None:
     return None if row is None else {name: row.get(name) for name in fields}
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from strandline.errors import BadRequest
+from strandline.model.values.user_rows import UserRow, Value
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Put:
     """The row is as given, whatever was there; `strict` where nothing may be there."""
 
     table: str
-    row: Mapping[str, Any]
+    row: UserRow
     strict: bool = False
 
 
@@ -26,8 +27,8 @@ class Patch:
     """The named fields of a row that is there get these values; the others stay."""
 
     table: str
-    key: Any
-    fields: Mapping[str, Any]
+    key: Value
+    fields: UserRow
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Delete:
     """The row is not there any more; it need not have been."""
 
     table: str
-    key: Any
+    key: Value
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class RowIs:
     """Only if the newest version of a row has this seq; None: only if there is no such row."""
 
     table: str
-    key: Any
+    key: Value
     seq: int | None
 
 
@@ -66,22 +67,22 @@ Statement: TypeAlias = Put | Patch | Delete
 Expectation: TypeAlias = HeadIs | TableIs | RowIs
 
 
-def put(table: str, row: Mapping[str, Any]) -> Put:
+def put(table: str, row: UserRow) -> Put:
     """Write a row as given: a new one, or instead of the one that is there."""
     return Put(table, row)
 
 
-def insert(table: str, row: Mapping[str, Any]) -> Put:
+def insert(table: str, row: UserRow) -> Put:
     """Write a new row; a conflict if there is one with its key."""
     return Put(table, row, strict=True)
 
 
-def patch(table: str, key: Any, fields: Mapping[str, Any]) -> Patch:
+def patch(table: str, key: Value, fields: UserRow) -> Patch:
     """Change these fields of a row, and leave the others."""
     return Patch(table, key, fields)
 
 
-def delete(table: str, key: Any) -> Delete:
+def delete(table: str, key: Value) -> Delete:
     """Remove a row."""
     return Delete(table, key)
 
@@ -96,12 +97,12 @@ def table_head(table: str, seq: int) -> TableIs:
     return TableIs(table, seq)
 
 
-def row(table: str, key: Any, seq: int | None) -> RowIs:
+def row(table: str, key: Value, seq: int | None) -> RowIs:
     """Expect a row's newest version to have this seq, or with None the row not to be there."""
     return RowIs(table, key, seq)
 
 
-def listed_statements(statements: Any) -> list[Any]:
+def listed_statements(statements: object) -> list[Statement]:
     """The statements of a mutation; BadRequest where a caller gave one by itself, or something else than a list."""
     if isinstance(statements, Put | Patch | Delete):
         verb = "insert" if isinstance(statements, Put) and statements.strict else type(statements).__name__.lower()

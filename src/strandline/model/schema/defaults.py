@@ -8,12 +8,12 @@ null that a row gives is a value too: it stays, or is refused where the column i
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pyarrow as pa
 
 from strandline.model.schema.types import Column, Primitive
 from strandline.model.values.arrow import arrow_type
+from strandline.model.values.user_rows import Value
 from strandline.model.values.wire import jsonable
 
 _JSON = Primitive("json")
@@ -26,7 +26,7 @@ def default_scalar(column: Column) -> pa.Scalar | None:
     return pa.scalar(column.default).cast(arrow_type(column.type, stored=True))
 
 
-def default_value(column: Column) -> Any:
+def default_value(column: Column) -> Value:
     """The default as a Python row would give it; None where the column has none."""
     scalar = default_scalar(column)
     if scalar is None:
@@ -34,7 +34,7 @@ def default_value(column: Column) -> Any:
     return json.loads(scalar.as_py()) if column.type == _JSON else scalar.as_py()
 
 
-def default_json(column: Column) -> Any:
+def default_json(column: Column) -> Value:
     """The default as JSON has it, which is read back to the same one."""
     scalar = default_scalar(column)
     if scalar is None or column.type == _JSON:

@@ -14,21 +14,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Required, TypedDict
 
 from strandline.errors import BadRequest, nearest
 from strandline.model.schema.constraints import Constraint, parse_constraints
 from strandline.model.schema.types import Column, parse_nullable, type_text
 from strandline.model.tables import BranchTable
+from strandline.model.values.user_rows import Value
 
 _TABLE = ("columns", "key", "row_key", "partition_by", "constraints", "drop")
-FIXED = ("key", "row_key", "partition_by")
+FIXED: tuple[Literal["key", "row_key", "partition_by"], ...] = ("key", "row_key", "partition_by")
 """What a table is made with and keeps."""
 
 _COLUMN = ("type", "default", "rename_from")
 _ABSENT: Any = object()
-UNSAID: Any = object()
+UNSAID: Value = object()
 """The default of a column of which the document says none: it keeps the one that it has. A null takes that away."""
+
+
+class ColumnDocument(TypedDict, total=False):
+    """A column in a document that is more than a type."""
+
+    type: Required[str]
+    default: Value
+    rename_from: str
+
+
+class TableDocument(TypedDict, total=False):
+    """A table in a document."""
+
+    columns: dict[str, str | ColumnDocument]
+    key: list[str]
+    row_key: list[str]
+    partition_by: list[str]
+    constraints: list[str]
+    drop: bool
+
+
+class SchemaDocument(TypedDict):
+    """The schemas of tables, as a document that can be changed and applied."""
+
+    tables: dict[str, TableDocument]
 
 
 @dataclass(frozen=True)
@@ -36,7 +62,7 @@ class WantedColumn:
     """A column as it should be; `default` is what rows get that lack it, `rename_from` what it is called now."""
 
     column: Column
-    default: Any = UNSAID
+    default: Value = UNSAID
     rename_from: str | None = None
 
 
@@ -53,10 +79,9 @@ class WantedTable:
     drop: bool = False
 
 
-def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
+def parse_wanted(doc: object) -> tuple[WantedTable, ...]:
     """The tables of a document; BadRequest that says where it is none."""
-    tables = doc.get("tables") if isinstance(doc, Mapping) else None
-    if not isinstance(tables, Mapping) or not tables:
+    if not isinstance(doc, Mapping) or not isinstance(tables := doc.get("tables"), Mapping) or not tables:
         raise BadRequest("the document has no tables", hint='It looks like {"tables": {"person": {"columns": {…}}}}.')
     _refuse_unknown(doc, ("tables",), "the document")
     by_folded_name: dict[str, str] = {}
@@ -66,21 +91,24 @@ def parse_wanted(doc: Any) -> tuple[WantedTable, ...]:
     return tuple(_table(str(name), table) for name, table in tables.items())
 
 
-def to_document(branch_table: BranchTable) -> dict[str, Any]:
+def to_document(branch_table: BranchTable) -> TableDocument:
     """A table as a document has it."""
     table = branch_table.table
-    document: dict[str, Any] = {
+    document: TableDocument = {
         "columns": {column.name: _column_document(column) for column in branch_table.schema.columns}
     }
-    document.update(
-        {name: list(getattr(table, name)) for name in ("key", "row_key", "partition_by") if getattr(table, name)}
-    )
+    if table.key:
+        document["key"] = list(table.key)
+    if table.row_key:
+        document["row_key"] = list(table.row_key)
+    if table.partition_by:
+        document["partition_by"] = list(table.partition_by)
     if table.key:
         document["constraints"] = [constraint.text() for constraint in branch_table.schema.constraints]
     return document
 
 
-def _column_document(column: Column) -> str | dict[str, Any]:
+def _column_document(column: Column) -> str | ColumnDocument:
     text = f"{type_text(column.type)}{'?' * column.nullable}"
     if column.default is None:
         return text
@@ -91,7 +119,7 @@ def _column_document(column: Column) -> str | dict[str, Any]:
     return {"type": text, "default": default_json(column)}
 
 
-def _table(name: str, doc: Any) -> WantedTable:
+def _table(name: str, doc: object) -> WantedTable:
     where = f"table {name!r}"
     if not isinstance(doc, Mapping):
         raise BadRequest(f"{where} is {doc!r}", hint='It is an object, such as {"columns": {…}} or {"drop": true}.')
@@ -114,7 +142,7 @@ def _table(name: str, doc: Any) -> WantedTable:
     )
 
 
-def _column(name: Any, doc: Any, where: str) -> WantedColumn:
+def _column(name: object, doc: object, where: str) -> WantedColumn:
     fields = {"type": doc} if isinstance(doc, str) else doc
     if not isinstance(fields, Mapping) or not isinstance(fields.get("type"), str) or not isinstance(name, str):
         raise BadRequest(f"column {name!r} of {where} is {doc!r}", hint='A type, or {"type": "long", "default": 0}.')
@@ -126,7 +154,7 @@ def _column(name: Any, doc: Any, where: str) -> WantedColumn:
     return WantedColumn(Column(name, type_, nullable), fields.get("default", UNSAID), rename)
 
 
-def _names(doc: Mapping[str, Any], what: str, where: str) -> tuple[str, ...] | None:
+def _names(doc: Mapping[str, object], what: str, where: str) -> tuple[str, ...] | None:
     names = doc.get(what)
     if names is None:
         return None
@@ -135,7 +163,7 @@ def _names(doc: Mapping[str, Any], what: str, where: str) -> tuple[str, ...] | N
     return tuple(names)
 
 
-def _refuse_unknown(doc: Mapping[Any, Any], names: tuple[str, ...], where: str) -> None:
+def _refuse_unknown(doc: Mapping[object, object], names: tuple[str, ...], where: str) -> None:
     for name in doc:
         if name not in names:
             raise BadRequest(f"{where} has {name!r}, which means nothing", hint=nearest(str(name), names))

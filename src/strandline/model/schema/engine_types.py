@@ -7,7 +7,7 @@ what was validated once can't fail later in Spark; a type that does not fit is r
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from strandline.errors import BadRequest, nearest
 from strandline.model.schema.types import MAX_DEPTH, Column, Decimal, List, Map, Primitive, Struct, Type, type_text
@@ -26,35 +26,35 @@ _ICEBERG_HINTS = {
 }
 
 
-def column_from_iceberg(doc: Any, path: str = "", depth: int = 0) -> Column:
+def column_from_iceberg(doc: object, path: str = "", depth: int = 0) -> Column:
     """A column from a field of an Iceberg schema's JSON."""
-    name = doc.get("name") if isinstance(doc, dict) else None
-    if not isinstance(name, str) or "type" not in doc:
+    if not isinstance(doc, dict) or not isinstance(name := doc.get("name"), str) or "type" not in doc:
         raise BadRequest(f"not a field of an Iceberg schema: {str(doc)[:80]}", hint='A field has "name" and "type".')
     type_ = type_from_iceberg(doc["type"], f"{path}{name}", depth)
     return Column(name, type_, not _required(doc, "required"))
 
 
-def type_from_iceberg(doc: Any, path: str, depth: int = 0) -> Type:
+def type_from_iceberg(doc: object, path: str, depth: int = 0) -> Type:
     """A type from an Iceberg schema's JSON: a name, or an object of type list, map or struct."""
     if depth > MAX_DEPTH:
         raise BadRequest("the schema is nested too deeply", hint=f"At most {MAX_DEPTH} levels.")
     if isinstance(doc, str):
         return _iceberg_primitive(doc, path)
-    match doc:
+    fields_of_type = doc if isinstance(doc, Mapping) else {}
+    match fields_of_type:
         case {"type": "list", "element": element}:
-            nullable = not _required(doc, "element-required")
+            nullable = not _required(fields_of_type, "element-required")
             return List(type_from_iceberg(element, f"{path}[]", depth + 1), nullable)
         case {"type": "map", "key": key, "value": value}:
             key_type = type_from_iceberg(key, f"{path}[]", depth + 1)
-            nullable = not _required(doc, "value-required")
+            nullable = not _required(fields_of_type, "value-required")
             return Map(key_type, type_from_iceberg(value, f"{path}[]", depth + 1), nullable)
         case {"type": "struct", "fields": [*fields]}:
             return Struct(tuple(column_from_iceberg(field, f"{path}.", depth + 1) for field in fields))
     raise BadRequest(f"field {path!r}: {str(doc)[:80]} is not an Iceberg type", hint=nearest(str(doc), _ICEBERG))
 
 
-def _required(doc: dict[str, Any], key: str) -> bool:
+def _required(doc: Mapping[str, object], key: str) -> bool:
     required = doc.get(key, False)
     if not isinstance(required, bool):
         raise BadRequest(f"{key!r} is {required!r} in an Iceberg schema", hint="It is true or false.")

@@ -10,13 +10,14 @@ import datetime as dt
 import hashlib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal as Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from strandline.errors import BadRequest
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import KEY_TYPES, is_exact
+from strandline.model.values.user_rows import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,7 @@ def check_key(schema: Schema, key: Sequence[str], partition_by: Sequence[str]) -
             )
 
 
-def key_fields(key: Sequence[str], value: Any, table: str) -> dict[str, Any]:
+def key_fields(key: Sequence[str], value: Value, table: str) -> dict[str, Value]:
     """A key as the caller gives it, by column: one value, a sequence in the key's order, or a mapping."""
     if isinstance(value, Mapping):
         fields = dict(value)
@@ -60,7 +61,7 @@ def key_fields(key: Sequence[str], value: Any, table: str) -> dict[str, Any]:
     return fields
 
 
-def key_hash(values: Sequence[Any]) -> bytes:
+def key_hash(values: Sequence[Value]) -> bytes:
     """128 bits that stand for a key with these values."""
     return hashlib.blake2b(orjson.dumps([_plain(value) for value in values]), digest_size=HASH_BYTES).digest()
 
@@ -79,19 +80,19 @@ def key_hashes(keys: pa.Table) -> list[bytes]:
     return [blake2b(dumps(values), digest_size=HASH_BYTES).digest() for values in zip(*columns, strict=True)]
 
 
-def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Any]) -> bytes:
+def claim_hash(rule: str, columns: Sequence[str], values: Sequence[Value]) -> bytes:
     """128 bits that stand for a value that is taken by a rule on these columns; never those of a key."""
     claim = orjson.dumps([list(columns), [_plain(value) for value in values]])
     return hashlib.blake2b(claim, digest_size=HASH_BYTES, person=rule.encode()).digest()
 
 
-def shown_key(values: Sequence[Any]) -> str:
+def shown_key(values: Sequence[Value]) -> str:
     """A key as messages name it."""
     texts = [str(_plain(value)) for value in values]
     return repr(texts[0]) if len(texts) == 1 else f"({', '.join(map(repr, texts))})"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value) -> Value:
     match value:
         case str():
             return value

@@ -21,6 +21,7 @@ from strandline.model.schema.steps import Step, Verdict
 from strandline.model.schema.types import OPEN, Column, Decimal, Fill, Primitive, Type, type_text
 from strandline.model.tables import BranchTable
 from strandline.model.values.rows import from_dicts
+from strandline.model.values.user_rows import Value
 from strandline.model.values.values import shown
 
 REMOVE = "remove table"
@@ -453,7 +454,7 @@ def _default_of(column: Column, want: WantedColumn, keys: Sequence[str]) -> str 
     return default_text(column, want.default)
 
 
-def default_text(column: Column, value: Any) -> str:
+def default_text(column: Column, value: Value) -> str:
     """A default as it is kept: text, in one way for each value. BadRequest where it does not fit the column."""
     fits = isinstance(column.type, Decimal) or (isinstance(column.type, Primitive) and column.type.name in FILLED)
     if not fits:

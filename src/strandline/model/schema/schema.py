@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from strandline.errors import BadRequest, nearest
 from strandline.model.schema.constraints import Constraint, parse_constraints
@@ -36,6 +36,16 @@ class Gone:
 
     column: Column
     since: int
+
+
+class StoredSchema(TypedDict):
+    """A schema as the ledger stores it. What is as in any new table is left out."""
+
+    columns: list[dict[str, object]]
+    constraints: list[str]
+    dropped: NotRequired[bool]
+    began: NotRequired[int]
+    gone: NotRequired[list[dict[str, object]]]
 
 
 @dataclass(frozen=True)
@@ -80,14 +90,16 @@ class Schema:
         """The columns as `parse_columns` reads them."""
         return ",".join(column.text() for column in self.columns)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoredSchema:
         """As the ledger stores it; `from_json` is the inverse."""
-        doc: dict[str, Any] = {
+        doc: StoredSchema = {
             "columns": [_column_json(column) for column in self.columns],
             "constraints": [constraint.text() for constraint in self.constraints],
         }
-        doc.update({"dropped": True} if self.dropped else {})
-        doc.update({"began": self.began} if self.began else {})
+        if self.dropped:
+            doc["dropped"] = True
+        if self.began:
+            doc["began"] = self.began
         if self.gone:
             doc["gone"] = [{**_column_json(former.column), "since": former.since} for former in self.gone]
         return doc
@@ -150,13 +162,14 @@ def parse_mapping(types: Mapping[str, str]) -> Schema:
     return Schema(tuple(_parse_column(name, text) for name, text in types.items()))
 
 
-def from_json(doc: Any) -> Schema:
+def from_json(doc: object) -> Schema:
     """A schema from what `to_json` gave."""
+    stored: Any = doc  # anything else is an error below
     try:
-        columns = tuple(map(_column_from_json, doc["columns"]))
-        constraints = parse_constraints(doc.get("constraints", ()))
-        gone = tuple(Gone(_column_from_json(column_doc), column_doc["since"]) for column_doc in doc.get("gone", ()))
-        return Schema(columns, constraints, doc.get("dropped", False), doc.get("began", 0), gone)
+        columns = tuple(map(_column_from_json, stored["columns"]))
+        constraints = parse_constraints(stored.get("constraints", ()))
+        gone = tuple(Gone(_column_from_json(column_doc), column_doc["since"]) for column_doc in stored.get("gone", ()))
+        return Schema(columns, constraints, stored.get("dropped", False), stored.get("began", 0), gone)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(
             f"not a stored schema: {type(error).__name__} {error}",
@@ -216,7 +229,7 @@ def _column_from_json(doc: Any) -> Column:
     return Column(doc["name"], parse_type(doc["type"]), doc["nullable"], doc.get("stored", ""), fills, default)
 
 
-def from_iceberg_json(doc: Any) -> Schema:
+def from_iceberg_json(doc: object) -> Schema:
     """A schema from Iceberg's JSON (`{"type": "struct", "fields": [...]}`)."""
     match doc:
         case {"type": "struct", "fields": [*fields]}:
@@ -224,7 +237,7 @@ def from_iceberg_json(doc: Any) -> Schema:
     raise BadRequest("not an Iceberg schema", hint='It looks like {"type": "struct", "fields": [...]}.')
 
 
-def read_schema(doc: Any) -> Schema:
+def read_schema(doc: object) -> Schema:
     """A schema from Iceberg's JSON, from what `table show --json` prints, or from the columns of that alone."""
     if isinstance(doc, list):
         return from_json({"columns": doc})

@@ -13,16 +13,16 @@ import decimal
 from collections.abc import Callable
 from itertools import accumulate, chain
 from types import NoneType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.model.schema.types import Decimal, List, Primitive, Type
 from strandline.model.values.arrow import TIMESTAMP, arrow_type
+from strandline.model.values.user_rows import Value
 from strandline.model.values.values import MAX_US, MIN_US
 
-Quick = Callable[[list[Any]], pa.Array | None]
+Quick = Callable[[list[Value]], pa.Array | None]
 
 SHORT = 24
 """Below this many values a rule per value costs less than calling Arrow's kernels."""
@@ -67,7 +67,7 @@ def _quick_primitive(name: str, none: frozenset[type], arrow: pa.DataType) -> Qu
     return _exactly(_PYTHON[name] | none, arrow) if name in _PYTHON else never
 
 
-def never(values: list[Any]) -> pa.Array | None:
+def never(values: list[Value]) -> pa.Array | None:
     """Leave it to the rule."""
     return None
 
@@ -75,7 +75,7 @@ def never(values: list[Any]) -> pa.Array | None:
 def _exactly(types: frozenset[type], arrow: pa.DataType) -> Quick:
     """For types where Arrow refuses all that the rule refuses, once the Python types are known."""
 
-    def quick(values: list[Any]) -> pa.Array | None:
+    def quick(values: list[Value]) -> pa.Array | None:
         if not types.issuperset(map(type, values)):
             return None
         try:
@@ -89,7 +89,7 @@ def _exactly(types: frozenset[type], arrow: pa.DataType) -> Quick:
 def _floats(none: frozenset[type], arrow: pa.DataType) -> Quick:
     convert = _exactly(none | {int, float}, arrow)
 
-    def quick(values: list[Any]) -> pa.Array | None:
+    def quick(values: list[Value]) -> pa.Array | None:
         array = convert(values) if len(values) >= SHORT else None
         return array if array is not None and finite(array) else None
 
@@ -100,7 +100,7 @@ def _dates(none: frozenset[type]) -> Quick:
     of_dates = _exactly(none | {dt.date}, pa.date32())
     of_texts = _exactly(none | {str}, pa.string())
 
-    def quick(values: list[Any]) -> pa.Array | None:
+    def quick(values: list[Value]) -> pa.Array | None:
         array = of_dates(values)
         if array is None and len(values) >= SHORT:
             texts = of_texts(values)
@@ -115,7 +115,7 @@ def _timestamps(none: frozenset[type]) -> Quick:
     of_texts = _exactly(none | {str}, pa.string())
     datetimes = none | {dt.datetime}
 
-    def quick(values: list[Any]) -> pa.Array | None:
+    def quick(values: list[Value]) -> pa.Array | None:
         if len(values) < SHORT:
             return None
         texts = of_texts(values)
@@ -127,7 +127,7 @@ def _timestamps(none: frozenset[type]) -> Quick:
     return quick
 
 
-def _since_epoch(moments: list[Any]) -> pa.Array | None:
+def _since_epoch(moments: list[Value]) -> pa.Array | None:
     """Arrow asks each datetime for its zone, and takes one without for UTC. Python's difference is quicker, and is an
     error where there is no zone.
     """
@@ -148,7 +148,7 @@ def _parsed(texts: pa.Array) -> pa.Array | None:
 def _lists(none: frozenset[type], elements: Quick, arrow: pa.DataType) -> Quick:
     types = none | {list}
 
-    def quick(values: list[Any]) -> pa.Array | None:
+    def quick(values: list[Value]) -> pa.Array | None:
         if not types.issuperset(map(type, values)):
             return None
         flat = elements(list(chain.from_iterable(filter(None, values))))
@@ -157,7 +157,7 @@ def _lists(none: frozenset[type], elements: Quick, arrow: pa.DataType) -> Quick:
     return quick
 
 
-def list_array(flat: pa.Array, lengths: list[int], values: list[Any], arrow: pa.DataType) -> pa.Array:
+def list_array(flat: pa.Array, lengths: list[int], values: list[Value], arrow: pa.DataType) -> pa.Array:
     """Lists of these lengths over flat values, null where `values` is None."""
     offsets = pa.array(accumulate(lengths, initial=0), pa.int32())
     mask = pa.array([value is None for value in values], pa.bool_())

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import numpy
 import orjson
+
+from strandline.json_types import Json
 
 _DIGITS_AS_ZERO = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
 _LONG_NUMBER = b"0" * 19
@@ -31,13 +32,13 @@ class DoubledKey(ValueError):
         self.key = key
 
 
-def parsed(text: bytes) -> Any:
+def parsed(text: bytes) -> Json:
     """The value of a JSON text. ValueError if it is none, DoubledKey if a key in it is doubled."""
     value = parsed_quickly(text)
     return _read_exactly(text) if may_double(text, value) else value
 
 
-def parsed_quickly(text: bytes) -> Any:
+def parsed_quickly(text: bytes) -> Json:
     """The same without a look at its keys, for a caller that looks at those of many texts at once."""
     value = orjson.loads(text)
     # orjson makes a float of an integer beyond 64 bits.
@@ -51,7 +52,7 @@ def json_fault(text: bytes, error: ValueError) -> str:
     return f"{error.msg} at {f'column {error.colno}' if error.lineno == 1 else 'its end'}"
 
 
-def written(value: Any) -> bytes:
+def written(value: object) -> bytes:
     """The JSON text of a value that `parsed` gave, with integers of any size."""
     try:
         return orjson.dumps(value)
@@ -59,7 +60,7 @@ def written(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False).encode()
 
 
-def may_double(text: bytes, value: Any) -> bool:
+def may_double(text: bytes, value: object) -> bool:
     """Whether a key may be doubled in a text, or in one of the texts of a list of values; a False is certain.
 
     `":` stands behind every key, but where there is a space between. It may also stand in strings, which are the same
@@ -78,7 +79,7 @@ def may_double(text: bytes, value: Any) -> bool:
         return True
 
 
-def _keys_in_sight(value: Any) -> int:
+def _keys_in_sight(value: object) -> int:
     """How many keys a value has at least: its own, or those of its elements."""
     if isinstance(value, list):
         return sum(len(element) for element in value if type(element) is dict)
@@ -94,16 +95,17 @@ def _key_ends(text: bytes) -> tuple[int, bool]:
     return int(numpy.count_nonzero(colons & (before == ord('"')))), bool((colons & (before <= ord(" "))).any())
 
 
-def _read_exactly(text: bytes) -> Any:
+def _read_exactly(text: bytes) -> Json:
     """By a parser that shows every key; orjson has checked the text before."""
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        value: Json = json.loads(text, object_pairs_hook=_object)
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    fields: dict[str, Json] = {}
     for key, value in pairs:
         if key in fields:
             raise DoubledKey(key)

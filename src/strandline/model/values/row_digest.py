@@ -15,10 +15,11 @@ import decimal
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from strandline.model.values.user_rows import UserRow, Value
 
 __all__ = ["NO_ROWS", "RowsDigest", "are_among", "digest_of", "is_versioned", "row_digests"]
 
@@ -74,7 +75,7 @@ def is_versioned(digest: str) -> bool:
     return ":" in digest
 
 
-def _with_fields(row: Mapping[str, Any], without: Collection[str], fields_of: str) -> dict[str, Any]:
+def _with_fields(row: UserRow, without: Collection[str], fields_of: str) -> dict[str, Value]:
     fields = {} if row[fields_of] is None else json.loads(row[fields_of])
     return {**fields, **{name: value for name, value in row.items() if name not in {*without, fields_of}}}
 
@@ -104,7 +105,7 @@ def are_among(
     if not unlike or at not in rows.schema.names or at not in others.schema.names:
         return among
     unmatched = rows.take(pa.array(unlike, pa.int64())).to_pylist()
-    by_seq: dict[int, list[dict[str, Any]]] = {}
+    by_seq: dict[int, list[dict[str, Value]]] = {}
     for other in others.to_pylist():
         by_seq.setdefault(other[seq], []).append(other)
     for place, row in zip(unlike, unmatched, strict=True):
@@ -112,14 +113,14 @@ def are_among(
     return among
 
 
-def _is_same(row: Mapping[str, Any], other: Mapping[str, Any], at: str, without: Collection[str]) -> bool:
+def _is_same(row: UserRow, other: UserRow, at: str, without: Collection[str]) -> bool:
     if row[at] is None or other[at] is None:
         return False
     both = (name for name in row if name not in without and row[name] is not None and other.get(name) is not None)
     return all(_text(row[name]) == _text(other[name]) or _is_cut(row[name], other[name]) for name in both)
 
 
-def _is_cut(value: Any, stored: Any) -> bool:
+def _is_cut(value: Value, stored: Value) -> bool:
     """Whether a number is what a column of 32 bits, which was widened since, had kept of this one."""
     if not isinstance(value, float) or not isinstance(stored, float):
         return False
@@ -128,7 +129,7 @@ def _is_cut(value: Any, stored: Any) -> bool:
 
 def _canonical(batch: pa.RecordBatch, without: Collection[str]) -> pa.LargeBinaryArray:
     """A text for each row. Every part says its length, so no two rows have the same one by chance."""
-    parts: list[Any] = [pa.scalar(b"{", _TEXT)]
+    parts: list[Value] = [pa.scalar(b"{", _TEXT)]
     for name in sorted(set(batch.schema.names) - set(without)):
         values = _texts(batch.column(name))
         field = _joined([pa.scalar(_sized(name.encode()) + b"=", _TEXT), _lengths(values), values])
@@ -145,7 +146,7 @@ def _content(texts: pa.LargeBinaryArray) -> memoryview:
     return memoryview(data)[ends[texts.offset] : ends[texts.offset + len(texts)]] if data else memoryview(b"")
 
 
-def _joined(parts: Sequence[Any]) -> pa.LargeBinaryArray:
+def _joined(parts: Sequence[Value]) -> pa.LargeBinaryArray:
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", _TEXT))
 
 
@@ -198,7 +199,7 @@ def _sized(text: bytes) -> bytes:
     return b"%d:%s" % (len(text), text)
 
 
-def _text(value: Any) -> bytes:
+def _text(value: Value) -> bytes:
     """The same for one Python value, which is not null."""
     match value:
         case bool():

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-Row: TypeAlias = Mapping[str, Any]
+import pyarrow as pa
+
+from strandline.model.values.user_rows import Value
+
+Row: TypeAlias = Mapping[str, pa.Array]
 """A row's values by column, each an Arrow array of one: what Arrow holds is not always what Python can have."""
 
 Keys: TypeAlias = Mapping[bytes, Row]
@@ -24,6 +28,6 @@ class Version:
 class ValueHolder(NamedTuple):
     """A current row that has a value: the value, and its key."""
 
-    value: tuple[Any, ...]
+    value: tuple[Value, ...]
     hash: bytes
     key: Row

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 import pyarrow as pa
@@ -36,6 +36,7 @@ from strandline.model.values.columns import Quick, never, quick_for
 from strandline.model.values.json_pieces import elements
 from strandline.model.values.json_text import DoubledKey, json_fault, may_double, parsed, parsed_quickly
 from strandline.model.values.sound import SoundRows
+from strandline.model.values.user_rows import UserRow, Value
 from strandline.model.values.values import RefusedValue, Rule, rule_for, shown, take_json
 from strandline.model.values.wire import decode, decode_columns, encode, jsonable, to_json_lines
 from strandline.model.wording import judged
@@ -76,7 +77,7 @@ class _Plan:
     text_quick: Quick
     text_rule: Rule
     """The same for Arrow, where a value of type json is its text."""
-    default: Any
+    default: Value
     """What a row has that lacks the column, as the rule takes it; None where there is no default."""
     default_stored: pa.Scalar | None
 
@@ -156,7 +157,7 @@ def renumbered(error: InvalidRows, numbers: Sequence[int]) -> InvalidRows:
 
 
 def from_dicts(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[UserRow],
     schema: Schema,
     *,
     extra: bool = False,
@@ -183,7 +184,7 @@ def from_json_lines(
     return _batch(rows, schema, extra, findings, as_given)
 
 
-def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, Any]]:
+def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, Value]]:
     """The objects of JSON lines, for a caller that looks into them before they are validated as rows."""
     rows, findings = _read_lines(lines, start)
     objects = _as_dicts(rows, findings)
@@ -191,7 +192,7 @@ def read_objects(lines: Iterable[bytes], *, start: int = 0) -> list[dict[str, An
     return objects
 
 
-def read_array(text: bytes | bytearray) -> list[Any]:
+def read_array(text: bytes | bytearray) -> list[Value]:
     """The values of a JSON array; what they are is judged when they are validated as rows."""
     try:
         values = _parsed(bytes(text))
@@ -204,7 +205,7 @@ def read_array(text: bytes | bytearray) -> list[Any]:
     return values
 
 
-def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] = ()) -> tuple[list[Any], _Findings]:
+def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] = ()) -> tuple[list[Value], _Findings]:
     """What the lines hold, and what is wrong with those that are not JSON."""
     lines = list(lines)
     rows, findings = _read_each(lines, start, parsed_quickly)
@@ -214,8 +215,8 @@ def _read_lines(lines: Iterable[bytes], start: int, partition_by: Sequence[str] 
     return rows, findings
 
 
-def _read_each(lines: list[bytes], start: int, read: Callable[[bytes], Any]) -> tuple[list[Any], _Findings]:
-    rows: list[Any] = []
+def _read_each(lines: list[bytes], start: int, read: Callable[[bytes], Value]) -> tuple[list[Value], _Findings]:
+    rows: list[Value] = []
     indices: list[int] = []
     findings = _Findings(indices)
     for index, line in enumerate(lines, start):
@@ -285,7 +286,7 @@ class _Doubled:
         return self.text.decode()
 
 
-def _parsed(line: bytes, read: Callable[[bytes], Any] = parsed) -> Any:
+def _parsed(line: bytes, read: Callable[[bytes], Value] = parsed) -> Value:
     try:
         return read(line)
     except DoubledKey as error:
@@ -304,7 +305,7 @@ def _not_json(line: bytes, error: ValueError) -> str:
 
 
 def _batch(
-    rows: Sequence[Any],
+    rows: Sequence[Value],
     schema: Schema,
     extra: bool,
     findings: _Findings,
@@ -339,7 +340,7 @@ def _without(batch: pa.RecordBatch, lacking: Mapping[str, pa.Array]) -> pa.Recor
     return batch
 
 
-def _full_columns(rows: Sequence[dict[Any, Any]], schema: Schema) -> list[list[Any]] | None:
+def _full_columns(rows: Sequence[dict[Value, Value]], schema: Schema) -> list[list[Value]] | None:
     """The values by column where every row has all of the schema's fields and no other, which is quickly seen."""
     if not {len(schema.names)}.issuperset(map(len, rows)):
         return None
@@ -349,9 +350,9 @@ def _full_columns(rows: Sequence[dict[Any, Any]], schema: Schema) -> list[list[A
         return None
 
 
-def _as_dicts(rows: Sequence[Any], findings: _Findings) -> list[dict[Any, Any]]:
+def _as_dicts(rows: Sequence[Value], findings: _Findings) -> list[dict[Value, Value]]:
     """Other mappings as dicts. A row that is none leaves the call, which has failed: its index goes with it."""
-    kept: list[tuple[int, dict[Any, Any]]] = []
+    kept: list[tuple[int, dict[Value, Value]]] = []
     for position, row in enumerate(rows):
         if isinstance(row, Mapping):
             kept.append((findings.indices[position], dict(row)))
@@ -385,12 +386,12 @@ def _judge_partitions(arrays: list[pa.Array | None], schema: Schema, findings: _
             findings.add(position, ", ".join(findings.partition_by), RefusedValue(value, reason))
 
 
-def _from_values(plan: _Plan, values: list[Any], findings: _Findings) -> pa.Array | None:
+def _from_values(plan: _Plan, values: list[Value], findings: _Findings) -> pa.Array | None:
     array = plan.quick(values)
     return _by_rule(plan, values, plan.rule, findings) if array is None else array
 
 
-def _by_rule(plan: _Plan, values: list[Any], rule: Rule, findings: _Findings) -> pa.Array | None:
+def _by_rule(plan: _Plan, values: list[Value], rule: Rule, findings: _Findings) -> pa.Array | None:
     """Value by value; None if any was refused."""
     taken, refused_any = [], False
     for position, value in enumerate(values):
@@ -403,12 +404,12 @@ def _by_rule(plan: _Plan, values: list[Any], rule: Rule, findings: _Findings) ->
 
 
 def _unknown_fields(
-    leftovers: Sequence[dict[Any, Any]], schema: Schema, extra: bool, findings: _Findings
+    leftovers: Sequence[dict[Value, Value]], schema: Schema, extra: bool, findings: _Findings
 ) -> list[str | None]:
     """The `_extra` of each row. A field that is null says nothing, as with a column that a row lacks."""
     texts: list[str | None] = []
     for position, fields in enumerate(leftovers):
-        kept: dict[str, Any] = {}
+        kept: dict[str, Value] = {}
         for name, value in fields.items():
             try:
                 kept[name] = _extra_field(name, value, schema, extra)
@@ -419,7 +420,7 @@ def _unknown_fields(
     return texts
 
 
-def _extra_field(name: Any, value: Any, schema: Schema, extra: bool) -> str | None:
+def _extra_field(name: Value, value: Value, schema: Schema, extra: bool) -> str | None:
     if not isinstance(name, str):
         raise RefusedValue(value, f"a field's name is text, not {shown(name)}")
     if name in SYSTEM_COLUMNS:
@@ -463,7 +464,7 @@ def _from_array(plan: _Plan, sources: Mapping[str, _Arriving], findings: _Findin
     return _by_rule(plan, values, plan.text_rule, findings) if quick is None else quick
 
 
-def _each(array: pa.Array, read: Callable[[pa.Array], list[Any]]) -> list[Any]:
+def _each(array: pa.Array, read: Callable[[pa.Array], list[Value]]) -> list[Value]:
     """What `read` gives for the array; one by one if there is a value that Python can't have."""
     try:
         return read(array)

@@ -19,15 +19,15 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import orjson
 
 from strandline.errors import nearest
 from strandline.model.schema.types import MAX_PRECISION, Column, Decimal, List, Map, Primitive, Struct, Type, type_text
 from strandline.model.values.json_text import json_fault, parsed
+from strandline.model.values.user_rows import Value
 
-Rule = Callable[[Any], Any]
+Rule = Callable[[Value], Value]
 
 INT_BOUNDS = {"long": (-(2**63), 2**63 - 1), "int": (-(2**31), 2**31 - 1)}
 EPOCH = dt.datetime(1970, 1, 1)
@@ -64,7 +64,7 @@ def rule_for(type_: Type, nullable: bool, *, json_text: bool = False) -> Rule:
     """The rule of a column or a nested value. With `json_text`, a value of type json is JSON text, as Arrow has it."""
     take = _rule(type_, json_text)
 
-    def rule(value: Any) -> Any:
+    def rule(value: Value) -> Value:
         taken = None if value is None else take(value)
         if taken is None and not nullable:
             raise RefusedValue(value, "a value is required here, and it is missing or null")
@@ -89,7 +89,7 @@ def _rule(type_: Type, json_text: bool) -> Rule:
             return _map_rule(rule_for(key, False, json_text=json_text), rule_for(value, nullable, json_text=json_text))
 
 
-def take_string(value: Any) -> str:
+def take_string(value: Value) -> str:
     """Text that UTF-8 can carry."""
     if not isinstance(value, str):
         raise RefusedValue(value, "is not a string")
@@ -101,7 +101,7 @@ def take_string(value: Any) -> str:
     return value if type(value) is str else str.__str__(value)
 
 
-def take_boolean(value: Any) -> bool:
+def take_boolean(value: Value) -> bool:
     """True or False; 0 and 1 are numbers."""
     if not isinstance(value, bool):
         raise RefusedValue(value, "is not a boolean")
@@ -112,7 +112,7 @@ def _integer_rule(name: str) -> Rule:
     low, high = INT_BOUNDS[name]
     article = "an" if name == "int" else "a"
 
-    def take_integer(value: Any) -> int:
+    def take_integer(value: Value) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise RefusedValue(value, f"is not {article} {name}")
         if not low <= value <= high:
@@ -122,14 +122,14 @@ def _integer_rule(name: str) -> Rule:
     return take_integer
 
 
-def take_double(value: Any) -> float:
+def take_double(value: Value) -> float:
     """A finite number; an integer only if it stays the same."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RefusedValue(value, "is not a double")
     return _finite(value, "a double")
 
 
-def take_float(value: Any) -> float:
+def take_float(value: Value) -> float:
     """A finite number, kept with 32 bits; an integer only if it stays the same."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RefusedValue(value, "is not a float")
@@ -155,7 +155,7 @@ def _finite(value: float, what: str) -> float:
     return number
 
 
-def take_date(value: Any) -> dt.date:
+def take_date(value: Value) -> dt.date:
     """A date, or `YYYY-MM-DD`."""
     if isinstance(value, dt.datetime):
         raise RefusedValue(value, "is a timestamp, not a date")
@@ -169,7 +169,7 @@ def take_date(value: Any) -> dt.date:
     raise RefusedValue(value, "is not a date (YYYY-MM-DD)")
 
 
-def take_timestamp(value: Any) -> int:
+def take_timestamp(value: Value) -> int:
     """A moment, as microseconds since 1970 in UTC: a datetime with a zone, or ISO 8601 text with one."""
     if isinstance(value, str):
         micros = _timestamp_from_text(value)
@@ -211,7 +211,7 @@ def _micros(moment: dt.datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def take_binary(value: Any) -> bytes:
+def take_binary(value: Value) -> bytes:
     """Bytes, or their base64 text."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -226,7 +226,7 @@ def take_binary(value: Any) -> bytes:
 def _decimal_rule(type_: Decimal) -> Rule:
     unit = decimal.Decimal((0, (1,), -type_.scale))
 
-    def take_decimal(value: Any) -> decimal.Decimal:
+    def take_decimal(value: Value) -> decimal.Decimal:
         number = _decimal_from(value)
         try:
             fixed = number.quantize(unit, context=_EXACT)
@@ -241,7 +241,7 @@ def _decimal_rule(type_: Decimal) -> Rule:
     return take_decimal
 
 
-def _decimal_from(value: Any) -> decimal.Decimal:
+def _decimal_from(value: Value) -> decimal.Decimal:
     if isinstance(value, float):
         raise RefusedValue(value, "is a float, which is not exact: write a decimal as text")
     if isinstance(value, bool) or not isinstance(value, (decimal.Decimal, int, str)):
@@ -254,7 +254,7 @@ def _decimal_from(value: Any) -> decimal.Decimal:
     return number
 
 
-def take_json(value: Any) -> str:
+def take_json(value: Value) -> str:
     """Any value that JSON can say, as compact text."""
     try:
         text = orjson.dumps(value, option=_JSON_OPTIONS)
@@ -265,17 +265,17 @@ def take_json(value: Any) -> str:
     return text.decode()
 
 
-def _has_infinite(value: Any) -> bool:
+def _has_infinite(value: Value) -> bool:
     """Whether NaN or an infinity is in there somewhere: orjson writes them as null."""
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, float):
         return not math.isfinite(value)
-    inside: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    inside: Iterable[Value] = value.values() if isinstance(value, dict) else value
     return isinstance(value, (dict, list, tuple)) and any(map(_has_infinite, inside))
 
 
-def take_json_text(value: Any) -> str | None:
+def take_json_text(value: Value) -> str | None:
     """JSON text, kept as it is. The text `null` is null, as the value None is."""
     if not isinstance(value, str):
         raise RefusedValue(value, "is not JSON text")
@@ -286,7 +286,7 @@ def take_json_text(value: Any) -> str | None:
 
 
 def _list_rule(element: Rule) -> Rule:
-    def take_list(value: Any) -> list[Any]:
+    def take_list(value: Value) -> list[Value]:
         if not isinstance(value, (list, tuple)):
             raise RefusedValue(value, "is not a list")
         return [_inside(element, item, f"[{i}]") for i, item in enumerate(value)]
@@ -297,7 +297,7 @@ def _list_rule(element: Rule) -> Rule:
 def _struct_rule(fields: tuple[Column, ...], json_text: bool) -> Rule:
     rules = {field.name: rule_for(field.type, field.nullable, json_text=json_text) for field in fields}
 
-    def take_struct(value: Any) -> dict[str, Any]:
+    def take_struct(value: Value) -> dict[str, Value]:
         if not isinstance(value, Mapping):
             raise RefusedValue(value, "is not a struct")
         for name in value:
@@ -309,8 +309,8 @@ def _struct_rule(fields: tuple[Column, ...], json_text: bool) -> Rule:
 
 
 def _map_rule(key_rule: Rule, value_rule: Rule) -> Rule:
-    def take_map(value: Any) -> list[tuple[Any, Any]]:
-        taken: dict[Any, Any] = {}
+    def take_map(value: Value) -> list[tuple[Value, Value]]:
+        taken: dict[Value, Value] = {}
         for key, item in _pairs(value):
             step = f"[{shown(key)}]"
             taken_key = _inside(key_rule, key, step)
@@ -322,7 +322,7 @@ def _map_rule(key_rule: Rule, value_rule: Rule) -> Rule:
     return take_map
 
 
-def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+def _pairs(value: Value) -> Iterable[tuple[Value, Value]]:
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, (list, tuple)) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in value):
@@ -330,7 +330,7 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     raise RefusedValue(value, "is not a map (an object, or a list of pairs)")
 
 
-def _inside(rule: Rule, value: Any, step: str) -> Any:
+def _inside(rule: Rule, value: Value, step: str) -> Value:
     try:
         return rule(value)
     except RefusedValue as refused:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -21,6 +20,7 @@ from strandline.errors import Damaged, NotFound, nearest
 from strandline.model.schema.schema import Schema
 from strandline.model.schema.types import EXTRA, List, Map, Primitive, Struct, Type
 from strandline.model.values.arrow import TIMESTAMP, is_bytes, is_list
+from strandline.model.values.user_rows import Value
 
 COMPRESS_BYTES = 256 * 1024
 """Below this, compressing costs more than the bytes are worth: they leave the ledger again with the next flush."""
@@ -31,7 +31,7 @@ _PLAIN = ipc.IpcWriteOptions()
 _LZ4 = ipc.IpcWriteOptions(compression="lz4")
 _JSON = Primitive("json")
 
-Say = Callable[[Any], Any]
+Say = Callable[[Value], Value]
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
@@ -98,7 +98,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(offset, ROWS_AT_ONCE)
 
 
-def jsonable(array: pa.Array, type_: Type | None = None) -> list[Any]:
+def jsonable(array: pa.Array, type_: Type | None = None) -> list[Value]:
     """The array's values as JSON can say them; `type_` is needed only to know what is json."""
     if array.type == TIMESTAMP:
         return list(pc.replace_substring(array.cast(pa.string()), " ", "T", max_replacements=1).to_pylist())
@@ -142,7 +142,7 @@ def _map_sayer(arrow: pa.DataType, type_: Type | None) -> Say:
     return lambda value: [[_say(key, name), _say(item, inside)] for name, inside in value]
 
 
-def _say(say: Say | None, value: Any) -> Any:
+def _say(say: Say | None, value: Value) -> Value:
     return value if value is None or say is None else say(value)
 
 

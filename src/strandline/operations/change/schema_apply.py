@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from strandline.errors import BadRequest, SchemaMoved, TableMoved
 from strandline.failpoints import fail
-from strandline.json_types import Json
 from strandline.ledger.ledger import MAIN, MAX_SEQ, Ledger
 from strandline.ledger.tables.schema_changes import SchemaChange, change_schemas
 from strandline.model.reporting import Listed
-from strandline.model.schema.document import parse_wanted, to_document
+from strandline.model.schema.document import SchemaDocument, parse_wanted, to_document
 from strandline.model.schema.migration import Applied, MigrationPlan, TablePlan, numbered, plan, refers
 from strandline.model.schema.violations import Violation
 from strandline.model.tables import BranchTable
@@ -36,13 +35,13 @@ ATTEMPTS = 10
 class SchemaRequest:
     """A change as it was asked for; `tip` is the commit that the branch is expected at."""
 
-    doc: Json
+    doc: object
     actor: str
     message: str = ""
     tip: str | None = None
 
 
-def make_plan(view: View, doc: Json, *, hard: Ledger | None = None) -> MigrationPlan:
+def make_plan(view: View, doc: object, *, hard: Ledger | None = None) -> MigrationPlan:
     """The steps from a branch's schemas to those of a document.
 
     With a ledger to ask which other branches have its tables, no value may be left of columns that are shown no more.
@@ -59,7 +58,7 @@ def make_plan(view: View, doc: Json, *, hard: Ledger | None = None) -> Migration
     return with_erasing(hard, planned, named)
 
 
-def describe(view: View, tables: Iterable[str]) -> dict[str, Json]:
+def describe(view: View, tables: Iterable[str]) -> SchemaDocument:
     """The schemas of these tables of a branch, as a document that can be changed and applied."""
     return {"tables": {name: to_document(view.branch_table(name)) for name in tables}}
 

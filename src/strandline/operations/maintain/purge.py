@@ -87,7 +87,7 @@ class Purging(Declared):
 
     def loss(self, planned: Maintained) -> str:
         """How many rows there are to lose."""
-        return f"{counted(planned.detail['rows'], 'row')} of {planned.table} would be removed for good"
+        return f"{counted(planned.figure('rows'), 'row')} of {planned.table} would be removed for good"
 
 
 @dataclass(frozen=True)
