@@ -11,7 +11,7 @@ from strandline.cli import output
 from strandline.cli.params import Actor, All, At, Branch, complete_table, input_path
 from strandline.cli.session import session_of
 from strandline.errors import BadRequest
-from strandline.model.schema.document import FIXED, ColumnDocument
+from strandline.model.schema.document import FIXED, ColumnDocument, TableDocument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def show(
     session.emit(document, lambda: _show_schemas(document["tables"]))
 
 
-def _show_schemas(tables: Mapping[str, Any]) -> None:
+def _show_schemas(tables: Mapping[str, TableDocument]) -> None:
     rows = [
         [
             name,
