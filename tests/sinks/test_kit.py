@@ -13,6 +13,7 @@ from strandline.testing import Check, Failed, checks
 from strandline.testing.checks import (
     a_late_writer_changes_nothing,
     a_place_that_went_back,
+    a_unit_out_of_turn_is_refused,
     a_unit_twice_is_stored_once,
     killed_anywhere,
     lost_answers,
@@ -35,6 +36,10 @@ WRONG = [
     (wrong.KnowsNothing, lost_marks, "stored twice"),
     (wrong.TakesMarksBack, a_late_writer_changes_nothing, "stored twice"),
     (wrong.ActsOnOldKnowledge, a_late_writer_changes_nothing, "stored twice"),
+    (wrong.LeavesGaps, a_unit_out_of_turn_is_refused, "above the mark moved the mark"),
+    (wrong.TakesOlderEpochs, a_unit_out_of_turn_is_refused, "an older epoch moved the mark"),
+    (wrong.CountsTwice, lost_answers, "3 rows and 0 withheld ones, Shipped counts 6 rows"),
+    (wrong.MarksFirst, lost_answers, "came again: of a unit with 3 rows .* counts 0 rows"),
 ]
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from strandline.sinks.api import (
+    Delivery,
     Key,
     Mark,
     Park,
@@ -49,17 +51,23 @@ class Heap:
     def ship(self, unit: Unit) -> Shipped:
         delivery = unit.delivery
         mark = self._mark(delivery.stream)
-        if mark is not None and mark.epoch > delivery.epoch:
-            raise Park("another epoch")
-        if (self._sender.sink.start_seq if mark is None else mark.seq) < delivery.since:
-            raise Resume(mark)
+        self._refuse_older(mark, delivery)
+        self._refuse_gap(mark, delivery)
         rows = self._kept(unit)
         self._store(unit, rows)
         self._advance(delivery.stream, mark, Mark(delivery.epoch, delivery.until))
-        return Shipped(len(rows))
+        return Shipped(len(rows), sum(piece.withheld for piece in unit.pieces()))
 
     def close(self) -> None:
         pass
+
+    def _refuse_older(self, mark: Mark | None, delivery: Delivery) -> None:
+        if mark is not None and mark.epoch > delivery.epoch:
+            raise Park("another epoch")
+
+    def _refuse_gap(self, mark: Mark | None, delivery: Delivery) -> None:
+        if (self._sender.sink.start_seq if mark is None else mark.seq) < delivery.since:
+            raise Resume(mark)
 
     def _kept(self, unit: Unit) -> list[str]:
         kept = []
@@ -208,6 +216,28 @@ class ActsOnOldKnowledge(StoresTwice):
         shipped = super().ship(unit)
         self._seen = self._mark(delivery.stream)
         return shipped
+
+
+class LeavesGaps(Heap):
+    """Takes a unit that begins above its mark."""
+
+    def _refuse_gap(self, mark: Mark | None, delivery: Delivery) -> None:
+        pass
+
+
+class TakesOlderEpochs(TakesMarksBack):
+    """Takes a unit of an older epoch than its mark's, and goes back to that epoch."""
+
+    def _refuse_older(self, mark: Mark | None, delivery: Delivery) -> None:
+        pass
+
+
+class CountsTwice(Heap):
+    """Says of each unit that it has twice the rows."""
+
+    def ship(self, unit: Unit) -> Shipped:
+        shipped = super().ship(unit)
+        return replace(shipped, rows=2 * shipped.rows)
 
 
 class OnTheHeap(Subject):

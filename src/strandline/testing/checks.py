@@ -13,7 +13,7 @@ from strandline.lake import Lake
 from strandline.model.delivery.sinks import Shipped
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.testing.subject import Subject
-from strandline.testing.trial import UNIT_ROWS, Failed, LinesRun, Trial
+from strandline.testing.trial import UNIT_ROWS, WITHHELD, Failed, LinesRun, Trial, counted
 
 Check: TypeAlias = Callable[[Callable[[Path], Subject], Path], None]
 """A check takes what makes a subject in a folder, and a folder that is empty."""
@@ -90,19 +90,28 @@ def _dies_at(trial: Trial, count: int) -> bool:
 
 
 def lost_answers(make: Callable[[Path], Subject], folder: Path) -> None:
-    """Each unit arrives, and its answer is lost: the same unit comes again."""
-    lost: set[str] = set()
+    """Each unit arrives, and its answer is lost: the same unit comes again, and both answers count its rows."""
+    lost: dict[str, Shipped] = {}
+    wrong: list[Failed] = []
 
     def unheard(place: Destination, unit: Unit) -> Shipped:
         done = place.ship(unit)
-        if unit.delivery.delivery_id not in lost:
-            lost.add(unit.delivery.delivery_id)
+        first = lost.setdefault(unit.delivery.delivery_id, done)
+        try:
+            counted("a unit was shipped" if first is done else "its answer was lost, and it came again", unit, done)
+        except Failed as error:
+            wrong.append(error)  # a tick takes what is raised for an outcome of the unit
+        if first is done:
             raise Later("the answer was lost", told_s=0.01)
         return done
 
     with _trial(make, folder) as trial:
-        trial.append(3 * UNIT_ROWS)
+        trial.append(2 * UNIT_ROWS - 1)
+        trial.append(1, **WITHHELD)
+        trial.append(UNIT_ROWS)
         trial.delivered("the answer to each unit was lost once", unheard)
+        if wrong:
+            raise wrong[0]
 
 
 def refused_rows_become_dead_letters(make: Callable[[Path], Subject], folder: Path) -> None:
@@ -166,6 +175,40 @@ def a_late_writer_changes_nothing(make: Callable[[Path], Subject], folder: Path)
         trial.delivered("after a late writer, the stream goes on")
 
 
+def a_unit_out_of_turn_is_refused(make: Callable[[Path], Subject], folder: Path) -> None:
+    """The destination went back: a unit above its mark comes, and later one that it has, of an epoch that is over."""
+    units: list[Unit] = []
+
+    def noting(place: Destination, unit: Unit) -> Shipped:
+        units.append(unit)
+        return place.ship(unit)
+
+    with _trial(make, folder) as trial:
+        trial.append(3 * UNIT_ROWS)
+        trial.tick(noting, units=1)
+        trial.subject.copy_to(folder / "aside")
+        trial.delivered("before the place went back", noting)
+        trial.subject.put_back(folder / "aside")
+        if _changes_nothing(trial, units[-1], "a unit that begins above the mark"):
+            raise Failed("a unit that begins above the mark was taken: there is a gap before it")
+        trial.append(1)
+        trial.delivered("a unit that begins above the mark was refused")
+        _changes_nothing(trial, units[0], "a unit of an older epoch")
+        trial.settled("a unit of an older epoch was shipped")
+
+
+def _changes_nothing(trial: Trial, unit: Unit, what: str) -> bool:
+    """Let a process that has just started ship it, and see that no mark moves; whether it was acknowledged."""
+    before, place, acknowledged = trial.marks(), trial.place(), False
+    with suppress(Exception):  # it may be refused in whatever words
+        place.ship(unit)
+        acknowledged = True
+    place.close()
+    if (after := trial.marks()) != before:
+        raise Failed(f"{what} moved the mark: from {before} to {after}")
+    return acknowledged
+
+
 def two_ticks_at_once(make: Callable[[Path], Subject], folder: Path) -> None:
     """Two processes tick the same sink at the same time."""
     errors: list[BaseException] = []
@@ -196,5 +239,6 @@ _ALL: tuple[Check, ...] = (
     a_place_that_went_back,
     lost_marks,
     a_late_writer_changes_nothing,
+    a_unit_out_of_turn_is_refused,
     two_ticks_at_once,
 )

@@ -26,7 +26,7 @@ from strandline.ledger.publish import owner
 from strandline.ledger.sinks import deliveries
 from strandline.ledger.sinks.dead_letters import list_letters
 from strandline.ledger.sinks.sinks import find_sink
-from strandline.model.delivery.sinks import FollowedStream, Shipped, Sink, Standing, Stream
+from strandline.model.delivery.sinks import FollowedStream, Mark, Shipped, Sink, Standing, Stream
 from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.sinks.destination import CountsReplayed, Destination, Marked, Replays, Unit
@@ -36,6 +36,9 @@ from strandline.testing.subject import COLUMNS, TABLE, Subject
 
 SINK = "tried"
 UNIT_ROWS = 3
+WITHHELD = {"body": "withheld"}
+WHERE = "body is null or body <> 'withheld'"
+"""What the sink withholds, as the values of a row and as its predicate."""
 ATTEMPTS = 3
 TICKS = 4
 """A tick gives a stream up when it had to wait `ATTEMPTS` times in it."""
@@ -91,23 +94,22 @@ class Trial:
 
     def __init__(self, subject: Subject, folder: Path) -> None:
         self.subject = subject
-        self._rows = 0
         self._seqs: dict[str, int] = {}
         self._refused: set[str] = set()
+        self._withheld: set[str] = set()
         self.lake = create(folder / "lake")
         self.lake.create_table(TABLE, COLUMNS, row_key=["id"])
-        settings = {"unit_rows": UNIT_ROWS, "max_attempts": ATTEMPTS, **subject.settings()}
+        settings = {"unit_rows": UNIT_ROWS, "max_attempts": ATTEMPTS, **subject.settings(), "where": WHERE}
         self.lake.add_sink(SINK, subject.type, settings)
 
     def append(self, rows: int, **values: object) -> None:
-        """Put more rows into the log; with the values of a row that is refused, they are expected to be."""
-        ids = [f"r{self._rows + n:05}" for n in range(rows)]
+        """Put more rows into the log; with values, those of rows that the sink withholds or the destination refuses."""
+        ids = [f"r{len(self._seqs) + n:05}" for n in range(rows)]
         ack = self.lake.append(TABLE, [{"id": id_, "n": n, "body": "goods", **values} for n, id_ in enumerate(ids)])
         self.lake.flush(TABLE)
-        self._rows += rows
         self._seqs |= {id_: (ack.first_seq or 0) + n for n, id_ in enumerate(ids)}
         if values:
-            self._refused.update(ids)
+            (self._withheld if values == WITHHELD else self._refused).update(ids)
 
     # -- ticks -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Trial:
         """Everything up to the sink's watermark is there once, and what was refused is a dead letter."""
         upto = max((followed.mark.seq for followed in self.streams() if followed.mark is not None), default=0)
         due = {id_ for id_, seq in self._seqs.items() if seq <= upto}
-        self._compare(when, due - self._refused, ticked)
+        self._compare(when, due - self._refused - self._withheld, ticked)
         with self.lake.ledger.read() as conn:
             buried = {letter.seq for letter in list_letters(conn, self.sink().sink_id, state=None)}
         if buried != {self._seqs[id_] for id_ in due & self._refused}:
@@ -185,9 +187,16 @@ class Trial:
             if all(done.outcome == "delivered" for done in ticked):
                 break
         self.settled(when, ticked)
-        held = len(self.subject.ids())
-        if held != self._rows - len(self._refused):
-            raise Failed(f"{when}: {self._rows - held} rows were not delivered{_errors_text(ticked)}")
+        missing = len(self._seqs.keys() - self._refused - self._withheld) - len(self.subject.ids())
+        if missing:
+            raise Failed(f"{when}: {missing} rows were not delivered{_errors_text(ticked)}")
+
+    def marks(self) -> list[Mark | None]:
+        """How far each stream is by the destination's own account, as a process that has just started hears it."""
+        place = self.place()
+        marks = [place.standing(followed.stream, followed.table, ()).mark for followed in self.streams()]
+        place.close()
+        return marks
 
     def _compare(self, when: str, due: set[str], ticked: list[Ticked] | None) -> None:
         held = Counter(self.subject.ids())
@@ -199,6 +208,18 @@ class Trial:
         if any(faults.values()):
             words = "; ".join(f"{what}: {', '.join(ids[:5])} ({len(ids)})" for what, ids in faults.items() if ids)
             raise Failed(f"{when}: {words}{_errors_text(ticked or [])}")
+
+
+def counted(when: str, unit: Unit, shipped: Shipped) -> Shipped:
+    """What the destination said of a unit, if that is what the unit has; rows that it refused are not expected."""
+    pieces = list(unit.pieces())
+    rows, withheld = sum(piece.rows.num_rows for piece in pieces), sum(piece.withheld for piece in pieces)
+    if (shipped.rows, shipped.withheld, shipped.dead) != (rows, withheld, 0):
+        raise Failed(
+            f"{when}: of a unit with {rows} rows and {withheld} withheld ones, Shipped counts {shipped.rows} rows, "
+            f"{shipped.withheld} withheld and {shipped.dead} dead"
+        )
+    return shipped
 
 
 def _errors_text(ticked: list[Ticked]) -> str:
