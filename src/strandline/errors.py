@@ -31,6 +31,7 @@
         ├── Unauthorized       unauthorized         no token, or one that is not valid
         ├── Forbidden          forbidden            a valid token, for something else
         ├── Environment        environment          Java, permissions, packages
+        │   └── SinkFault      a package's type of sinks does not work
         ├── NewerFormat        newer_format         the lake was written by a newer strandline
         ├── RecoveryRequired   recovery_required    a record of a dead process that we can't read
         ├── Displaced          displaced            a copied or moved lake, or a warehouse that is not its own
@@ -299,6 +300,10 @@ class Environment(PersonError):
     """Something the machine should provide is missing: Java, a package, a permission, a free port."""
 
     code, http_status, exit_code = "environment", 503, 6
+
+
+class SinkFault(Environment, reason="sink_type"):
+    """What another package brings for a type of sinks does not work: it raised what it may not, or is not whole."""
 
 
 class NewerFormat(PersonError):

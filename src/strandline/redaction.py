@@ -14,6 +14,7 @@ be the id of an account, so such an address is taken and stored, and that part a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
@@ -50,8 +51,25 @@ _secrets: set[str] = set()
 def remember(value: str | None) -> str | None:
     """Keep a secret's value from being shown by this process, in whatever form it turns up; gives it back."""
     if value is not None and len(value) >= SHORTEST:
-        _secrets.update({value, quote(value, safe=""), quote(value)})
+        # As a repr and JSON have it, alone or within a longer text.
+        escaped = {repr(value)[1:-1], repr(value + "'" + '"')[1:-4], json.dumps(value)[1:-1]}
+        _secrets.update({value, quote(value, safe=""), quote(value), *escaped})
     return value
+
+
+def remember_within(value: object) -> None:
+    """The same for a secret of any form: all of its texts, one by one and as a list of them is written."""
+    match value:
+        case None | bool():
+            return
+        case Mapping():
+            for part in (*value, *value.values()):
+                remember_within(part)
+        case list() | tuple() | set() | frozenset():
+            for part in value:
+                remember_within(part)
+            remember(",".join(map(str, value)))
+    remember(str(value))
 
 
 def is_public_spark(key: str) -> bool:

@@ -66,6 +66,7 @@ from strandline.model.backups import CATALOG, CONFIG, LEDGER, RESTORES, Manifest
 from strandline.model.times import text_of
 from strandline.operations.change.moving import copy_tables
 from strandline.operations.core.context import Report, silent
+from strandline.sinks.destination import let_go
 from strandline.sinks.instances import destination
 from strandline.sinks.marks import StreamAnswer, ask
 from strandline.trust import ADOPTING, read_manifest, refuse_unnamed, verify
@@ -586,5 +587,5 @@ def _ask(root: Path, report: Report) -> tuple[StreamAnswer, ...]:
             try:
                 answers += ask(lake.context, sink, place)
             finally:
-                place.close()
+                let_go(place)
     return tuple(answers)

@@ -46,6 +46,7 @@ class DeadLetters:
         Each is settled in a transaction of its own, once the destination has its row.
         """
         from strandline.ledger.sinks.sinks import find_sink
+        from strandline.sinks.destination import let_go
         from strandline.sinks.instances import destination
         from strandline.sinks.repair import replay
 
@@ -55,7 +56,7 @@ class DeadLetters:
         try:
             return replay(self._lake.ledger, sink, place, ids)
         finally:
-            place.close()
+            let_go(place)
 
     def discard(self, name: str, ids: Sequence[str] | None = None, *, actor: str = "") -> list[SettledLetter]:
         """Give letters up for good, all in one transaction: none where one of them does not wait any more."""

@@ -294,6 +294,7 @@ class Sinks:
         return RetriedSink(RetriedDeliveries(name, retried, accept_receiver, begun), asking)
 
     def _begin_anew(self, sink: Sink, actor: str) -> int:
+        from strandline.sinks.destination import let_go
         from strandline.sinks.instances import destination
         from strandline.sinks.repair import begin_anew
 
@@ -301,7 +302,7 @@ class Sinks:
         try:
             return begin_anew(self._lake.context, sink, place, actor=actor)
         finally:
-            place.close()
+            let_go(place)
 
     def continue_(
         self, name: str, stream: str | None = None, *, past_hole: bool = False, yes: bool = False, actor: str = ""
@@ -311,7 +312,7 @@ class Sinks:
         Each stream decides in a transaction of its own, under its lease, after its destination was asked.
         """
         from strandline.sinks.continuing import continue_streams
-        from strandline.sinks.destination import Later, Park
+        from strandline.sinks.destination import Later, Park, let_go
         from strandline.sinks.instances import destination
 
         sink = self._find(name)
@@ -321,7 +322,7 @@ class Sinks:
         except (Later, Park) as error:
             raise Busy(str(error), hint="Nothing was changed.", reason="destination") from error
         finally:
-            place.close()
+            let_go(place)
 
     def rewind(self, name: str, stream: str, to: int, *, yes: bool = False, actor: str = "") -> Rewound:
         """Send rows again: cancel what is open, begin a new epoch behind a seq, close the dead letters there.

@@ -22,6 +22,7 @@ from strandline.sinks.destination import let_go
 from strandline.sinks.following import GONE, refused_sections
 from strandline.sinks.instances import destination
 from strandline.sinks.registry import known_type
+from strandline.sinks.seam import words_of
 
 
 def watermarks(look: Examination) -> Iterator[Finding]:
@@ -152,7 +153,7 @@ def destinations(look: Examination) -> Iterator[Finding]:
             yield Finding(
                 kind="destination",
                 about=sink.name,
-                what=f"sink {sink.name}: its destination can't be used: {error}",
+                what=f"sink {sink.name}: its destination can't be used: {words_of(error)}",
                 meaning="Its rows wait here, and are delivered when it can. Nothing is lost, and other sinks go on.",
                 fix=hint or f"see whether it is up and its address right: `strand sink show {sink.name}`",
                 severity="warning",

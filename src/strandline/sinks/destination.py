@@ -7,6 +7,7 @@ second shipment of the same unit changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -144,6 +145,17 @@ def let_go(place: Destination) -> None:
         place.close()
     except Exception as error:
         log.warning("a destination does not close", error=f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def closing_after(place: Destination) -> Iterator[None]:
+    """Close a destination after it was asked; that it can't be closed hides no error from before."""
+    try:
+        yield
+    except BaseException:
+        let_go(place)
+        raise
+    place.close()
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 
 from strandline import private
-from strandline.errors import BadRequest, Busy, Environment, OwnedByAnother, StrandError
+from strandline.errors import BadRequest, Busy, Environment, OwnedByAnother
 from strandline.ledger.history.branches import living_branch
 from strandline.ledger.ledger import MAIN, Connection, Ledger, Txn
 from strandline.ledger.sinks import deliveries, sinks
@@ -29,13 +29,14 @@ from strandline.ledger.tables.tables import (
 )
 from strandline.model.delivery.sinks import Noted, Setting, Sink, SinkSettings, Stream
 from strandline.model.ids import new_id
-from strandline.redaction import remember
+from strandline.redaction import remember_within
 from strandline.sinks.decisions import decided
-from strandline.sinks.destination import Destination, Later, Park
+from strandline.sinks.destination import Destination, Later, Park, Resume, closing_after
 from strandline.sinks.keys import SECRET_FILE
 from strandline.sinks.kind import Sender, SinkType
 from strandline.sinks.reading import check_routing
 from strandline.sinks.registry import OURS, sink_type
+from strandline.sinks.seam import Called, code_of, words_of
 from strandline.sinks.settings import BRANCH_GONE, in_clear, is_secret, parse, resolved
 
 if TYPE_CHECKING:
@@ -229,7 +230,8 @@ def _probe(around: Surroundings, checked: CheckedSink, sink_id: str, take_over: 
     sink = Sink(sink_id, checked.name, checked.type, "", None, checked.settings, 0, 0, None, None)
     place = destination(around, sink, take_over=take_over)
     try:
-        place.probe()
+        with closing_after(place):
+            place.probe()
     except OwnedByAnother as error:
         error.hint = (  # there is no sink yet that could be retried
             "Give this sink a place of its own. If the other one is gone for good, run the same command with "
@@ -237,13 +239,7 @@ def _probe(around: Surroundings, checked: CheckedSink, sink_id: str, take_over: 
         )
         raise
     except (Later, Park) as error:
-        raise Busy(
-            str(error),
-            hint="Check the address and whether it is up; --no-check adds the sink without asking.",
-            reason="destination",
-        ) from error
-    finally:
-        place.close()
+        raise _not_now(error) from error
 
 
 def put_away(root: Path, sink_id: str, type_: str, settings: SinkSettings) -> SinkSettings:
@@ -277,13 +273,13 @@ def with_secrets(root: Path, sink: Sink) -> SinkSettings:
     """A sink's settings with what was put away."""
     file = sink.settings.get(SECRET_FILE)
     for name in in_clear(sink.type, sink.settings):
-        remember(str(sink.settings[name]))
+        remember_within(sink.settings[name])
     if file is None:
         return dict(sink.settings)
     try:
         put_away = orjson.loads((root / file).read_bytes())
         for value in put_away.values():
-            remember(str(value))
+            remember_within(value)
         return {**sink.settings, **put_away}
     except (OSError, orjson.JSONDecodeError) as error:
         raise Environment(
@@ -308,18 +304,22 @@ def destination(around: Surroundings, sink: Sink, *, take_over: bool = False) ->
         noted=lambda stream: _noted(around.ledger, sink, stream),
         name_of=lambda sink_id: _name_of(around.ledger, sink_id),
     )
+    is_ours = kind.name in OURS
+    what = f"the sink type {kind.name!r} can't make the destination of sink {sink.name!r}"
     try:
-        return kind.make(sender)
-    except (StrandError, Later, Park):
-        raise
-    except Exception as error:
-        if kind.name in OURS:
-            raise
-        raise Environment(
-            f"the sink type {kind.name!r} can't make the destination of sink {sink.name!r}: "
-            f"{type(error).__name__}: {error}",
-            hint="The package that brings the type has to be mended, or another version of it installed.",
-        ) from error
+        with code_of(what, Later, Park, is_ours=is_ours):
+            place = kind.make(sender)
+    except (Later, Park) as error:
+        raise _not_now(error) from error
+    return Called(place, sink.name, Later, Park, Resume, is_ours=is_ours)
+
+
+def _not_now(error: Later | Park) -> Busy:
+    return Busy(
+        words_of(error),
+        hint="Check the address and whether it is up; --no-check adds the sink without asking.",
+        reason="destination",
+    )
 
 
 def _type_of(sink: Sink) -> SinkType:

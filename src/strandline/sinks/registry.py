@@ -13,9 +13,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from strandline.errors import BadRequest, Environment, StrandError, nearest
+from strandline.errors import BadRequest, Environment, SinkFault, StrandError, nearest
 from strandline.sinks.keys import OF_ALL, SECRET_FILE
 from strandline.sinks.kind import SinkType
+from strandline.sinks.seam import code_of
 from strandline.sinks.types import blob, forward, iceberg
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def _brought(name: str) -> SinkType:
     packages = " and ".join(sorted({entry.dist.name if entry.dist else entry.value for entry in entries}))
     if len(entries) > 1:
         raise Environment(f"the sink type {name!r} is in {packages}", hint="Keep the package that is meant.")
-    try:
+    with code_of(_unusable(name, packages), hint=_INSTALL):  # whatever the package does when it is imported
         kind = entries[0].load()
-    except (Exception, SystemExit) as error:  # whatever the package does when it is imported
-        raise _broken(name, packages, f"{type(error).__name__}: {error}") from error
     if not isinstance(kind, SinkType) or kind.name != name:
         raise _broken(name, packages, f"{entries[0].value} is no SinkType with that name")
     if taken := sorted(_TAKEN & kind.keys.keys()):
@@ -76,8 +75,12 @@ def _entries() -> list[EntryPoint]:
         raise Environment(f"the installed packages can't be listed: {error}", hint="`pip check` may tell.") from error
 
 
-def _broken(name: str, package: str, why: str) -> Environment:
-    return Environment(
-        f"the sink type {name!r} of the package {package} can't be used: {why}",
-        hint="Install it anew, or another version of it, where this command and the worker run.",
-    )
+_INSTALL = "Install it anew, or another version of it, where this command and the worker run."
+
+
+def _unusable(name: str, package: str) -> str:
+    return f"the sink type {name!r} of the package {package} can't be used"
+
+
+def _broken(name: str, package: str, why: str) -> SinkFault:
+    return SinkFault(f"{_unusable(name, package)}: {why}", hint=_INSTALL)

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 from strandline.errors import BadRequest, StrandError, nearest
 from strandline.model.delivery.sinks import Setting, SinkSettings
-from strandline.redaction import MASK, redacted, secret_of, shown_address
+from strandline.redaction import MASK, redacted, remember_within, secret_of, shown_address
 from strandline.settings_text import Key
 from strandline.sinks.keys import OF_ALL, SECRET_FILE
 from strandline.sinks.kind import SinkType
 from strandline.sinks.registry import OURS, known_type, sink_type
+from strandline.sinks.seam import code_of
 
 BRANCH_GONE = "the branch that it follows was deleted; remove the sink, or add one for another branch"
 
@@ -30,13 +31,17 @@ def parse(type_: str, written: Mapping[str, object], where: str) -> SinkSettings
     keys = {**OF_ALL, **kind.keys}
     settings: dict[str, Setting] = {}
     for name, value in written.items():
-        if kind.open_keys is not None and name.startswith(kind.open_keys.prefix):
+        is_open = kind.open_keys is not None and name.startswith(kind.open_keys.prefix)
+        if (is_open or name in keys) and _is_secret(kind, name, value):
+            remember_within(value)
+        if is_open:
             settings[name] = str(value)
             continue
         if name not in keys:
             raise BadRequest(f"{where}: the type {type_} has no setting {name!r}", hint=nearest(name, keys))
         try:
-            settings[name] = keys[name].read(value)
+            with code_of(f"{where}: the type {type_} can't read the setting {name!r}", ValueError):
+                settings[name] = keys[name].read(value)
         except ValueError as error:
             hint = f"Write file://{value}" if name == "uri" and str(value).startswith("/") else ""
             raise BadRequest(f"{where}: {name} is {_wrong(keys[name], value)}, expected {error}", hint=hint) from error
@@ -57,7 +62,8 @@ def _check(kind: SinkType, settings: SinkSettings, where: str) -> None:
             raise BadRequest(f"{where}: {name} has {secret} in it, which may be secret", hint=kind.where_secrets_go)
     if "every" in settings and "cron" in settings:
         raise BadRequest(f"{where}: both every and cron", hint="Give one of them.")
-    kind.check(settings, where)
+    with code_of(f"{where}: the type {kind.name} can't check its settings", is_ours=kind.name in OURS):
+        kind.check(settings, where)
 
 
 def _addresses(kind: SinkType) -> list[str]:
@@ -127,7 +133,11 @@ def _is_secret(kind: SinkType | None, name: str, value: object) -> bool:
     if kind is None:
         return True
     if kind.open_keys is not None and name.startswith(kind.open_keys.prefix):
-        return not kind.open_keys.is_public(name.removeprefix(kind.open_keys.prefix), value)
+        try:
+            with code_of("is_public"):
+                return not kind.open_keys.is_public(name.removeprefix(kind.open_keys.prefix), value)
+        except StrandError:  # what it can't say may be secret
+            return True
     return name not in kind.keys or kind.keys[name].is_secret
 
 

@@ -23,6 +23,7 @@ from strandline.errors import (
     HistoryGone,
     LeaseLost,
     PersonError,
+    SinkFault,
     StrandError,
     may_pass,
 )
@@ -39,11 +40,13 @@ from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.operations.core.context import Context
 from strandline.operations.maintain.flush import flush
+from strandline.redaction import redacted
 from strandline.sinks.answers import RETRY_AFTER_MAX_S
 from strandline.sinks.destination import Destination, Later, Park, Resume, Unit
 from strandline.sinks.marks import begin, draft, first_mark, is_unproven, look_at, settle
 from strandline.sinks.reading import INBOUND, UNASKED, check_routing, plan_unit, read_unit
 from strandline.sinks.resuming import Begin, GoOn, Stuck
+from strandline.sinks.seam import words_of
 from strandline.sinks.settings import BRANCH_GONE, resolved
 from strandline.spans import span
 
@@ -186,10 +189,11 @@ class Ticker:
             turn.ticked.outcome, turn.ticked.error = "lost", str(error)
         except Exception as error:  # before there was a delivery: the destination could not be asked
             outcome = "parked" if isinstance(error, Park) else "failed"
-            turn.ticked.outcome, turn.ticked.error = outcome, str(error)
+            reason = words_of(error)
+            turn.ticked.outcome, turn.ticked.error = outcome, reason
             with self.ctx.ledger.write() as txn:
                 if sink_by_id(txn.conn, self.sink.sink_id) is not None:
-                    deliveries.note_error(txn, self.sink, stream, str(error))
+                    deliveries.note_error(txn, self.sink, stream, reason)
         return False
 
     # -- one delivery --------------------------------------------------------------------------------------------------
@@ -249,9 +253,11 @@ class Ticker:
                 shipped = self.destination.ship(self._unit(hold, delivery, agreed))
         except Resume as moved:
             turn.agreed = None
-            return self._again(hold, turn, delivery, str(moved))
+            return self._again(hold, turn, delivery, words_of(moved))
         except LeaseLost:
             raise
+        except SinkFault as error:  # as any exception of ours: tried again, and parked when it was tried often enough
+            return self._later(hold, turn, delivery, error)
         except (Park, CallerError, PersonError) as error:
             away = self.ctx.fence.why_away()  # whatever the error was: without its warehouse a lake can't do much
             if away is not None or may_pass(error):
@@ -362,7 +368,7 @@ class Ticker:
         attempts = delivery.attempts if told_s is not None else (0 if progressed else delivery.attempts) + 1
         wait_s = told_s if told_s is not None else _backoff_s(attempts)
         parked = told_s is None and attempts >= most
-        reason = str(error) or type(error).__name__
+        reason = words_of(error)
         self.ctx.ledger.run(
             lambda txn: deliveries.note_failure(
                 txn, hold, delivery, error=reason, attempts=attempts, wait_s=wait_s, parked=parked
@@ -384,6 +390,7 @@ class Ticker:
         return False
 
     def _park(self, hold: Hold, turn: _Turn, delivery: Delivery, reason: str) -> bool:
+        reason = redacted(reason)
         attempts = delivery.attempts + 1
         self.ctx.ledger.run(
             lambda txn: deliveries.note_failure(
@@ -398,7 +405,7 @@ class Ticker:
 def _reason(error: Exception) -> str:
     """Why a delivery is parked, with what to do about it."""
     hint = error.hint if isinstance(error, StrandError) else ""
-    return f"{error}. {hint}" if hint else str(error)
+    return f"{words_of(error)}. {hint}" if hint else words_of(error)
 
 
 def _held(sink: Sink) -> bool:

@@ -31,6 +31,7 @@ from strandline.model.ids import lease_of_stream
 from strandline.operations.core.beats import holding
 from strandline.sinks.destination import CountsReplayed, Destination, Marked, Replays, Unit
 from strandline.sinks.instances import destination
+from strandline.sinks.seam import itself
 from strandline.sinks.tick import Ticked, Ticker
 from strandline.testing.subject import COLUMNS, TABLE, Subject
 
@@ -233,7 +234,7 @@ class LinesRun:
     def __init__(self, place: Destination, die_at: int | None = None) -> None:
         self.passed: list[int] = []
         self._die_at = die_at
-        self._file = inspect.getsourcefile(type(place))
+        self._file = inspect.getsourcefile(type(itself(place)))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
