@@ -146,6 +146,29 @@ WRONG = {
         "from strandline.sinks.registry import OURS\nTYPE = OURS['blob']",
         "is no SinkType with that name",
     ),
+    **{
+        f"malformed {field} {number}": (
+            "from strandline.settings_text import Key\nfrom strandline.sinks.kind import OpenKeys, SinkType\n"
+            f"TYPE = SinkType(**{{'name': 'shelf', 'keys': {{}}, 'make': print, {field!r}: {value}}})",
+            f"{field!r} of strand_shelf:TYPE is not what a SinkType has there",
+        )
+        for number, (field, value) in enumerate(
+            (
+                ("keys", "None"),
+                ("keys", "{'path': None}"),
+                ("keys", "{5: Key('', str, 'a number')}"),
+                ("required", "('other',)"),
+                ("place", "None"),
+                ("in_place_of", "('other',)"),
+                ("make", "None"),
+                ("check", "'nothing'"),
+                ("open_keys", "'option.'"),
+                ("open_keys", "OpenKeys('', print)"),
+                ("when_shared", "None"),
+                ("has_receiver", "None"),
+            )
+        )
+    },
     "clashing": (
         "from strandline.sinks.kind import SinkType\nTYPE = SinkType('shelf', {'every': None}, None)",
         "it has settings that every sink has: every",

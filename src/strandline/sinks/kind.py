@@ -83,3 +83,33 @@ class SinkType:
     """Whether its destination is a lake, which the sink knows by its id from the first contact on."""
     looks_with_spark: bool = False
     """Whether its destination can only be looked at with Spark."""
+
+
+def malformed(kind: SinkType) -> str | None:
+    """The first field of a type that a package has made wrongly: every command that lists sinks goes by the fields."""
+    if not isinstance(kind.keys, Mapping) or not all(map(_is_key, kind.keys.items())):
+        return "keys"
+    names = {"required": [kind.required], "place": [kind.place], "in_place_of": kind.in_place_of}
+    for field, groups in names.items():
+        if not isinstance(groups, list | tuple) or not all(_are_names(group, kind.keys) for group in groups):
+            return field
+    for field in ("make", "check"):
+        if not callable(getattr(kind, field)):
+            return field
+    opened = kind.open_keys
+    if opened is not None and not (
+        isinstance(opened, OpenKeys) and isinstance(opened.prefix, str) and opened.prefix and callable(opened.is_public)
+    ):
+        return "open_keys"
+    texts = [field for field in ("where_secrets_go", "when_shared") if not isinstance(getattr(kind, field), str)]
+    flags = [field for field in ("has_receiver", "looks_with_spark") if not isinstance(getattr(kind, field), bool)]
+    return next(iter(texts + flags), None)
+
+
+def _is_key(named: tuple[object, object]) -> bool:
+    name, key = named
+    return isinstance(name, str) and isinstance(key, Key) and callable(key.read) and isinstance(key.meaning, str)
+
+
+def _are_names(group: object, keys: Mapping[str, Key]) -> bool:
+    return isinstance(group, tuple | list | set | frozenset) and all(name in keys for name in group)

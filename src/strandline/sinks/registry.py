@@ -10,12 +10,13 @@ at a sink use `known_type`, which never fails; the sink itself says what is wron
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from strandline.errors import BadRequest, Environment, SinkFault, StrandError, nearest
 from strandline.sinks.keys import OF_ALL, SECRET_FILE
-from strandline.sinks.kind import SinkType
+from strandline.sinks.kind import SinkType, malformed
 from strandline.sinks.seam import code_of
 from strandline.sinks.types import blob, forward, iceberg
 
@@ -61,8 +62,10 @@ def _brought(name: str) -> SinkType:
         kind = entries[0].load()
     if not isinstance(kind, SinkType) or kind.name != name:
         raise _broken(name, packages, f"{entries[0].value} is no SinkType with that name")
-    if taken := sorted(_TAKEN & kind.keys.keys()):
+    if isinstance(kind.keys, Mapping) and (taken := sorted(_TAKEN & kind.keys.keys())):
         raise _broken(name, packages, f"it has settings that every sink has: {', '.join(taken)}")
+    if (field := malformed(kind)) is not None:
+        raise _broken(name, packages, f"{field!r} of {entries[0].value} is not what a SinkType has there")
     return kind
 
 
