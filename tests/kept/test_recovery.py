@@ -127,7 +127,7 @@ def _is_maintained(lake: Lake) -> None:
 def _is_written(lake: Lake) -> None:
     """The next append, or mutation, of every table works."""
     for name in lake.view().tables:
-        state = lake.view().state(name)
+        state = lake.view().branch_table(name)
         if state.table.key:
             lake.mutate([sl.put(name, {"id": "next", **_required(state)})])
         elif {"part_id", "source"} <= set(state.schema.names):

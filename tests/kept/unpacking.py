@@ -155,7 +155,7 @@ def shown(lake: Lake) -> dict[str, dict[str, list[dict[str, Any]]]]:
         found[branch] = {
             table: _rows(view.sql(f'select _seq, * from "{table}" order by _seq').arrow().to_pylist())
             for table in view.tables
-            if branch == "main" or view.state(table).table.key
+            if branch == "main" or view.branch_table(table).table.key
         }
     return found
 
